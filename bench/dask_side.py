@@ -1,8 +1,8 @@
 """Dask as a rival, in a process of its own: see `common.Side`. The cluster is a LocalCluster of one-thread processes
-(`dask_side.py COUNT`), or a scheduler here that workers of other machines come to (`dask_side.py --listen ADDRESS`).
+(`dask_side.py COUNT`), or a scheduler here to which workers of other machines connect (`dask_side.py --listen ADDRESS`).
 
-Every way starts with A and B as NumPy arrays in the client, but `generated`, whose chunks are made and kept
-at the workers beforehand; every way ends with C as a NumPy array in the client. The cluster's start is not
+Every method starts with A and B as NumPy arrays in the client, except `generated`, whose chunks are made and kept
+at the workers beforehand; every method ends with C as a NumPy array in the client. The cluster's start is not
 counted.
 """
 
@@ -19,7 +19,7 @@ from common import serve
 from distributed import Client, LocalCluster, wait
 
 KINDS = {"f32": np.float32, "f64": np.float64}
-# What Dask says of from_array is the point of measuring it.
+# Dask warns about from_array; that cost is the point of this measurement.
 warnings.filterwarnings("ignore", message="Sending large graph")
 client = None
 given = ()
@@ -73,7 +73,7 @@ def kept(n, dtype, chunk):
 
 
 def generated(n, dtype, chunk):
-    """The operands are at the workers already."""
+    """The operands are already at the workers."""
     a, b = kept(n, dtype, chunk)
     return (a @ b).compute()
 
@@ -95,7 +95,7 @@ def product(way, n, dtype, chunk):
 
 
 def load(a, b):
-    """Makes the matrices of these files the operands."""
+    """Loads these files as the operands."""
     global given
     given = ()
     operands.cache_clear()
@@ -113,13 +113,13 @@ def saved(way, n, dtype, chunk, out):
 
 
 def close():
-    """Lets go of all data, so that workers can leave without a word about it."""
+    """Releases all data, so that workers can leave without warnings."""
     client.close()
     return True
 
 
 def enough(workers):
-    """Waits until so many workers are there."""
+    """Waits until this many workers are connected."""
     client.wait_for_workers(workers, timeout=60)
     return workers
 
@@ -130,7 +130,7 @@ def main():
     options = {"dashboard_address": None}
     listens = sys.argv[1] == "--listen"
     if listens:
-        # Who asks is interrupted too, and ends this process.
+        # The asking process is interrupted too, and ends this one.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         options.update(n_workers=0, host=sys.argv[2])
     else:

@@ -1,10 +1,10 @@
 """How much of the line a link uses both ways at once: frames to a worker's machine and back, against `iperf3 --bidir`.
 
-The machines are those of a lab (`bramble lab`), with links that `tc` holds to a rate. Two programs echo frames of 1 MiB over a
+The machines are those of a lab (`bramble lab`), with links limited by `tc`. Two programs echo frames of 1 MiB over a
 link as products use it, checksums included (crates/link/examples/echo.rs); iperf3 runs before and after in the same lab.
-What counts is the ratio of the two, each way: bytes of frames a second against bytes of TCP. Memory is to stay where it is.
+The result is the ratio of the two, each way: bytes of frames a second against bytes of TCP. Memory must not grow.
 
-`--sealed` encrypts as between real machines. Needs what a lab needs (docs/lab.md) and iperf3, and
+`--sealed` encrypts as between real machines. Needs the requirements of a lab (docs/lab.md), iperf3, and
 `cargo build --release -p bramble -p bramble-link --example echo`.
 """
 
@@ -22,7 +22,7 @@ WORKER = "10.77.0.2"
 
 
 def lab(args):
-    """A primary's machine and a worker's, with a link of that rate."""
+    """A primary's machine and a worker's, with a link of this rate."""
     link = f'link = "{args.rate}"'
     return Lab(args, f'key = false\n[primary]\n{link}\n[[machines]]\nname = "worker"\nthreads = 1\n{link}\n')
 
@@ -40,7 +40,7 @@ def started(made, machine, *words):
 
 
 def cpu_of(process):
-    """Waits for a process; gives the CPU seconds that it took."""
+    """Waits for a process; returns its CPU seconds."""
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return usage.ru_utime + usage.ru_stime
@@ -64,7 +64,7 @@ def iperf3(made, seconds, *way):
 
 
 def echo(args, made, seconds):
-    """One echo of so many seconds: the lines of both ends."""
+    """One echo of this many seconds: the lines of both ends."""
     sealed = ["--sealed"] if args.sealed else []
     with started(made, "worker", args.echo, "--listen", f"{WORKER}:7500", *sealed) as server:
         server.stdout.readline()
@@ -77,7 +77,7 @@ def echo(args, made, seconds):
 
 
 def figures(ends, seconds):
-    """What an echo is worth: rates over its whole seconds, the first one left out, and what memory did."""
+    """The figures of an echo: rates over its whole seconds except the first, and the growth of memory."""
     drive, serve = ([line for line in lines if line["what"] == "second"] for lines in ends)
     whole, steady = ends[0][-1], drive[1:int(seconds)]
     gb = (whole["bytes_sent"] + whole["bytes_received"]) / 1e9

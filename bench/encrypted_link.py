@@ -1,12 +1,12 @@
-"""What encrypted links cost between two machines: the same product with the cluster key and without, in turns.
+"""The cost of encrypted links between two machines: the same product with the cluster key and without, in turns.
 
-The machines are those of a lab (`bramble lab`): network namespaces of this one, with links that `tc` holds to a rate, both
-ways. The lab's own worker has the key; another beside it has none. The product is bound by the link: its operands are
+The machines are those of a lab (`bramble lab`): network namespaces of this one, with links limited by `tc`, both
+ways. The lab's own worker has the key; a second worker has none. The link limits the product: its operands are
 files, a few hundred MB go each way, and k is small. It is not verified.
 
 CPU seconds: the primary's own count, and of the worker only the thread that sends, receives and encrypts.
 The machine's cores are shared by both ends and by the kernel that moves the packets between them.
-Needs what a lab needs (docs/lab.md); where iperf3 is installed it says what TCP alone can do there.
+Needs the requirements of a lab (docs/lab.md); where iperf3 is installed it also measures TCP alone.
 """
 
 import json
@@ -33,7 +33,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def bits_per_s(rate):
-    """The number that `tc` takes a rate for; none where there is no limit."""
+    """The rate as `tc` takes it; none for no limit."""
     if rate == "none":
         return None
     found = re.fullmatch(r"([0-9.]+)(kbit|mbit|gbit)", rate)
@@ -43,7 +43,7 @@ def bits_per_s(rate):
 
 
 def machines(args):
-    """A primary and a worker, with a link of that rate."""
+    """A primary and a worker, with a link of this rate."""
     link = "" if args.rate == "none" else f'link = "{args.rate}/s"'
     return Lab(args, f'[primary]\n{link}\n[[machines]]\nname = "worker"\nthreads = {args.threads}\n{link}\n')
 
@@ -67,7 +67,7 @@ def process(lab, *words):
 
 @contextmanager
 def plain_worker(args, lab):
-    """The lab has only one worker a machine, and that one has the key."""
+    """A second worker: the lab has one worker per machine, which has the key."""
     command = [args.bramble, "worker", "--listen", f"{WORKER}:{PORTS['plain']}", "--threads", args.threads, "--no-pin"]
     with process(lab, *command, *TRUST["plain"]) as started:
         line = started.stdout.readline()
@@ -83,13 +83,13 @@ def cpu_s(stat):
 
 
 def product(args, folder, lab, way, pid):
-    """One product, and what it cost."""
+    """One product, and its cost."""
     loop = f"/proc/{pid}/task/{pid}/stat"
     before, computing = cpu_s(loop), cpu_s(f"/proc/{pid}/stat")
     report = bramble(args, "multiply", folder / "A.npy", folder / "B.npy", "-w", f"{WORKER}:{PORTS[way]}",
                      "--strategy", "reuse", "--verify", "off", "--kernel", "simd", *TRUST[way],
                      prefix=lab.inside(), env=environment())
-    # The worker counts what it does until it has seen the end of the session.
+    # The worker counts its processor time until it has seen the end of the session.
     time.sleep(0.2)
     loop_s = cpu_s(loop) - before
     sent, received = report["primary"]["bytes_sent"], report["primary"]["bytes_received"]

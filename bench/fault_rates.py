@@ -1,4 +1,4 @@
-"""Which faults of a kernel `multiply` finds: seeded cases with a BLAS library that spoils some elements, by class of fault
+"""The faults of a kernel that `multiply` detects: seeded cases with a BLAS library that spoils some elements, by class of fault
 and by scaling of the operands, as tables for docs/verification.md."""
 
 import argparse
@@ -41,8 +41,8 @@ def share(found, all_):
 
 
 def table(head, outcomes, efforts, group):
-    """Of the faults that are due, how many were found; what was kept as `partial` counts as not found, and is named.
-    The others change an element by less than 16 bounds, or one that is 0 because all its terms are."""
+    """The number detected among the faults that must be; a C kept as `partial` counts as not detected, and is named.
+    The remaining faults change an element by less than 16 bounds, or with fast effort one that is 0 because all its terms are."""
     groups = collections.defaultdict(list)
     for one in outcomes:
         groups[group(one)].append(one)

@@ -1,4 +1,4 @@
-"""Integer products: bramble in process against NumPy, which has no fast path for integers and one thread."""
+"""Integer products: bramble in process against NumPy, which uses one thread and no fast path for integers."""
 
 from common import SECONDS_HEAD, Side, arguments, bramble, compare, parse, scratch, table
 

@@ -1,4 +1,4 @@
-"""The kernel that bramble picks against each one forced: is `auto` the fastest on this machine?"""
+"""The kernel that Bramble picks against each kernel forced: is `auto` the fastest on this machine?"""
 
 import statistics
 import subprocess
@@ -35,7 +35,7 @@ def main():
 
 
 def available(args, words, kernel):
-    """Whether that kernel runs here."""
+    """Whether this kernel runs here."""
     command = [args.bramble, *map(str, words), "--kernel", kernel]
     return subprocess.run(command, capture_output=True).returncode == 0
 

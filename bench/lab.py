@@ -1,8 +1,8 @@
-"""The cluster in one machine as the scripts that measure on it see it: machines by number (the primary is 0), what goes
-before a command to run it at one of them, a product from the primary's side; and how busy the machine was beside.
+"""The cluster in one machine, for the scripts that measure on it: machines by number (the primary is 0), the words
+that run a command in one of them, a product from the primary's side; and the other load of this machine.
 
 Every command runs in its machine's network namespace and under its machine's share of the processors, so rivals get
-exactly what Bramble's workers get.
+exactly the resources of Bramble's workers.
 """
 
 import os
@@ -20,15 +20,15 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Machine(NamedTuple):
-    """A worker: its part of a processor, and its link in Mbit/s, each way."""
+    """A worker: its fraction of a processor, and its link in Mbit/s, each way."""
 
     cores: float
     mbit: float
 
 
 class Cluster(Lab):
-    """A primary, which has all processors that the workers leave, and workers `w1`, `w2`, …; without a key. To be used in a
-    `with`: nothing is left of it afterwards, whatever signals come."""
+    """A primary with all processors that the workers leave, and workers `w1`, `w2`, …; without a key. A context
+    manager: it removes the whole lab at its end, also after a signal."""
 
     def __init__(self, args, machines, primary_mbit=0):
         lines = ["key = false", "[primary]", *link(primary_mbit)]
@@ -42,7 +42,7 @@ class Cluster(Lab):
         try:
             super().__enter__()
         except KeyboardInterrupt:
-            # What was made until then; there may be nothing.
+            # Remove the machines made so far, if any.
             with suppress(SystemExit):
                 self.__exit__()
             raise
@@ -57,11 +57,11 @@ class Cluster(Lab):
             signal.signal(signal.SIGTERM, before)
 
     def at(self, number):
-        """What goes before a command that shall run at that machine."""
+        """The words before a command that runs in this machine."""
         return [str(word) for word in self.inside(f"w{number}" if number else "primary")]
 
     def multiply(self, *words, only=None):
-        """A product's report. `only`: the numbers of the workers that take part, all of them if left out."""
+        """A product's report. `only`: the numbers of the workers that take part; by default all."""
         hosts = ",".join(f"w{number}" for number in only or range(1, self.workers + 1))
         return bramble(self.args, "lab", "run", "--name", self.name, "--", "multiply", *words, "-w", hosts,
                        env=environment())
@@ -111,15 +111,15 @@ def cpu_seconds():
     return (user + nice + system + irq + softirq + steal) / TICKS
 
 
-# Memory is touched in pieces of so many bytes: between them Ctrl-C is heard. A host that is short of memory takes minutes.
+# Memory is touched in pieces of this size, so that Ctrl-C works between them: on a host short of memory it takes minutes.
 TOUCH_S = 20
 TOUCH_BYTES = 16 << 20
 
 
 def touch_memory(most=4 << 30):
-    """Writes to half of the free memory and gives it back, before every run of everybody. A virtual machine's host takes back
-    pages that were free for some seconds, and hands them out again at one to two processor seconds per GB, which a run would
-    pay for in its first seconds; on a real machine this does next to nothing. Not for longer than TOUCH_S. Bytes touched."""
+    """Writes to half of the free memory and gives it back, before every run of every contestant. A virtual machine's host reclaims
+    pages that were free for some seconds, and returns them at one to two processor seconds per GB, which a run would
+    pay in its first seconds; on a real machine this does next to nothing. Not for longer than TOUCH_S. Bytes touched."""
     with open("/proc/meminfo") as file:
         free = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable")) * 1024
     memory = np.empty(min(free // 2, most), np.uint8)
@@ -132,7 +132,7 @@ def touch_memory(most=4 << 30):
 
 
 def beside(seconds=0.5):
-    """How many processors others keep busy while nothing is measured: the machine may be shared."""
+    """The number of processors busy with other work while nothing is measured: the machine may be shared."""
     before = cpu_seconds()
     time.sleep(seconds)
     return (cpu_seconds() - before) / seconds
@@ -140,7 +140,7 @@ def beside(seconds=0.5):
 
 @contextmanager
 def load(figures):
-    """Adds to the figures what others used of the machine just before, and how busy it was during a measurement."""
+    """Adds to the figures the other load of the machine just before, and its total load during a measurement."""
     figures["beside_cores"] = beside()
     figures["touched_bytes"] = touch_memory()
     begun, before = time.perf_counter(), cpu_seconds()
@@ -149,7 +149,7 @@ def load(figures):
 
 
 def figures_of(report):
-    """What the scripts keep of a product's report."""
+    """The part of a product's report that the scripts keep."""
     return {
         "seconds": report["seconds"], "wall_s": report["wall_s"], "gflops": report["gflops"],
         "bound_s": report["bound"]["seconds"], "bound_by": report["bound"]["by"],

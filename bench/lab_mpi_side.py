@@ -17,7 +17,7 @@ WARM_UP = 256
 
 
 def shares(rows, ranks):
-    """Rows of each rank: none for the first, equal ones for the others."""
+    """Rows of each rank: none for the first, equal numbers for the rest."""
     parts = np.full(ranks - 1, rows // (ranks - 1))
     parts[:rows % (ranks - 1)] += 1
     return np.concatenate([[0], parts])

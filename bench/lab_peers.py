@@ -1,9 +1,9 @@
 """The same product on the same machines by Bramble and by its peers: Dask, mpi4py + NumPy, ScaLAPACK.
 
-Part of lab_products.py (`--case peers`). What is timed: from A and B in the primary's memory to C in the primary's memory.
+Part of lab_products.py (`--case peers`). Timed interval: from A and B in the primary's memory to C in the primary's memory.
 The primary of all of them has the processors that the workers leave, and computes nothing of the product. Peers start anew
-for each measurement, which is not counted, and do a small product first; nobody's idle processes run beside another. No
-link is encrypted. Every C is compared with NumPy's: that of peers each time, Bramble's in a run that is not counted.
+for each measurement, which is not counted, and do a small product first; no idle processes of a rival run beside a measurement. No
+link is encrypted. Every C is compared with NumPy's: the peers' each time, Bramble's in a run that is not counted.
 
 Each peer has settings (chunks, blocks); all are tried once, and the fastest takes part in the rounds.
 """
@@ -25,12 +25,12 @@ from lab import Cluster, Machine, figures_of, measured, operands
 QUICK_N = 512
 DEADLINE_S = 1800
 SUBNET = "10.77.0.0/24"
-"""Of every lab."""
+"""The name of every lab."""
 WHO = ["dask", "mpi4py", "scalapack"]
 
 
 def arguments(parser):
-    """The options of this case alone."""
+    """The options of this case only."""
     group = parser.add_argument_group("--case peers")
     group.add_argument("--sizes", type=lab.numbers(int), help="rows and columns (4096,8192; -n for one)")
     group.add_argument("--rates", type=lab.numbers(float), help="Mbit/s (1000,200; --mbit for one)")
@@ -40,7 +40,7 @@ def arguments(parser):
 
 
 def checked(folder, n, dtype, out, want):
-    """The worst difference from NumPy's C, which may be what rounding makes of k additions."""
+    """The largest difference from NumPy's C, which must be within the rounding of k additions."""
     got = np.load(out, mmap_mode="r")
     assert got.shape == want.shape and got.dtype == want.dtype, (got.shape, got.dtype)
     worst = max(float(np.max(np.abs(got[row:row + 1024] - want[row:row + 1024]))) for row in range(0, n, 1024))
@@ -52,14 +52,14 @@ def checked(folder, n, dtype, out, want):
 
 
 def processes(command, folder, **options):
-    """Runs a command of a peer to its end; what it printed. It ends with this script, with all that it started."""
+    """Runs a command of a peer to its end; returns its output. The command and its children end with this script."""
     with open(folder / "stderr.txt", "w+") as errors:
         started = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
                                    text=True, start_new_session=True, **options)
         try:
             out, _ = started.communicate(timeout=DEADLINE_S)
         except BaseException:
-            # mpirun takes its ranks with it when it is asked.
+            # On SIGTERM mpirun ends its ranks.
             started.send_signal(signal.SIGTERM)
             try:
                 started.wait(5)
@@ -74,7 +74,7 @@ def processes(command, folder, **options):
 
 
 class Mpi:
-    """Ranks in the lab: rank 0 at the primary, the others at a worker each."""
+    """Ranks in the lab: rank 0 at the primary, and one rank at each worker."""
 
     def __init__(self, folder, cluster):
         self.folder, self.cluster = folder, cluster
@@ -88,7 +88,7 @@ class Mpi:
         self.agent.chmod(0o755)
 
     def run(self, *program):
-        """What rank 0 printed."""
+        """The output of rank 0."""
         hosts = ",".join(f"{address}:1" for address in self.cluster.addresses)
         mca = {"plm_rsh_agent": self.agent, "plm_rsh_no_tree_spawn": 1, "pml": "ob1", "btl": "tcp,self",
                "btl_tcp_if_include": SUBNET, "oob_tcp_if_include": SUBNET,
@@ -96,7 +96,7 @@ class Mpi:
                "hwloc_base_binding_policy": "none", "orte_keep_fqdn_hostnames": 1}
         words = [word for name, value in mca.items() for word in ("--mca", name, value)]
         names = [name for name in with_threads(1) if name.endswith("_NUM_THREADS")]
-        # Without a word mpi4py takes the library that libmpi.so names, which may be another one.
+        # By default mpi4py takes the library that libmpi.so names, which may be a different one.
         passed = [word for name in (*names, "MPI4PY_MPIABI") for word in ("-x", name)]
         command = [*self.cluster.at(0), "mpirun", "--allow-run-as-root", "--host", hosts, "-n",
                    len(self.cluster.addresses), *words, *passed, *program]
@@ -104,7 +104,7 @@ class Mpi:
 
 
 class Peers:
-    """What each peer needs for one product, and how it is run. Contestants are functions that give figures."""
+    """The needs of each peer for one product, and its command. Contestants are functions that return figures."""
 
     def __init__(self, args, folder, cluster, n, dtype, threads):
         self.args, self.folder, self.cluster, self.n, self.dtype = args, folder, cluster, n, dtype
@@ -116,7 +116,7 @@ class Peers:
         self.mpi = Mpi(folder, cluster)
 
     def figures(self, seconds):
-        """Of a peer's run, which gave `seconds` and left its C."""
+        """The figures of a peer's run, which took `seconds` and left its C."""
         figures = {}
         with lab.load(figures):
             figures["seconds"] = seconds()
@@ -180,14 +180,14 @@ class Peers:
         return found
 
     def has(self, who):
-        """Whether a peer is asked for and installed."""
+        """Whether a peer is requested and installed."""
         if who not in self.args.peers.split(","):
             return False
         return not (why := lacking(who, self.folder)) or print(f"no {who}: {why}", file=sys.stderr)
 
 
 def lacking(who, folder):
-    """Why a peer cannot be had; empty where it can. Builds what has to be built."""
+    """The reason why a peer is not available; empty where it is. Builds it if needed."""
     module = {"dask": "distributed", "mpi4py": "mpi4py"}.get(who)
     if module and subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True).returncode:
         return f"{module} is not installed: see bench/requirements.txt"
@@ -203,7 +203,7 @@ def lacking(who, folder):
 
 
 class Started:
-    """A process of a peer that is there until the `with` ends."""
+    """A process of a peer that runs until the `with` ends."""
 
     def __init__(self, command, env):
         self.command, self.env = list(map(str, command)), env
@@ -239,7 +239,7 @@ def one_case(args, folder, n, dtype, cores, mbit):
             tried[peer], contestants[f"{peer}, {best}"] = trial, settings[best]
             shown = {name: round(one["seconds"], 2) for name, one in trial.items() if one}
             print(f"{peer}: {shown or ''} {best}", file=sys.stderr)
-        # Everybody's checks and trials were the warm-up.
+        # The checks and trials of all contestants were the warm-up.
         taken = in_turns(contestants, args.rounds, warm_up=0)
     about = f"n = {n}, {dtype}, workers of {'/'.join(f'{part:g}' for part in cores)} processors, {mbit:g} Mbit/s"
     record(args, "lab_peers", about, taken, n=n, dtype=dtype, worker_cores=cores, mbit=mbit, tried=tried, worst=worst)

@@ -1,14 +1,14 @@
-"""Bramble's products on a cluster in one machine: against the bound, the network's least, the workers' own speeds, and
+"""Bramble's products on a cluster in one machine: against the bound, the network's least traffic, the workers' own speeds, and
 one worker.
 
-  compute  four equal workers at 1 Gbit/s: time against what they take for the same jobs with nothing else to do, and
+  compute  four equal workers at 1 Gbit/s: time against their time for the same jobs with nothing else to do, and
            against the bound that no plan can beat (the peak of the cores, which no kernel reaches)
   network  the same at 200 Mbit/s: bytes that leave and reach the primary against |A| + |B| and |C|, and the bound
-  mixed    a fast, two middling, a slow worker: speed against the sum of what each does alone, and against equal shares
-  scaling  one to five workers by the strategies of a table for five Raspberry Pis: how many times as fast as one
+  mixed    a fast, two middling, a slow worker: speed against the summed speeds of each alone, and against equal shares
+  scaling  one to five workers by the strategies of a table for five Raspberry Pis: the speed-up over one
   peers    the product of four workers by Dask, mpi4py and ScaLAPACK (lab_peers.py)
 
-Each machine is a network namespace; `tc tbf` holds its link, a cgroup its part of a processor. The primary does not compute.
+Each machine is a network namespace; `tc tbf` limits its link, a cgroup its fraction of a processor. The primary does not compute.
 Needs Linux, root, iproute2. Operands are files of the primary in the page cache; `seconds` is from the first job to the last
 tile.
 """
@@ -41,13 +41,13 @@ def described(n, dtype, cores, mbit):
 
 
 def can_do_jobs(args):
-    """Whether the program is there; without it what needs it is left out."""
+    """Whether the program exists; without it the measurements that need it are skipped."""
     return os.access(args.jobs, os.X_OK)
 
 
 def by_themselves(args, cluster, kernel, tile, depth, rows, cols):
-    """All workers at once do jobs as those of the product, with a block of C and the panels of two steps in memory and nothing
-    else to do (crates/kernel/examples/jobs.rs): what they can compute together at most."""
+    """All workers at once run jobs like those of the product, with a block of C and the panels of two steps in memory and nothing
+    else to do (crates/kernel/examples/jobs.rs): their highest rate together."""
     command = [args.jobs, tile, depth, rows, cols, 2 if args.quick else 12, kernel]
 
     def one(worker):
@@ -65,7 +65,7 @@ BEFORE = f"{OWN}, before"
 
 
 def against_bound(args, case, n_default, mbit_default):
-    """One product by each strategy; time against the bound, bytes against what has to be moved at least."""
+    """One product by each strategy; time against the bound, bytes against the least possible traffic."""
     n, dtype, cores, mbit = settings(args, n_default, "f32", [0.25] * 4, mbit_default)
     edge, words = 128 if args.quick else 1024, args.words
     if case == "compute" and not words:
@@ -114,13 +114,13 @@ def against_bound(args, case, n_default, mbit_default):
 
 
 def mixed(args):
-    """A product of unequal workers, what each of them does alone, and equal shares."""
+    """A product of unequal workers, each worker alone, and equal shares."""
     n, dtype, cores, mbit = settings(args, 12_288, "f32", [0.4, 0.2, 0.2, 0.1], 1000)
     a, b = operands(args.folder, n, n, n, dtype)
 
     def part(cluster, worker, rows):
-        """The product of so many rows of A on one worker. What is measured alone takes about as long as all together,
-        so what a product costs once weighs the same."""
+        """The product of this many rows of A on one worker. A worker alone takes about as long as all together,
+        so the fixed cost of a product weighs the same."""
         left, _ = operands(args.folder, max(64, round(rows / 64) * 64), n, n, dtype)
         return measured(lambda: cluster.multiply(left, b, "--strategy", "reuse", *args.words, *ALWAYS, only=[worker]))
 
@@ -162,7 +162,7 @@ def show_mixed(args, about, taken, workers):
 
 def scaling(args):
     """One worker, then more, by each strategy. The side is a multiple of five times the largest aggregate. The kernel is the
-    slow one, so that a part of a processor is to its network what a Raspberry Pi's cores are to theirs: with vectors of
+    slow one, so that the ratio of processor to network is that of a Raspberry Pi: with vectors of
     512 bits it computes a hundred times as fast, and moving bytes costs it as much as before."""
     n, dtype, cores, mbit = settings(args, 1920, "f32", [0.2] * 5, 1000)
     words = args.words or ["--kernel", "reference", "--tile", 48, "--panel", 192]
@@ -191,7 +191,7 @@ def scaling(args):
     record(args, "lab_products", f"scaling: {about}", taken, n=n, dtype=dtype, worker_cores=cores, mbit=mbit)
     table(f"scaling: {about}", ["strategy", *(f"seconds, {count}" for count in counts),
                                 *(f"{count} workers: times as fast" for count in counts[1:]),
-                                f"{counts[-1]}: of what they do by themselves"], rows)
+                                f"{counts[-1]}: of their rate alone"], rows)
     if own:
         print(f"\nWith nothing else to do they do {spread(own)} Gflop/s together.")
     print("\n" + lab.said(taken.values()))
@@ -207,7 +207,7 @@ CASES = {
 
 
 def ended(*_):
-    """Ends once, however often it is asked: what was made has to be removed."""
+    """Ends once, even if it is asked again: the lab must be removed."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(143)
 
@@ -219,7 +219,7 @@ def main():
     parser.add_argument("--case", choices=[*CASES, "all"], default="all")
     parser.add_argument("--strategies", default="", help="of Bramble, as in reuse,cuboid (reuse; in scaling five)")
     parser.add_argument("--jobs", default=ROOT / "target" / "release" / "examples" / "jobs", help="the program that does jobs alone: "
-                        "cargo build --release -p bramble-kernel --example jobs (without it that is left out)")
+                        "cargo build --release -p bramble-kernel --example jobs (without it that case is skipped)")
     parser.add_argument("--words", default="", help="more options of bramble multiply, as in '--tile 512'")
     args = parse(parser)
     args.named, args.words = bool(args.strategies), args.words.split()

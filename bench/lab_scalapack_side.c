@@ -1,11 +1,11 @@
-/* ScaLAPACK as a rival in the lab. Rank 0 is the primary: it has A and B, wants C, and computes nothing. The others are a
+/* ScaLAPACK as a rival in the lab. Rank 0 is the primary: it has A and B, wants C, and computes nothing. The remaining ranks are a
  * P x Q grid. pdgemr2d carries the matrices from rank 0 onto the grid and C back; p[sd]gemm multiplies.
  *
  *     mpirun … lab_scalapack A.npy B.npy C.npy N f32|f64 BLOCK P Q
  *
  * Rank 0 prints the seconds of the product, distribution and collection included. A small product before it opens all
- * connections; buffers are touched before. The files hold square matrices row by row, and what ScaLAPACK takes for columns
- * are their rows: so it computes the transpose of C as (transpose of B) (transpose of A).
+ * connections; buffers are touched before. The files hold square matrices row by row, and ScaLAPACK reads their rows
+ * as columns: so it computes the transpose of C as (transpose of B) (transpose of A).
  * Build: mpicc -O2 lab_scalapack_side.c -o lab_scalapack -lscalapack-openmpi
  */
 #include <mpi.h>

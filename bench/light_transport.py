@@ -1,21 +1,21 @@
-"""What moving matrices costs in processor time: a network-bound product against iperf3 in the same lab, and where it goes.
+"""The processor time of moving matrices: a network-bound product against iperf3 in the same lab, and where it goes.
 
-The machines are those of a lab (`bramble lab`) with one worker, links held to a rate by `tc`, not encrypted. A product of
-which hardly anything is computed moves bytes in (a long k: operands to the worker), out (a short k: C comes home) or both ways;
-iperf3 moves bytes the same way. Counted is the thread that does the event loop of an end, from /proc (schedstat), not the
+The machines are those of a lab (`bramble lab`) with one worker, links limited by `tc`, not encrypted. A product with
+hardly any computing moves bytes in (a long k: operands to the worker), out (a short k: C returns) or both ways;
+iperf3 moves bytes the same way. The figure is for the event-loop thread of an end, from /proc (schedstat), not the
 compute threads; of iperf3 the whole process. Products are not verified.
 
 A product reads and writes matrices, while iperf3 sends and receives one buffer of 128 KiB, over and over. So there are two
-pairs: a product whose C stays in memory against iperf3 as it is, and one with `-o` against iperf3 with `-F` at the primary,
+pairs: a product whose C stays in memory against plain iperf3, and one with `-o` against iperf3 with `-F` at the primary,
 which sends a file and writes what it receives to a new one, in the same folder (`--dir`). iperf3 cannot do that both ways
-at once, so there it is two of them.
+at once, so for that case two of them run.
 
-Between namespaces the kernel does the network's work for whoever runs when a packet is due, sender or receiver: so the sum
-of both ends compares better than each. What C costs the primary beyond the link is the first touch of its pages. Memory is
-touched and given back before every run, of both: a virtual machine's host takes back what is free for seconds.
+Between namespaces the kernel charges the network's work to the process that runs when a packet is due, sender or receiver: so the sum
+of both ends compares better than each. The cost of C at the primary beyond the link is the first touch of its pages. Memory is
+touched and freed before every run of both: a virtual machine's host reclaims memory that was free for seconds.
 
-`--account` samples the two threads with `perf` and says what they do (only where perf is installed).
-Needs what a lab needs (docs/lab.md) and iperf3.
+`--account` samples the two threads with `perf` and reports their work by kind (only where perf is installed).
+Needs the requirements of a lab (docs/lab.md), and iperf3.
 """
 
 import json
@@ -46,7 +46,7 @@ WORDS = ["--strategy", "reuse", "--verify", "off", "--kernel", "simd", "--json"]
 TRUST = ["--insecure", "--i-trust-this-network"]
 HERTZ = 1000
 
-# What a sample is, by the first of these that some function of its call chain has.
+# The kind of a sample: the first of these patterns that matches a function of its call chain.
 ACCOUNT = [
     ("the network's own work (interrupts)", r"handle_softirq|do_softirq|net_rx_action|__napi_poll"),
     ("first touch of memory", r"exc_page_fault|handle_mm_fault|clear_page|populate|munmap|unmap_page|memset"),
@@ -60,7 +60,7 @@ ACCOUNT = [
 
 
 def loop_s(pid):
-    """CPU seconds of a process's first thread; nothing once it is gone."""
+    """CPU seconds of a process's first thread; none after its end."""
     try:
         return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -68,7 +68,7 @@ def loop_s(pid):
 
 
 def watched(pid):
-    """The last that was seen of a process's first thread: it is looked at 100 times a second until it ends."""
+    """The last figure of a process's first thread, sampled 100 times a second until it ends."""
     last = 0.0
     while (now := loop_s(pid)) is not None:
         last = now or last
@@ -99,13 +99,13 @@ def iperf3_with_files(made, seconds, folder, ways):
 
 
 def process_s(pid):
-    """CPU seconds of a process, of threads that have ended, too."""
+    """CPU seconds of a process, including ended threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def product(args, made, files, worker, sample=None, output=None):
-    """One product: bytes, and CPU seconds per GB of both event loops. `sample` is where perf shall put its samples."""
+    """One product: bytes, and CPU seconds per GB of both event loops. `sample` is the file for perf's samples."""
     before, process_before = loop_s(worker), process_s(worker)
     words = [args.bramble, "multiply", *files, "-w", WORKER, *WORDS, *TRUST, *(["-o", output] if output else [])]
     running = subprocess.Popen(list(map(str, [*made.inside(), *words])), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -135,7 +135,7 @@ def product(args, made, files, worker, sample=None, output=None):
 
 
 def account(sample, ends, gb):
-    """CPU seconds per GB by what was done, for each end; `ends`: name -> thread."""
+    """CPU seconds per GB by kind of work, for each end; `ends`: name -> thread."""
     script = ["perf", "script", "-i", str(sample), "-F", "tid,ip,sym"]
     text = subprocess.run(script, capture_output=True, text=True).stdout
     counted = {name: Counter() for name in ends}
@@ -152,7 +152,7 @@ def account(sample, ends, gb):
 
 
 def measure(args, made, files, case):
-    """Rounds of iperf3 and the product in turns, the first one left out; the account of one more product."""
+    """Rounds of iperf3 and the product in turns, without the first; the account of one more product."""
     worker = made.made["machines"][0]["worker"]["pid"]
     touch = (lambda: None) if args.quick else touch_memory
     rounds = []

@@ -20,12 +20,12 @@ WORKERS = 2
 
 
 def mpi_product(n, dtype):
-    """Seconds of one product after one to warm up."""
+    """Seconds of one product, after a warm-up product."""
     command = ["mpirun", "-n", str(WORKERS), "--oversubscribe"]
     if subprocess.run(["id", "-u"], capture_output=True, text=True).stdout.strip() == "0":
         command.append("--allow-run-as-root")
     command += [sys.executable, str(ROOT / "bench" / "mpi_side.py"), str(n), dtype, "2"]
-    # These options are Open MPI's. Without a word mpi4py takes the library that libmpi.so names, which may be another one.
+    # These options are Open MPI's. By default mpi4py takes the library that libmpi.so names, which may be a different one.
     env = {**with_threads(1), "MPI4PY_MPIABI": "openmpi"}
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     if done.returncode:
@@ -72,7 +72,7 @@ def file_rows(args, folder, n, dtype):
 
 
 def link_rows(args, folder, n, dtype):
-    """Operands in files that are in memory, C in memory, for all alike; not verified, as NumPy's is not."""
+    """Operands in files that are in memory, C in memory, for all contestants; not verified, since NumPy's is not."""
     words = ["multiply", folder / "A.npy", folder / "B.npy", "--verify", "off", "--strategy", "reuse"]
     ways = {f"{WORKERS} workers, {link}": ["--local", WORKERS, "--link", link, "--threads", 1] for link in ("tcp", "pipe", "shm")}
     ways["threads of one process"] = ["--threads", WORKERS]

@@ -1,9 +1,9 @@
-"""One way over loopback: frames of our link over TCP against iperf3, in turns.
+"""One way over loopback: frames of Bramble's link over TCP against iperf3, in turns.
 
 `bramble bench link --link tcp --function bandwidth`: two processes, not encrypted, each with its own event loop; checksums of
-all bodies are made and compared. iperf3 sends one buffer again and again, and looks at nothing that it receives; `-l` gives it
+all bodies are made and compared. iperf3 sends one buffer again and again, and does not read the received bytes; `-l` gives it
 writes of the same size, of 1 MiB at most, so its memory stays in a cache. "sockets" are two processes without sums, frames and
-event loop whose memory is as large as the message, as ours is. Nobody is tied to a core.
+event loop whose memory is as large as the message, as Bramble's is. No process is pinned to a core.
 """
 
 import json
@@ -18,7 +18,7 @@ import time
 from common import arguments, in_turns, parse, ratio, record, spread, table
 
 SIZES = {"64K": 64 << 10, "1M": 1 << 20, "4M": 4 << 20, "16M": 16 << 20}
-# What iperf3 takes for -l.
+# The largest value of iperf3's -l.
 LENGTH_MAX = 1 << 20
 
 
@@ -45,7 +45,7 @@ def iperf3(seconds, length):
             end = json.loads(done.stdout or "{}").get("end")
             if end and "sum_received" in end:
                 return 8e9 / end["sum_received"]["bits_per_second"]
-            # It may not listen yet.
+            # The server may not listen yet.
             time.sleep(0.1)
         raise SystemExit("iperf3 gave no answer")
     finally:
@@ -54,7 +54,7 @@ def iperf3(seconds, length):
 
 
 def sockets(size, total):
-    """Seconds for a GB that one process writes and another one reads."""
+    """Seconds for a GB from one process to another."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         writer = multiprocessing.get_context("spawn").Process(target=write, args=(server.getsockname(), size, total))
         writer.start()

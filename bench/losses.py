@@ -1,5 +1,5 @@
-"""What it costs to lose a machine: how soon it is noticed, how soon one that comes is at work, how much longer the product
-takes, and what the end of the primary costs. Three workers of this machine, one thread each; generated operands."""
+"""The cost of losing a machine: the time until the loss is noticed, until a new machine computes, the extra time of the
+product, and the cost of losing the primary. Three workers of this machine, one thread each; generated operands."""
 
 import os
 import signal
@@ -11,14 +11,14 @@ from common import arguments, parse, record, scratch, spread, table
 
 
 class Watched:
-    """A process whose lines are read as they come, with the time."""
+    """A process whose lines are read with their arrival times."""
 
     def __init__(self, command):
         self.process = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, stdout=subprocess.PIPE,
                                         text=True)
 
     def until(self, mark, stream="stderr"):
-        """Reads lines until one has that in it; gives the time at which it came."""
+        """Reads lines until one contains the text; returns its arrival time."""
         for line in getattr(self.process, stream):
             if mark in line:
                 return time.monotonic()
@@ -68,7 +68,7 @@ def product(args, workers, out, *options):
 
 
 def work(workers, seconds):
-    """Waits until the workers have used so much processor time since they were asked first."""
+    """Waits until the workers have used this much processor time since the first call."""
     pids = [process.pid for process, _ in workers.all]
     begun = sum(map(cpu_seconds, pids))
     while sum(map(cpu_seconds, pids)) < begun + seconds:
@@ -76,7 +76,7 @@ def work(workers, seconds):
 
 
 def lost(args, number, out):
-    """Kills or stops one of three in mid-product: seconds until it is said, and of the whole."""
+    """Kills or stops one worker of three in mid-product: seconds until the report of its loss, and of the product."""
     with Workers(args) as workers:
         began = time.monotonic()
         run = product(args, workers, out)
@@ -98,7 +98,7 @@ def undisturbed(args, out):
 
 
 def again(args, out):
-    """Kills one and starts another in its place: seconds from the moment that it listens until it has joined, and until it
+    """Kills a worker and starts a new one: seconds from the moment that the new one listens until it has joined, and until it
     computes."""
     with Workers(args) as workers:
         run = product(args, workers, out)

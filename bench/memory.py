@@ -12,7 +12,7 @@ MIB = 2**20
 
 @contextmanager
 def workers(args, count, memory_mib):
-    """Workers of one thread on loopback; gives their addresses and process ids."""
+    """Workers of one thread on loopback; returns their addresses and process ids."""
     command = [args.bramble, "worker", "--listen", "127.0.0.1:0", "--threads", "1",
                "--memory", f"{memory_mib}M"]
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}

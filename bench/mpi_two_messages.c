@@ -1,4 +1,4 @@
-/* What a frame of 64 KiB can cost over MPI: a body alone, or a header of 80 bytes and the body, received once the header is there.
+/* The least cost of a frame of 64 KiB over MPI: a body alone, or a header of 80 bytes and the body, received after the header.
  *
  *   mpicc -O2 bench/mpi_two_messages.c -o /tmp/two && mpirun -n 2 /tmp/two
  *

@@ -1,8 +1,8 @@
-"""What a processor second moves when it is asked for now and then: copies of 1 MiB back to back, and at the pace of a link.
+"""The processor time of paced copies: copies of 1 MiB back to back, and at the pace of a link.
 
-A thread that feeds a link sleeps until there is room for the next body: 8 ms of each 8.4 at 1 Gbit/s. Meanwhile the caches are
-others', in a virtual machine other machines', and the next copy finds nothing in them, not even what it is to write to.
-So what moving a GB costs at a rate cannot be told from copies back to back. "in the cache": the same 1 MiB again and again;
+A thread that feeds a link sleeps until there is room for the next body: 8 ms of each 8.4 at 1 Gbit/s. Meanwhile other
+processes (or virtual machines) fill the caches, so the next copy finds neither its source nor its target in them.
+So copies back to back do not predict the cost of moving a GB at a rate. "in the cache": the same 1 MiB again and again;
 "out of memory": through 256 MiB, each once a round, as operands are read. CPU seconds of this thread per GB; pauses alone,
 without a copy, as a yardstick.
 """

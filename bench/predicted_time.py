@@ -1,7 +1,7 @@
 """Predicted against measured seconds of a product, for mixed cases: in process, local processes, and workers with slow
 links and slow processors.
 
-What is compared is the plan's prediction, made before the first byte from what the machines measured of themselves, with the
+Compares the plan's prediction, made before the first byte from the machines' own measurements, with the
 seconds from the first job to the last tile.
 """
 
@@ -39,7 +39,7 @@ TRUST = ["--insecure", "--i-trust-this-network"]
 
 
 def cluster(args, workers, primary_mbit):
-    """A lab with those workers; none where they are processes of this machine, or nobody."""
+    """A lab with these workers; none where the workers are processes of this machine, or absent."""
     if not isinstance(workers, list):
         return nullcontext()
     text = ["key = false", "[primary]", link(primary_mbit)]
@@ -81,7 +81,7 @@ def measure(args, case):
 
 
 def files(args, operands, sizes, dtype):
-    """The same operands as files, which have to travel."""
+    """The same operands as files, which must be sent."""
     import numpy as np
 
     paths = []

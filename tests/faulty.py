@@ -1,9 +1,9 @@
-"""Products with a kernel that spoils some elements: seeded cases, how wrong C is, and what the program says of it.
+"""Products with a kernel that spoils some elements: seeded cases, the error of C, and the program's verdict.
 
 `library()` builds tests/faulty_blas, which the program opens as OpenBLAS. A case is a product (sizes, element type,
-scaling of A and B, alpha, beta, cut into tiles and steps) and a fault; both follow from one seed. The library writes
-down what it spoiled, and the operands are known, so whether an element is wrong by more than 16 times its rounding
-bound is computed here and owes nothing to the program.
+scaling of A and B, alpha, beta, cut into tiles and steps) and a fault; both follow from one seed. The library logs
+each spoiled element, and the operands are known. So this file computes, independently of the program, whether an element is wrong by more than
+16 times its rounding bound.
 """
 
 import shlex
@@ -19,7 +19,7 @@ SHAPES = ["element", "row", "column", "alternate", "part", "tile"]
 SIZES = ["square", "wide", "tall", "short sums", "one term", "long sums"]
 
 FACTOR = 16
-"""Faults of so many rounding bounds of an element have to be found."""
+"""Faults above this many rounding bounds of an element have to be detected."""
 SMALLEST = {"f32": float(np.finfo(np.float32).tiny), "f64": float(np.finfo(np.float64).tiny)}
 LARGEST = {"f32": float(np.finfo(np.float32).max), "f64": float(np.finfo(np.float64).max)}
 BITS = {"f32": 32, "f64": 64}
@@ -29,7 +29,7 @@ Wide = np.longdouble
 
 
 def library(folder):
-    """Compiles the faulty library and gives its path."""
+    """Compiles the faulty library and returns its path."""
     source, path = ROOT / "tests" / "faulty_blas" / "faulty_blas.c", Path(folder) / "libfaulty.so"
     words = ["-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread"]
     subprocess.run(["cc", *words, "-o", path, source, "-lm"], check=True)
@@ -47,7 +47,7 @@ def powers(rng, count, most=20):
 
 
 def graded(count, bits):
-    """1, 1/2, 1/4 ..., at a slower pace where the last would be below 2^-bits."""
+    """1, 1/2, 1/4 ..., with a ratio closer to 1 where the last would be below 2^-bits."""
     return 2.0 ** -np.floor(np.arange(count) * min(1, bits / max(count - 1, 1)))
 
 
@@ -124,7 +124,7 @@ def sparse(rng, dtype, a, b):
 
 
 def blocks(rng, dtype, a, b):
-    """Two blocks on the diagonal, and nothing beside them."""
+    """Two blocks on the diagonal, and zeros elsewhere."""
     a, b = a.copy(), b.copy()
     half = len(b) // 2
     a[: len(a) // 2, half:] = a[len(a) // 2 :, :half] = 0
@@ -133,7 +133,7 @@ def blocks(rng, dtype, a, b):
 
 
 def cancelling(rng, dtype, a, b):
-    """The second half of each sum takes away the first, but for a thousandth."""
+    """The second half of each sum cancels the first, up to a thousandth."""
     half = len(b) // 2
     a, b = a.copy(), b.copy()
     a[:, half : 2 * half] = a[:, :half]
@@ -142,7 +142,7 @@ def cancelling(rng, dtype, a, b):
 
 
 def tenths(rng, dtype, a, b):
-    """All sums err to the same side."""
+    """The rounding errors of all sums have the same sign."""
     return np.full_like(a, 0.1), np.full_like(b, 0.1)
 
 
@@ -152,13 +152,13 @@ def near_underflow(rng, dtype, a, b):
 
 
 def near_overflow(rng, dtype, a, b):
-    """Sums of mixed signs that are finite, and whose terms together may not be."""
+    """Finite sums of mixed signs whose partial sums may overflow."""
     scale = (LARGEST[dtype] / len(b)) ** 0.5 * rng.choice([0.2, 1.0, 1.9])
     return a * scale, b * scale
 
 
 def one_sign_near_overflow(rng, dtype, a, b):
-    """Sums of one sign: finite, or infinite, whatever the order."""
+    """Sums of one sign: finite or infinite in every order."""
     scale = (LARGEST[dtype] / len(b)) ** 0.5 * rng.choice([0.5, 1.0, 1.5, 2.5])
     a, b = 0.5 + abs(a) / 2, 0.5 + abs(b) / 2
     return np.minimum(a * scale, LARGEST[dtype]), np.minimum(b * scale, LARGEST[dtype])
@@ -199,7 +199,7 @@ class Case:
     value: float | None = None
     """For `scale` the factor. For `add` the addend in rounding bounds of the element at `at`."""
     operands: tuple | None = field(default=None, compare=False, repr=False)
-    """A and B where they do not follow from the seed."""
+    """A and B, unless the seed decides them."""
 
     def matrices(self):
         """A, B and the old C (or None)."""
@@ -213,7 +213,7 @@ class Case:
             a, b = SCALINGS[self.scaling](rng, self.dtype, a, b)
         a, b = a.astype(kind), b.astype(kind)
         if old is not None:
-            # As large as what is added to it, element by element.
+            # As large as the product that is added to it, element by element.
             old *= np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64)) / max(self.k, 1) ** 0.5
             old = old.astype(kind)
         return a, b, old
@@ -258,12 +258,12 @@ def case_of(seed):
     )
 
 
-# What is right
+# The expected C
 
 class Truth:
-    """What C may be in some rows and columns, by the operands' own arithmetic."""
+    """The values that C may have in some rows and columns, in the operands' own arithmetic."""
 
-    def __init__(self, case, a, b, old):
+    def __init__(self, case, a, b, old, effort="full"):
         a, b = a.astype(Wide), b.astype(Wide)
         base = np.zeros((len(a), b.shape[1]), Wide) if old is None else Wide(case.beta) * old.astype(Wide)
         alpha, k = Wide(DTYPES[case.dtype](case.alpha)), a.shape[1]
@@ -273,9 +273,9 @@ class Truth:
         unit = Wide(np.finfo(DTYPES[case.dtype]).eps) / 2
         self.relative = (k + 3) * unit
         self.bound = self.relative * self.size + (2 * k + 4) * max(Wide(1), abs(alpha)) * Wide(SMALLEST[case.dtype])
-        # Elsewhere an element is 0 whatever the rounding: its bound is only what underflow does, so that faults are above
-        # it which nothing but recomputing the element can see beside the rest of its row and column.
-        self.has_terms = self.size > 0
+        # Elsewhere an element is 0 with any rounding, and its bound is the underflow alone. Faults above that bound can be
+        # so small beside their row and column that only recomputing the element detects them: full effort does so.
+        self.is_seen = (self.size > 0) | (effort == "full")
         most = max(Wide(1), abs(alpha)) * terms + np.abs(base)
         least = min(Wide(1), abs(alpha)) * terms + np.abs(base)
         largest = Wide(LARGEST[case.dtype])
@@ -289,14 +289,14 @@ class Truth:
         with np.errstate(invalid="ignore"):
             is_off = ~(np.abs(c - self.exact) <= factor * self.bound)
         infinite = np.where(self.exact > 0, np.inf, -np.inf)
-        # Sums of one sign end on its infinity; others anywhere that is no finite number.
+        # Sums of one sign overflow to its infinity; mixed sums to any value that is not finite.
         may_be = ~np.isfinite(c) & (~self.has_one_sign | (c == infinite))
         wrong = np.where(self.may_overflow & may_be, False, is_off)
         return np.where(self.must_overflow, c != infinite, wrong)
 
 
 def read_log(path, dtype):
-    """Each spoiled tile: its place, depth, process, right and spoiled elements."""
+    """Each spoiled tile: its position, depth, process, and its correct and spoiled elements."""
     data, found = Path(path).read_bytes() if Path(path).exists() else b"", []
     while data:
         line, _, data = data.partition(b"\n")
@@ -312,18 +312,18 @@ def read_log(path, dtype):
 
 @dataclass
 class Outcome:
-    """What became of a case."""
+    """The outcome of a case."""
 
     case: Case
     effort: str
     is_due: bool
-    """Some element that has terms is wrong by more than 16 times its bound."""
+    """Some element is wrong by more than 16 times its bound; for fast effort, one that has terms other than 0."""
     is_changed: bool
-    """Some element has other bits than the right kernel gave it."""
+    """The bits of some element differ from the correct kernel's."""
     verdict: str
-    """found, partial (C is kept, and said not to be verified wholly), passed; or something that must never be."""
+    """found, partial (C is kept, and reported as not wholly verified), passed; or an outcome that must never occur."""
     repeat: str
-    """How to do it again."""
+    """The command that repeats the case."""
     detail: str = ""
 
     @property
@@ -342,7 +342,7 @@ def addend(case, a, b, old):
 
 
 def run(case, effort, folder, shared_object, *options):
-    """Multiplies with the fault, and says what came of it."""
+    """Multiplies with the fault, and returns the outcome."""
     folder = Path(folder)
     log = folder / "log"
     for path in (log, folder / "C.npy"):
@@ -369,25 +369,25 @@ def run(case, effort, folder, shared_object, *options):
     assert len(spoiled) == 1, f"{len(spoiled)} products were spoiled instead of one\n{repeat}\n{result}"
     row, col, _, _, right, wrong = spoiled[0]
     where = slice(row, row + len(right)), slice(col, col + right.shape[1])
-    truth = Truth(case, a[where[0]], b[:, where[1]], None if old is None else old[where])
+    truth = Truth(case, a[where[0]], b[:, where[1]], None if old is None else old[where], effort)
     return Outcome(case, effort, is_due(case, truth, right, wrong), right.tobytes() != wrong.tobytes(),
                    verdict_of(result, folder, repeat), repeat, result.err[-400:])
 
 
 def is_due(case, truth, right, wrong):
-    """Whether the fault is above 16 rounding bounds of some element that has terms other than 0."""
+    """Whether the fault is above 16 rounding bounds of some element that the effort has to see."""
     is_sign = abs(case.alpha) == 1
     if is_sign and -(-case.k // case.panel) == 1:
-        return bool((truth.is_wrong(wrong, FACTOR) & truth.has_terms).any())
-    # What later steps add is right: the error stays what it is. The library is given no alpha but 1 and -1; the program
-    # multiplies its product by any other.
+        return bool((truth.is_wrong(wrong, FACTOR) & truth.is_seen).any())
+    # Later steps add correct sums, so the error does not change. The library gets only 1 and -1 as alpha; the program
+    # multiplies by any other alpha itself.
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(wrong.astype(Wide) - right.astype(Wide)) * (1 if is_sign else abs(Wide(case.alpha)))
-    return bool((~(error <= FACTOR * truth.bound) & (wrong != right) & truth.has_terms).any())
+    return bool((~(error <= FACTOR * truth.bound) & (wrong != right) & truth.is_seen).any())
 
 
 def verdict_of(result, folder, repeat):
-    """What the program says of C; a run that ends otherwise, or keeps a C that it calls wrong, is no verdict."""
+    """The program's verdict on C; a run that ends differently, or keeps a C that it calls wrong, is no verdict."""
     kept = (Path(folder) / "C.npy").exists()
     if result.code == 4 and "C is wrong" in result.err:
         return "found"

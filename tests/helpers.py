@@ -1,6 +1,6 @@
-"""What every test needs: running the binary, making matrices, comparing with NumPy.
+"""Shared by all tests: running the binary, making matrices, comparing with NumPy.
 
-The tests know Bramble only from outside: its command line, exit codes, streams and files.
+The tests use only Bramble's public interface: command line, exit codes, streams and files.
 """
 
 import json
@@ -22,13 +22,13 @@ DEADLINE_S = 60
 """No run in this suite may take longer; most take milliseconds."""
 
 TAG = "BRAMBLE_TEST_RUN"
-"""Every run carries its own value of this variable, so that whatever it leaves behind can be found."""
+"""Every run carries its own value of this variable, so that the processes it leaves behind can be listed."""
 
 DTYPES = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64}
 
 
 class Result:
-    """How a finished run ended."""
+    """The outcome of a finished run."""
 
     def __init__(self, command, code, out, err, tag):
         self.command, self.code, self.out, self.err, self.tag = command, code, out, err, tag
@@ -44,7 +44,7 @@ class Result:
 
 
 class Run:
-    """A run of the binary that may still be going on, in a process group of its own."""
+    """A run of the binary, possibly unfinished, in a process group of its own."""
 
     def __init__(self, *args, cwd=None, env=None, binary=BRAMBLE):
         self.tag = uuid.uuid4().hex
@@ -62,7 +62,7 @@ class Run:
         )
 
     def finish(self, deadline_s=DEADLINE_S):
-        """Waits for the end. Being killed by signal N counts as exit code 128 + N, as in a shell."""
+        """Waits for the end. Death by signal N counts as exit code 128 + N, as in a shell."""
         try:
             out, err = self.process.communicate(timeout=deadline_s)
         except subprocess.TimeoutExpired:
@@ -72,7 +72,7 @@ class Run:
         return Result(self.command, 128 - code if code < 0 else code, out, err, self.tag)
 
     def end(self):
-        """Ends whatever is left of the run; for clean-up only."""
+        """Kills all remaining processes of the run; for clean-up only."""
         for pid in processes_of(self.tag):
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -93,7 +93,7 @@ def bramble(*args, cwd=None, env=None, deadline_s=DEADLINE_S):
 
 
 def succeed(*args, **options):
-    """Runs the binary, which has to succeed and leave no process behind."""
+    """Runs the binary, which must succeed and leave no process behind."""
     result = bramble(*args, **options)
     assert result.code == 0, result
     assert_gone(result.tag)
@@ -101,7 +101,7 @@ def succeed(*args, **options):
 
 
 def cpu_seconds(pid):
-    """Processor time that a process has used; 0 when it is gone."""
+    """Processor time of a process; 0 after its end."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -110,7 +110,7 @@ def cpu_seconds(pid):
 
 
 def processes_of(tag):
-    """Ids of all live processes that descend from the run with that tag."""
+    """Ids of all live processes of the run with this tag."""
     found, mark = [], f"{TAG}={tag}".encode()
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
@@ -119,7 +119,7 @@ def processes_of(tag):
             if mark in Path(entry.path, "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
         except OSError:
-            pass  # It ended meanwhile, or is not ours.
+            pass  # The process ended meanwhile, or belongs to another user.
     return found
 
 
@@ -134,7 +134,7 @@ def assert_gone(tag, deadline_s=3):
 
 def assert_refused(result, codes, culprits, begun=False):
     """One line on stderr that starts with `bramble:` and names every culprit; nothing on stdout, or with `--json` the error
-    as an object. A run that had `begun` to compute may have said before how."""
+    as an object. A run that has `begun` to compute may have printed its plan before."""
     codes = {codes} if isinstance(codes, int) else set(codes)
     assert result.code in codes, result
     lines = result.err.splitlines()
@@ -149,7 +149,7 @@ def assert_refused(result, codes, culprits, begun=False):
 
 
 def assert_no_result(result):
-    """Nothing on stdout, or with `--json` an object that says how the run failed."""
+    """Nothing on stdout, or with `--json` an object that describes the failure."""
     if "--json" not in result.command:
         assert result.out == "", result
         return
@@ -164,7 +164,7 @@ def assert_nothing_written(folder):
 
 @contextmanager
 def workers(count, *options, env=None):
-    """Workers started by hand on loopback; gives their addresses and runs."""
+    """Starts workers on loopback; returns their addresses and runs."""
     runs = [Run("worker", "--listen", "127.0.0.1:0", *options, env=env) for _ in range(count)]
     try:
         addresses = []
@@ -190,7 +190,7 @@ def matrix(rows, cols, dtype, seed=0):
 
 
 def save(folder, name, array):
-    """Writes an .npy file and gives its path."""
+    """Writes an .npy file and returns its path."""
     path = Path(folder) / name
     np.save(path, array)
     return path

@@ -1,7 +1,7 @@
-"""What a machine may lack, and whether a test may be left out for it.
+"""The components that a machine may lack, and whether a test may be skipped for each.
 
-A test that cannot run here is skipped with `lacks(NAME)` in its reason. Where the variable BRAMBLE_TEST_MAY_LACK is set, it is
-the list of the names for which that may be, and every other skip, with or without a name, is a failure: `.ci/run` sets it.
+A test that cannot run here is skipped with `lacks(NAME)` in its reason. Where the variable BRAMBLE_TEST_MAY_LACK is set, it
+lists the names for which skips are allowed, and any other skip, with or without a name, is a failure: `.ci/run` sets it.
 """
 
 import os
@@ -31,32 +31,32 @@ VARIABLE = "BRAMBLE_TEST_MAY_LACK"
 
 
 def lacks(name, why):
-    """The reason for which a test is skipped."""
+    """The reason text of a skip."""
     assert name in NAMES, f"{name} is not among the names in {__file__}"
     return f"lacks {name}: {why}"
 
 
 def skip(name, why):
-    """Leaves the running test out."""
+    """Skips the running test."""
     pytest.skip(lacks(name, why))
 
 
 def unless(why, name):
-    """A mark for tests that are left out where there is a reason why."""
+    """A mark that skips tests where there is a reason."""
     return pytest.mark.skipif(bool(why), reason=lacks(name, why))
 
 
 def may_be_skipped(reason, listed):
-    """Whether a test may be skipped for that reason, where the variable has this value (None: it is not set)."""
+    """Whether a test may be skipped for this reason when the variable has this value (None: unset)."""
     if listed is None:
         return True
     return any(reason.startswith(f"lacks {name}: ") for name in listed.replace(",", " ").split())
 
 
 def checked(report):
-    """The report of a test, which has failed if it was skipped and may not be."""
+    """A test's report, with a forbidden skip turned into a failure."""
     if report.skipped and not hasattr(report, "wasxfail"):
-        # What pytest gives of a skip: file, line, reason.
+        # Pytest describes a skip by file, line, reason.
         reason = report.longrepr[2].removeprefix("Skipped: ")
         if not may_be_skipped(reason, os.environ.get(VARIABLE)):
             report.outcome = "failed"

@@ -2,7 +2,7 @@
 
     BRAMBLE=target/release/bramble .venv/bin/python tests/soak_tests.py --rounds 10 -- -n 2 --dist worksteal tests
 
-What follows `--` goes to pytest. Exits with 1 if a test failed in any round, or a round did not come to its end.
+Arguments after `--` go to pytest. Exits with 1 if a test failed in any round, or a round did not finish.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "SOAK_TESTS_ROUND"
-"""Every process of a round has its own value of this variable."""
+"""Every process of a round carries this variable, with the round's value."""
 
 
 def arguments():
@@ -34,7 +34,7 @@ def arguments():
 
 @contextmanager
 def busy(count):
-    """So many processes that compute all the time."""
+    """Processes that compute all the time."""
     spin = [sys.executable, "-c", "while True: pass"]
     processes = [subprocess.Popen(spin, start_new_session=True) for _ in range(count)]
     try:
@@ -46,7 +46,7 @@ def busy(count):
 
 
 def marked(mark):
-    """Ids of the processes that have the mark in their environment, and what they run."""
+    """Ids and command lines of the processes with the mark in their environment."""
     found = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -54,12 +54,12 @@ def marked(mark):
                 if mark.encode() in Path(entry.path, "environ").read_bytes().split(b"\0"):
                     found[int(entry.name)] = Path(entry.path, "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
-                pass  # It ended meanwhile, or is not ours.
+                pass  # The process ended meanwhile, or belongs to another user.
     return found
 
 
 def run(command, log, limit_s):
-    """Runs pytest; whether it came to its end, and its exit code. What is left of it then is noted and ended."""
+    """Runs pytest; returns whether it finished, and its exit code. Remaining processes are noted and ended."""
     mark = f"{MARK}={uuid.uuid4().hex}"
     name, value = mark.split("=")
     process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, name: value}, stdin=subprocess.DEVNULL, stdout=log,
@@ -78,7 +78,7 @@ def run(command, log, limit_s):
 
 
 def outcomes(report):
-    """Names of the tests that failed, and how many passed and were skipped."""
+    """Names of the failed tests, and the numbers of passed and skipped ones."""
     failed, counts = [], collections.Counter()
     for case in xml.etree.ElementTree.parse(report).iter("testcase"):
         kinds = {child.tag for child in case}

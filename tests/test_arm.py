@@ -1,5 +1,5 @@
 """Machines of two kinds: a worker for ARM, under QEMU as the processor of a Raspberry Pi, beside one for this machine.
-Every type has the bits that this machine has alone, by every way to cut k.
+For every type and every way to cut k, C has the bits that this machine computes alone.
 
 The workers are built by `make arm-workers`, or named by the variables BRAMBLE_AARCH64 and BRAMBLE_ARMV7.
 """
@@ -25,11 +25,11 @@ class Board:
     triple: str
     emulator: str
     processor: str
-    """As the emulator calls that of a board of this kind."""
+    """The emulator's name for this board's processor."""
     libraries: str
-    """Where the cross compiler's package has those that the worker is linked with."""
+    """The folder of the cross compiler's package with the libraries of the worker."""
     machine: int
-    """The number that its programs have for it at byte 18."""
+    """The machine number at byte 18 of its programs (ELF `e_machine`)."""
 
     @property
     def worker(self):
@@ -37,7 +37,7 @@ class Board:
         if named:
             return Path(named)
         built = [ROOT / "target" / self.triple / profile / "bramble" for profile in ("lean", "release")]
-        # That which was built last is that of the present sources.
+        # The newest build is the one of the present sources.
         return max(built, key=lambda path: path.stat().st_mtime if path.is_file() else 0)
 
     @property
@@ -70,7 +70,7 @@ def on(*boards):
 
 @contextmanager
 def emulated(board, tmp_path, *options):
-    """A worker under QEMU; gives its address."""
+    """Starts a worker under QEMU; returns its address."""
     script = tmp_path / "worker"
     script.write_text(f'#!/bin/sh\nexec {board.program} -cpu {board.processor} -L {board.libraries} {board.worker} "$@"\n')
     script.chmod(0o755)
@@ -98,12 +98,12 @@ def assert_same_bits(board, tmp_path, dtype, kernel, cuts):
     want = succeed("multiply", *product).report["digest"]
     with workers(1, "--threads", "1") as (addresses, _), emulated(board, tmp_path) as arm:
         for cut in cuts:
-            # The emulated one is slow, so its part is small; but it has one, and nobody takes it over.
+            # The emulated worker is slow, so its share is small; but it has one, and no worker steals it.
             report = succeed("multiply", *product, "--strategy", cut, "-w", f"{addresses[0]},{arm}", "--no-steal").report
             assert report["digest"] == want, cut
             jobs = {worker["name"]: worker["jobs"] for worker in report["workers"]}
             assert report["kernel"] == kernel and len(jobs) == 2 and min(jobs.values()) > 0, (cut, jobs)
-        # Alone it does everything.
+        # Alone the emulated worker computes everything.
         report = succeed("multiply", *product, "--strategy", "reuse", "-w", arm).report
         assert report["digest"] == want and report["workers"][0]["jobs"] > 0, report
 

@@ -1,4 +1,4 @@
-"""`bramble bench accumulate`: every way to add to one block is measured, checked, and told in every form."""
+"""`bramble bench accumulate`: every way to add to one block is measured, checked, and reported in every format."""
 
 import json
 import xml.etree.ElementTree as xml

@@ -1,4 +1,4 @@
-"""`bramble bench link` and `bramble bench spawn`: what they print, what they refuse, and that nothing is left behind."""
+"""`bramble bench link` and `bramble bench spawn`: output, refused arguments, and no leftovers."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def test_every_link_does_every_function(tmp_path):
     assert seen == want
     drawing = ElementTree.parse(tmp_path / "links.svg").getroot()
     panels = drawing.findall("{http://www.w3.org/2000/svg}g")
-    # A panel for each function, and for each number of ends where that counts.
+    # One chart for each function, and for each number of ends where that matters.
     assert drawing.tag.endswith("svg") and len(panels) == 4 + 2 * 4
 
 
@@ -68,7 +68,7 @@ def test_csv_has_the_fields_of_json():
     assert got == [(link, function, size, ends) for function, size, ends in
                    [("latency", "4", "2"), ("latency", "64", "2"), ("reduce", "64", "3")] for link in ("pipe", "thread")]
     assert {row["bare"] for row in rows} == {"std pipe", "std channel", ""}
-    assert "reduce of 4 bytes among 3 ends is left out: sums are of floats of 8 bytes" in done.err
+    assert "reduce of 4 bytes among 3 ends is skipped: sums need multiples of 8 bytes" in done.err
 
 
 def test_the_table_names_links_units_and_sizes():
@@ -98,15 +98,15 @@ def test_what_cannot_be_measured_is_refused(words, culprits):
 @pytest.mark.parametrize("purpose", ["end", "bare"])
 def test_what_bench_starts_is_nothing_for_people(purpose):
     done = bramble("bench", "child", purpose)
-    # The bare one takes the end of its standard input for the end of its work.
+    # The bare process ends when its standard input ends.
     assert done.code == (1 if purpose == "end" else 0) and done.out == ""
     if purpose == "end":
-        assert "only bench link starts it" in done.err
+        assert "only bench link can start this" in done.err
     assert "child" not in bramble("bench", "--help").out
 
 
 def children(run, count):
-    """The processes of a run, once there are so many beside the first."""
+    """The processes of a run, once it has this many beside the first."""
     end = time.monotonic() + 20
     while len(found := run.workers()) < count:
         assert time.monotonic() < end and run.process.poll() is None, found
@@ -115,7 +115,7 @@ def children(run, count):
 
 
 LONG = ["bench", "link", "--size", "1M", "--rounds", "1000", "--ends", "4"]
-"""Minutes, if nobody ends it: three ends of three links, and two that are bare."""
+"""Takes minutes unless it is interrupted: three ends of three links, and two bare ones."""
 
 
 @pytest.mark.parametrize("how, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, 137)],

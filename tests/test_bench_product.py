@@ -1,4 +1,4 @@
-"""`bramble bench product`: every way of multiplying is measured by verified products of files, and nothing is left of it."""
+"""`bramble bench product`: every way of multiplying is measured by verified products of files, and leaves no files."""
 
 import json
 import xml.etree.ElementTree as xml
@@ -12,7 +12,7 @@ FIELDS = {"schema", "link", "workers", "threads", "dtype", "m", "k", "n", "round
 
 @pytest.fixture
 def folder(tmp_path):
-    """Where temporary folders are made; nothing may be left there."""
+    """The folder for temporary folders; it must be empty afterwards."""
     path = tmp_path / "temporary"
     path.mkdir()
     yield {"TMPDIR": str(path)}
@@ -31,7 +31,7 @@ def test_every_way_with_one_thread_and_with_several(tmp_path, folder):
         assert set(line) == FIELDS and line["schema"] == "bramble.bench.product/1"
         assert 0 < line["seconds_min"] <= line["seconds"] <= line["seconds_max"] < line["total_seconds"]
         assert line["gflops"] == pytest.approx(2 * line["n"] ** 3 / line["seconds"] / 1e9)
-        # What a machine alone moves goes from memory to memory, by reference.
+        # A machine alone moves matrices by reference.
         assert line["bytes_received"] >= 8 * line["n"] ** 2 or line["link"] == "thread"
     assert len(xml.parse(tmp_path / "product.svg").getroot().findall(".//{*}polyline")) == 8
     file, page = tmp_path / "here.jsonl", tmp_path / "page.html"

@@ -52,7 +52,7 @@ class Page(HTMLParser):
         return sum(len(drawing.findall(f".//{{*}}{what}")) for drawing in self.drawings)
 
     def row(self, *first):
-        """The row that begins with these."""
+        """The row that begins with these cells."""
         found = [row for row in self.rows if tuple(row[:len(first)]) == first]
         assert found, (first, self.rows)
         return found[0]
@@ -72,7 +72,7 @@ def measured(tmp_path_factory):
 
 
 def slower(file, name, by):
-    """The same machine with all speeds of kernels divided."""
+    """The same machine with all kernel speeds divided."""
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     for line in lines:
         if line["schema"] == "bramble.bench.kernel/1":

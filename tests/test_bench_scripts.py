@@ -13,7 +13,7 @@ from lacking import skip
 
 
 def needs(*modules):
-    """Leaves the test out where a rival that is measured is not installed."""
+    """Skips the test where a measured rival is not installed."""
     for module in modules:
         if not importlib.util.find_spec(module):
             skip("dask", f"{module} is not installed: see bench/requirements.txt")
@@ -30,6 +30,7 @@ def needs(*modules):
     ("resume_kept", ["kept of done", "digest"]),
     ("losses", ["killed: until it is said", "started again: until it computes"]),
     ("soak", ["workers killed", "failures"]),
+    ("thin_shapes", ["dot product, 2e7", "outer product"]),
     ("under_attack", ["four other addresses", "strangers of this machine"]),
 ])
 def test_a_quick_look(tmp_path, script, heads):

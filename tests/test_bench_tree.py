@@ -1,4 +1,4 @@
-"""`bramble bench tree`: every level over every link is measured by verified products, and nothing is left of it."""
+"""`bramble bench tree`: every level over every link is measured by verified products, and leaves no files."""
 
 import json
 import os
@@ -17,7 +17,7 @@ FIELDS = {"schema", "link", "levels", "workers", "dtype", "m", "k", "n", "rounds
 
 @pytest.fixture
 def folder(tmp_path):
-    """Where temporary folders are made; nothing may be left there."""
+    """The folder for temporary folders; it must be empty afterwards."""
     path = tmp_path / "temporary"
     path.mkdir()
     yield {"TMPDIR": str(path)}
@@ -35,7 +35,7 @@ def test_every_level_over_every_link(tmp_path, folder):
         assert set(line) == FIELDS and line["schema"] == "bramble.bench.tree/1"
         assert 0 < line["seconds_min"] <= line["seconds"] <= line["seconds_max"]
         assert line["gflops"] == pytest.approx(2 * 96**3 / line["seconds"] / 1e9)
-        # The operands are in files: all of them are sent, and C comes back.
+        # The operands are in files: the primary sends all of them, and C returns.
         assert line["bytes_sent"] > 2 * 8 * 96 * 96 and line["bytes_received"] > 8 * 96 * 96
     assert len(xml.parse(tmp_path / "tree.svg").getroot().findall(".//{*}polyline")) == 2 * 9
     file, page = tmp_path / "here.jsonl", tmp_path / "page.html"

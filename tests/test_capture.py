@@ -1,7 +1,7 @@
-"""What somebody on the way sees: with a cluster key neither matrices nor key, without one the matrices.
+"""An eavesdropper sees neither matrices nor key with a cluster key, and the matrices without one.
 
 Every element of A and B has a pattern of its own, so that any eight bytes of them can be told from chance.
-The same recording without encryption has to contain them, or it would show nothing.
+The same recording without encryption must contain them, or the test would prove nothing.
 """
 
 import os
@@ -40,18 +40,18 @@ def windows(data):
 
 
 def among(values, seen):
-    """Which of the numbers are among those in order."""
+    """Which of the numbers are in the sorted list."""
     places = np.searchsorted(seen, values).clip(max=len(seen) - 1)
     return seen[places] == values
 
 
 def share_seen(array, seen):
-    """How many of the elements were seen."""
+    """The number of elements in the recording."""
     return among(array.view("<u8"), seen).mean()
 
 
 def key_bytes(text):
-    """The 20 bytes that the text of a key stands for."""
+    """The 20 bytes of a key's text."""
     number = 0
     for char in text.strip().removeprefix("bramble1").replace("-", "")[:32]:
         number = number << 5 | ALPHABET.index(char)
@@ -59,7 +59,7 @@ def key_bytes(text):
 
 
 class Key:
-    """A new cluster key, in its forms, and the environment that has it."""
+    """A new cluster key as bytes and text, and an environment with it."""
 
     def __init__(self, folder):
         self.env = {"BRAMBLE_KEY_FILE": str(folder / "key")}
@@ -77,7 +77,7 @@ class Key:
 
 
 def multiply_over(folder, way, key, address):
-    """A product by the worker there; gives A, B and C."""
+    """A product by the worker at an address; returns A, B and C."""
     a, b = pattern(b"BRAM", 1), pattern(b"BLE!", 2)
     env = key.env if way == "encrypted" else None
     result = bramble("multiply", save(folder, "A.npy", a), save(folder, "B.npy", b), "-o", folder / "C.npy",
@@ -99,7 +99,7 @@ def assert_nothing_seen(data, key, *arrays):
 
 
 class Tap:
-    """A TCP proxy that keeps what passes, each way by itself."""
+    """A TCP proxy that records each direction."""
 
     def __init__(self, address):
         host, port = address.split(":")
@@ -130,7 +130,7 @@ class Tap:
                 sink.sendall(some)
             sink.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # One end is gone.
+            pass  # One end has closed.
 
     def __enter__(self):
         return self
@@ -145,7 +145,7 @@ class Tap:
 
 
 def recorded(folder, way, key):
-    """A product through a tap: A, B, C, and what went to the worker and came from it."""
+    """A product through a tap: A, B, C, and the bytes to and from the worker."""
     env = key.env if way == "encrypted" else None
     with workers(1, "--threads", "1", *WAYS[way], env=env) as (addresses, _):
         with Tap(addresses[0]) as tap:
@@ -180,8 +180,8 @@ def test_the_bytes_of_a_key_are_those_that_its_text_stands_for():
 
 @contextmanager
 def captured(folder, port):
-    """A packet capture of that port on loopback: gives the file, which is complete afterwards. Datagrams to the
-    same port show when the capture has begun, and when it has seen all that was sent before."""
+    """A packet capture of the port on loopback: returns the file, which is complete afterwards. Datagrams to the
+    same port show when the capture has begun, and when it has recorded all earlier packets."""
     file = folder / "capture.pcapng"
     command = ["tshark", "-i", "lo", "-f", f"port {port}", "-B", "64", "-w", file]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -207,7 +207,7 @@ def wait_for(mark, file, port, process, deadline_s=60):
 
 
 def dissected(file, port, which, *fields):
-    """What tshark reads there, a list of values for each field, of all packets that `which` lets through."""
+    """Tshark's reading of a capture: a list of values for each field, of all packets that the filter `which` accepts."""
     command = ["tshark", "-r", file, "-d", f"tcp.port=={port},tls", "-Y", which, "-T", "fields"]
     for field in fields:
         command += ["-e", field]

@@ -19,8 +19,8 @@ OPERANDS = {
 }
 
 TOGETHER = "--strategy", "reuse"
-"""With the workers, even where this machine alone would be faster; and not by Strassen's method, nor with k cut among machines, which
-have other bits: on a busy machine `auto` may take either."""
+"""Uses the workers even where this machine alone would be faster, and neither Strassen's method nor a cut of k among machines, which
+give other bits: on a busy machine `auto` may choose either."""
 
 
 def digest_and_bytes(folder, name, *args):
@@ -179,19 +179,19 @@ def test_a_worker_serves_two_products_at_the_same_time(tmp_path):
 
 def test_who_finds_no_memory_at_a_worker_is_told_who_has_it(tmp_path):
     small = ["multiply", "random:300x300:f64:1", "random:300x300:f64:2", "-o", tmp_path / "C.npy", *TOGETHER]
-    # Could use 13 GB, so it takes all there is; it is killed long before it ends.
+    # The product could use 13 GB, so it takes all available memory; the test kills it early.
     long = ["random:2000x200000:f64:1", "random:200000x2000:f64:2", "-o", tmp_path / "long.npy",
             "--kernel", "simd", *TOGETHER]
     with workers(1, "--threads", "1", "--memory", "128M") as (addresses, _):
         holder = Run("multiply", *long, "-w", addresses[0])
         try:
-            # Said when the sessions are open.
+            # Printed when the sessions are open.
             assert "with 1 worker" in (line := holder.process.stderr.readline()), line
             result = bramble(*small, "-w", addresses[0])
             assert_refused(result, 5, [f"{addresses[0]}: its 128 MiB are in use by {socket.gethostname()} "])
         finally:
             holder.end()
-        # What it had is there again.
+        # The worker's memory is free again.
         assert bramble(*small, "-w", addresses[0]).code == 0
 
 
@@ -203,7 +203,7 @@ def test_a_worker_outlives_strangers(tmp_path):
                 try:
                     stranger.sendall(noise)
                 except OSError:
-                    pass  # It hung up on us, as it should.
+                    pass  # The worker closed the connection, as it should.
         a, b = matrix(50, 60, "f32", 8), matrix(60, 70, "f32", 9)
         assert_product(multiply(tmp_path, a, b, "-w", addresses[0], *TOGETHER), a, b)
         assert runs[0].process.poll() is None

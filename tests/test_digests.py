@@ -1,4 +1,4 @@
-"""One product, one digest: by every strategy but Strassen's, on one to eight workers, undisturbed and with one killed."""
+"""One product, one digest: by every strategy but Strassen's, on one to eight workers, undisturbed and with one worker killed."""
 
 import os
 import time
@@ -11,20 +11,20 @@ from test_loss import assert_lost, running
 
 COUNTS = [1, 2, 3, 5, 8]
 SUMMED_BY_STEP = ["naive", "row:2", "square:2"]
-"""Sums come back after some steps of k: how many, the strategy says, whatever machines there are."""
+"""Partial sums return after some steps of k: the strategy decides after how many, not the machines."""
 WHOLE = ["reuse", "summa:2x2", "summa:1x3"]
-"""Nobody has a part of k."""
+"""No strategy here cuts k."""
 CUT = ["auto", "cuboid", "cuboid:1x1x3", "cuboid:1x2x2"]
-"""The machines decide how k is cut: sums of floats differ with them, unless the product is --reproducible."""
+"""The machines decide the cuts of k: sums of floats depend on them, unless the product is --reproducible."""
 STRATEGIES = SUMMED_BY_STEP + WHOLE + CUT
 
 QUICK = "--kernel", "reference", "--tile", "32", "--panel", "50"
 LONGER = "--kernel", "reference", "--tile", "40", "--panel", "100", "--no-steal"
-"""Every machine keeps its part, so that whoever is killed early is missed."""
+"""Every machine keeps its share, so that a machine that is killed early leaves work undone."""
 
 
 class Fleet:
-    """Eight workers; a product has the first few of them. In place of one that was killed another is started."""
+    """Eight workers; a product uses the first few. A killed worker is replaced."""
 
     def __init__(self, stack):
         self.stack = stack
@@ -58,7 +58,7 @@ def operands(dtype, m, k, n):
 
 
 def modes(strategy, dtype):
-    """What a product has to be told so that its bits do not depend on the machines."""
+    """The options that make a product's bits independent of the machines."""
     if dtype.startswith("f"):
         return [("--reproducible",)] if strategy in CUT else [(), ("--reproducible",)]
     return [()]
@@ -70,7 +70,7 @@ def test_any_number_of_workers(fleet, dtype):
     want, seen = {}, set()
     for strategy in STRATEGIES:
         for mode in modes(strategy, dtype):
-            # With numbers whole or --reproducible all strategies have one digest, else each its own.
+            # With integers or --reproducible all strategies have one digest, else each its own.
             group = strategy if dtype.startswith("f") and not mode and strategy in SUMMED_BY_STEP else mode
             if group not in want:
                 alone = "reuse" if group == mode else strategy
@@ -83,7 +83,7 @@ def test_any_number_of_workers(fleet, dtype):
 
 
 def cpu_ns(pid):
-    """Processor time of the threads of a process, finer than the ticks of its stat where the system counts it."""
+    """Processor time of the threads of a process, finer than the ticks of /proc/PID/stat where the system counts it."""
     try:
         return sum(int(Path(task, "schedstat").read_text().split()[0]) for task in os.scandir(f"/proc/{pid}/task"))
     except OSError:
@@ -91,7 +91,7 @@ def cpu_ns(pid):
 
 
 def first_at_work(fleet, count, run, began, ms):
-    """The worker that is first to have computed for so long; `None` where the product ends before."""
+    """The first worker to reach this processor time; `None` where the product ends before."""
     while run.process.poll() is None:
         for number in range(count):
             if cpu_ns(fleet.all[number][1].process.pid) - began[number] > ms * 1e6:
@@ -101,7 +101,7 @@ def first_at_work(fleet, count, run, began, ms):
 
 
 def with_one_killed(fleet, count, options, ms):
-    """The product with a worker killed in it, and that worker's name; `None` where all was done before."""
+    """The product with a worker killed in it, and that worker's name; `None` where the product finished first."""
     began = [cpu_ns(run.process.pid) for _, run in fleet.all[:count]]
     with running(*options, "-w", ",".join(fleet.names(count))) as run:
         victim = first_at_work(fleet, count, run, began, ms)
@@ -128,8 +128,8 @@ def test_one_is_killed(fleet, strategy, count):
             assert_lost(result, [name], want)
             return
         if name and result.code == 5:
-            # It was still being greeted, which takes a slow machine that long: whoever is not there at the
-            # beginning is refused, by name.
+            # A slow machine was still in its greeting. A worker missing at the
+            # beginning is an error that names it.
             assert_refused(result, 5, [name])
             ms *= 1.5
         else:

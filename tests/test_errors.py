@@ -1,10 +1,12 @@
-"""What is refused: the exit code, one line that names the culprit and the way out, and nothing left."""
+"""Refused input: the exit code, one line that names the culprit and the next step, and no leftovers."""
 
 import os
 import re
+import resource
 import shutil
 import stat
 import subprocess
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,7 +54,7 @@ def folder(tmp_path):
 
 @dataclass
 class Case:
-    """Arguments after `multiply`, the exit codes that are right, and what the message has to name."""
+    """Arguments after `multiply`, the allowed exit codes, and the words that the message must contain."""
 
     name: str
     args: str
@@ -61,11 +63,11 @@ class Case:
 
 
 CASES = [
-    # Operands that do not go together.
+    # Operands that do not fit each other.
     Case("shapes do not fit", "a34.npy a34.npy", EITHER, ["3 ?[x×] ?4", "transpose"]),
     Case("old C of another shape", "a34.npy b45.npy --beta 1 -o b45.npy", EITHER, ["b45.npy", "4 ?[x×] ?5"]),
     Case("beta without an old C", "a34.npy b45.npy --beta 1", EITHER, ["C.npy"]),
-    # Files that are not what they should be.
+    # Damaged or mislabelled files.
     Case("missing file", "a34.npy nowhere.npy", FAILED, ["nowhere.npy"]),
     Case("a directory", "a34.npy directory", FAILED, ["directory"]),
     Case("cut .npy", "a34.npy short.npy", FAILED, ["short.npy"]),
@@ -87,7 +89,7 @@ CASES = [
     Case("bad number in .mtx", "bad.mtx bad.mtx", FAILED, ["bad.mtx", "5|three"]),
     Case("cut .mtx", "short.mtx short.mtx", FAILED, ["short.mtx"]),
     Case("index outside of .mtx", "outside.mtx outside.mtx", FAILED, ["outside.mtx"]),
-    # Sizes that no machine has.
+    # Sizes beyond any machine.
     Case("absurd rows", "random:9223372036854775807x4:f64:1 random:4x4:f64:1", EITHER,
          ["9223372036854775807"]),
     Case("rows beyond 64 bits", "random:99999999999999999999x4:f64:1 identity:4:f64", EITHER,
@@ -249,7 +251,7 @@ def test_a_device_without_an_end_is_no_list_of_machines(option):
 
 @pytest.mark.parametrize("line, said", [
     ("a port=0", "port=0: must be a number from 1"), ("a slots=0", "slots=0: must be a number from 1"),
-    ("a port=1 port=2", "port=2: is said twice"), ("a:1 port=2", "port=2 is another"), ("a:0", "0 is no port"),
+    ("a port=1 port=2", "port=2: is given twice"), ("a:1 port=2", "port=2 is another"), ("a:0", "0 is no port"),
 ])
 def test_lines_of_hostfiles_that_say_two_things_or_nothing_are_refused(tmp_path, line, said):
     (tmp_path / "hosts").write_text(f"# mine\n{line}\n")
@@ -278,7 +280,7 @@ def test_a_directory_that_may_not_be_written(folder):
     (folder / "directory").chmod(0o555)
     product = "multiply", "a34.npy", "b45.npy", "-o", "directory/C.npy"
     if os.geteuid() == 0:
-        # Root may write anywhere, unless it is without that right.
+        # Root may write anywhere, unless this capability was dropped.
         without = "setpriv", "--bounding-set", "-dac_override", BRAMBLE
         result = Run(*without[1:], *product, cwd=folder, binary=without[0]).finish()
     else:
@@ -312,3 +314,47 @@ def test_a_worker_that_dials_a_worker_is_told_whom_it_waits_for():
     with workers(1) as (addresses, _):
         result = bramble("worker", "--join", addresses[0], deadline_s=30)
     assert result.code == FAILED and f"connected to {addresses[0]}; a primary (multiply --await N)" in result.err, result
+
+
+@pytest.mark.parametrize("words", ["-o C.npy", "--trace t.json"])
+def test_a_file_that_may_not_be_so_large_is_said_and_nothing_is_left(tmp_path, words):
+    """`ulimit -f`: the system would end a process that writes on, without a word."""
+    option, name = words.split()
+    limited = subprocess.run(
+        [BRAMBLE, "multiply", "random:300x300", "random:300x300", "-q", option, tmp_path / name],
+        capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024)),
+    )
+    assert limited.returncode == FAILED and name in limited.stderr and "File too large" in limited.stderr, limited
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("files", range(4, 16))
+def test_few_open_files_are_an_error_and_no_panic(tmp_path, files):
+    save(tmp_path, "A.npy", matrix(3, 3, "f64"))
+    limited = subprocess.run(
+        [BRAMBLE, "multiply", "A.npy", "A.npy", "-q"], capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)),
+    )
+    assert limited.returncode in (0, FAILED) and "panicked" not in limited.stderr, limited
+    assert limited.returncode == 0 or "Too many open files" in limited.stderr, limited
+
+
+def test_no_thread_to_be_had_is_an_error_and_no_panic():
+    """Root is not held to the limit, so another user is. The program is copied to where that user can run it."""
+    if os.geteuid() != 0:
+        skip("root", "only root can become another user")
+
+    def become():
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        program = shutil.copy(BRAMBLE, Path(folder) / "bramble")
+        limited = subprocess.run([program, "multiply", "random:30x30", "random:30x30", "-q"], cwd="/",
+                                 capture_output=True, text=True, timeout=60, preexec_fn=become)
+    assert limited.returncode == FAILED and "panicked" not in limited.stderr, limited
+    assert "no thread can be started" in limited.stderr and "ulimit -u" in limited.stderr, limited

@@ -1,4 +1,4 @@
-"""Kernels that multiply right but for some elements: what verification finds, and what it promises for it.
+"""Kernels that spoil some elements: the faults that verification detects, against the rates that it promises.
 
 1,000 seeded cases with each effort; docs/verification.md has the table of many more (bench/fault_rates.py makes it).
 """
@@ -14,11 +14,7 @@ from helpers import assert_gone, assert_nothing_written, assert_product, bramble
 
 CASES = 1000
 RATES = {"full": 0.999, "fast": 0.98}
-"""Of faults above 16 rounding bounds of an element, the part that is to be found."""
-UNEVEN = {"elements", "blocks"}
-"""Operands that no scaling of rows, columns and depth makes even: docs/verification.md says what full effort misses there."""
-OVERALL = 0.998
-"""The part that full effort finds of all faults, those of uneven operands too."""
+"""The detection rate for faults above 16 rounding bounds of an element."""
 
 
 @pytest.fixture(scope="session")
@@ -44,10 +40,8 @@ def test_faults_are_found_at_the_stated_rate(tmp_path, library, effort):
     by_class = collections.Counter(one.case.fault for one in missed)
     text = "\n\n".join(f"{one.verdict}: {one.repeat}" for one in missed)
     told = f"{len(missed)} of {len(due)} missed: {by_class}\n{text}"
-    assert len(missed) <= (1 - min(RATES[effort], OVERALL)) * len(due), told
-    even = [one for one in due if one.case.scaling not in UNEVEN]
-    assert sum(one.verdict != "found" for one in even) <= (1 - RATES[effort]) * len(even), told
-    # Where terms together may overflow, what cannot be judged is said.
+    assert len(missed) <= (1 - RATES[effort]) * len(due), told
+    # Where partial sums may overflow, the report counts the elements that cannot be verified.
     untrue = [one for one in missed if one.verdict == "passed" and "overflow" in one.case.scaling]
     assert not untrue, "\n\n".join(one.repeat for one in untrue)
 
@@ -69,7 +63,7 @@ def test_a_right_kernel_is_not_accused(tmp_path, library):
 
 
 def one_large_column(dtype, factor, n=512):
-    """A product in which one column of B is larger than all others."""
+    """A product in which one column of B is larger than the rest."""
     a, b = matrix(n, n, dtype, 1), matrix(n, n, dtype, 2)
     b[:, 100] *= factor
     return a, b
@@ -148,7 +142,7 @@ def test_a_machine_with_a_faulty_kernel_is_named_and_its_work_done_again(tmp_pat
 
 @pytest.mark.parametrize("seed", range(4))
 def test_of_processes_of_this_machine_the_faulty_one_is_named(tmp_path, library, seed):
-    """The first process that comes to a product of 40 terms spoils all of them, and the others none."""
+    """The first process that reaches a product of 40 terms spoils all its products; the other processes spoil none."""
     fault = ["zero", "sign", "nan", "scale"][seed]
     a, b = matrix(200, 80, "f64", seed), matrix(80, 160, "f64", seed + 10)
     left, right = save(tmp_path, "A.npy", a), save(tmp_path, "B.npy", b)

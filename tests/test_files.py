@@ -1,4 +1,4 @@
-"""What Bramble reads and writes: .npy in all its forms, safetensors, Matrix Market, labels."""
+"""The formats that Bramble reads and writes: .npy in all its forms, safetensors, Matrix Market, labels."""
 
 import gzip
 import json
@@ -147,7 +147,7 @@ def test_symmetric_matrix_market(tmp_path, symmetry, sparse):
 
 
 def nearest(array, row, count=5):
-    """The rows with the largest cosine to one row, the row itself left out."""
+    """The rows with the largest cosine to one row, except the row itself."""
     unit = array / np.linalg.norm(array, axis=1, keepdims=True)
     cosines = unit @ unit[row]
     return [index for index in np.argsort(-cosines, kind="stable") if index != row][:count]
@@ -300,7 +300,7 @@ def test_headers_are_read_where_numpy_reads_them(tmp_path):
         path.write_bytes(npy_bytes(header, version, data))
         want, shown = numpy_reads(path), bramble("matrix", path, "--json")
         if want is None:
-            # Whether a name is that of a type at all only matters to who multiplies.
+            # Only a multiplication needs to know whether a name is a type's.
             is_refused = shown.code == 1 or shown.report["matrices"][0]["why_not"]
             if not is_refused and version != (4, 0):
                 is_refused = bramble("multiply", path, f"random:{shown.report['matrices'][0]['shape'][-1]}x1").code == 1
@@ -478,3 +478,55 @@ def test_no_depth_gives_zeros_or_the_old_c_scaled(tmp_path):
     np.save(out, old)
     succeed("multiply", "random:3x0", "random:0x4", "-o", out, "--beta", 2)
     np.testing.assert_array_equal(np.load(out), 2 * old)
+
+
+def test_the_verb_matrix_says_why_a_file_cannot_be_multiplied(tmp_path):
+    """What multiply refuses for its size or its end is listed with the reason, and with the bytes that its elements take."""
+    whole = save(tmp_path, "A.npy", matrix(4, 5, "f64")).read_bytes()
+    (tmp_path / "short.npy").write_bytes(whole[:-1])
+    for name, shape in [("huge", "(4294967296, 4294967)"), ("long", "(4294967297, 0)")]:
+        header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}"
+        (tmp_path / f"{name}.npy").write_bytes(npy_bytes(header))
+    (tmp_path / "more.npy").write_bytes(whole + b"more")
+    save_safetensors(tmp_path / "M.safetensors", {"w": ("F64", np.ones((4, 5)))})
+    model = tmp_path / "M.safetensors"
+    model.write_bytes(model.read_bytes()[:-1])
+    for name, reason, size in [
+        ("short.npy", "holds 159 data bytes", 160), ("huge.npy", "data bytes", 4294967296 * 4294967 * 8),
+        ("long.npy", "a side is 4294967296 at most", 0), ("M.safetensors", "cut short", 160),
+    ]:
+        one, = succeed("matrix", tmp_path / name, "--json").report["matrices"]
+        assert one["multiplied_in"] is None and reason in one["why_not"] and one["bytes"] == size, one
+        operand = f"{model}:w" if name == "M.safetensors" else tmp_path / name
+        refused = bramble("multiply", operand, tmp_path / "A.npy")
+        assert refused.code == 1 and reason in refused.err, refused
+    one, = succeed("matrix", tmp_path / "more.npy", "--json").report["matrices"]
+    assert one["multiplied_in"] == "f64" and one["bytes"] == 160
+
+
+def test_standard_input_is_described_too_and_tensors_need_a_file(tmp_path):
+    save_safetensors(tmp_path / "M.safetensors", {"w": ("F64", np.ones((4, 5)))})
+    save(tmp_path, "A.npy", matrix(4, 5, "f32"))
+
+    def piped(name, *words):
+        given = (tmp_path / name).read_bytes()
+        return subprocess.run([BRAMBLE, *words], input=given, capture_output=True, timeout=60)
+
+    one, = json.loads(piped("A.npy", "matrix", "-", "--json").stdout)["matrices"]
+    assert one["shape"] == [4, 5] and one["multiplied_in"] == "f32"
+    refused = piped("M.safetensors", "multiply", "-", tmp_path / "A.npy")
+    assert refused.returncode == 1 and b"save it as a file" in refused.stderr, refused
+    assert b"standard input:TENSOR" not in refused.stderr
+
+
+def test_the_line_about_two_types_has_those_of_the_files(tmp_path):
+    small, float_ = save(tmp_path, "A.npy", np.ones((3, 3), "i1")), save(tmp_path, "B.npy", matrix(3, 3, "f32"))
+    said = succeed("multiply", small, float_).err
+    assert f"{small} is i8 and {float_} is f32: multiplied as f32" in said, said
+
+
+def test_a_damaged_header_is_shown_without_the_blanks_that_fill_it(tmp_path):
+    whole = save(tmp_path, "A.npy", matrix(4, 5, "f64")).read_bytes()
+    (tmp_path / "A.npy").write_bytes(whole.replace(b"(4, 5)", b"[4, 5]"))
+    refused = bramble("multiply", tmp_path / "A.npy", tmp_path / "A.npy")
+    assert refused.code == 1 and "'shape': [4, 5], }'; save" in refused.err, refused

@@ -7,20 +7,21 @@ import time
 
 import numpy as np
 import pytest
-from helpers import Run, assert_gone, assert_nothing_written, cpu_seconds, succeed, workers
+from helpers import Run, assert_gone, assert_nothing_written, bramble, cpu_seconds, succeed, workers
+from test_unreachable import free_port
 
 LONG = "random:9000x9000:f64:1", "random:9000x9000:f64:2"
 """More than ten seconds of work, so that every signal falls into the middle of it."""
 MIDDLE = "random:4500x4500:f64:1", "random:4500x4500:f64:2"
 """A few seconds of work."""
 TOGETHER = "--strategy", "reuse"
-"""With the workers, even where this machine alone would be faster."""
+"""Uses the workers even where this machine alone would be faster."""
 
 
 def wait_until_busy(pids, run, seconds=0.5, deadline_s=20):
-    """Waits until each of those processes has computed for a while."""
+    """Waits until each of these processes has computed for a while."""
     end = time.monotonic() + deadline_s
-    # Each of them: to measure its kernels while it is greeted takes one some of that, too.
+    # Each process: measuring its kernels during the greeting also takes processor time.
     while min(map(cpu_seconds, pids()), default=0) < seconds:
         assert run.process.poll() is None, run.finish()
         assert time.monotonic() < end, "the product does not begin"
@@ -29,7 +30,7 @@ def wait_until_busy(pids, run, seconds=0.5, deadline_s=20):
 
 @pytest.fixture
 def start():
-    """Starts runs that are ended with the test, however it ends."""
+    """Starts runs, and kills them when the test ends in any way."""
     runs = []
 
     def begin(*args):
@@ -50,13 +51,13 @@ def test_interrupted(tmp_path, start, where, whole_group, number):
     (os.killpg if whole_group else os.kill)(run.process.pid, number)
     begun = time.monotonic()
     result = run.finish(deadline_s=10)
-    # The promise is 2 s; the rest is for a machine that does much else.
+    # The promise is 2 s; the rest is slack for a busy machine.
     assert time.monotonic() - begun < 4, result
     assert result.code == 128 + number, result
     said = [line for line in result.err.splitlines() if line.startswith("bramble:")]
     assert result.out == "" and len(said) <= 1, result
     assert_gone(run.tag)
-    # Tiles that were complete are kept, and the message says so.
+    # Complete tiles are kept, and the message names them.
     if not (said and "are kept; resume with" in said[0]):
         assert_nothing_written(tmp_path)
     assert not (tmp_path / "C.npy").exists()
@@ -84,7 +85,7 @@ def test_killed_primary_takes_its_workers_with_it(tmp_path, start):
 def assert_done_without(result, folder, names):
     """The product went on without the machine, named it, and is right to the bit."""
     assert result.code == 3 and re.search(names, result.err), result
-    # Left to itself either may take Strassen's method, by the speeds of the moment, and then other bits.
+    # `auto` may choose Strassen's method for either run, by the speeds of the moment, with other bits.
     succeed("multiply", *MIDDLE, "-o", folder / "again.npy", "--strategy", "reuse")
     np.testing.assert_array_equal(np.load(folder / "C.npy"), np.load(folder / "again.npy"))
 
@@ -109,7 +110,7 @@ def test_a_worker_started_by_hand_is_killed(tmp_path, start):
 
 
 def test_a_worker_that_stops_answering(tmp_path, start):
-    """Stopped, not dead: its connection stays open, and still nobody waits for ever."""
+    """Stopped, not dead: its connection stays open, and still the product does not wait for ever."""
     with workers(2, "--threads", "1") as (addresses, runs):
         run = start("multiply", *MIDDLE, "-o", tmp_path / "C.npy", "-w", ",".join(addresses), *TOGETHER)
         wait_until_busy(lambda: [worker.process.pid for worker in runs], run)
@@ -122,3 +123,12 @@ def test_a_worker_ends_with_its_terminal():
     with workers(1, "--threads", "1") as (_, runs):
         runs[0].process.send_signal(signal.SIGHUP)
         assert runs[0].process.wait(10) == 129
+
+
+def test_a_local_worker_whose_product_has_ended_says_nothing(tmp_path):
+    """Ctrl-C while workers start: the advice for a worker that was started by hand would be the last that the user reads."""
+    env = {"BRAMBLE_KEY_FILE": str(tmp_path / "key")}
+    assert bramble("key", "new", env=env).code == 0
+    key = bramble("key", "show", env=env).out.strip()
+    ended = bramble("worker", "--join", f"127.0.0.1:{free_port()}", env={"BRAMBLE_ONE_TIME_KEY": key})
+    assert ended.code == 1 and ended.err == "" and ended.out == "", ended

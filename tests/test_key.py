@@ -1,4 +1,4 @@
-"""`bramble key`: where the cluster key is, who may read it, and what is said about a bad one."""
+"""`bramble key`: where the cluster key is, its permissions, and messages about a bad key."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def mode(path):
 
 
 def key_file(folder, text=ZERO + "\n", bits=0o600):
-    """A file with that text, and the environment that names it."""
+    """A key file with this text, and the environment that names the file."""
     path = folder / "key"
     path.write_text(text)
     path.chmod(bits)

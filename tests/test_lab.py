@@ -1,5 +1,5 @@
-"""Labs: clusters of network namespaces on this machine. Everything that a lab promises but speed: that it is there, that
-its limits are set, that products in it are right, that nothing outside is reached, and that nothing is left of it."""
+"""Labs: clusters of network namespaces on this machine. Every promise of a lab except speed: it comes up,
+its limits are set, products in it are right, nothing outside can be reached, and it leaves nothing behind."""
 
 import glob
 import json
@@ -37,7 +37,7 @@ PLAIN = 'key = false\n[[machines]]\nname = "a,b"\nthreads = 1\nmemory = "128M"\n
 
 
 def why_not():
-    """Why this machine cannot have labs; empty where it can."""
+    """The reason why this machine cannot have labs; empty where it can."""
     if not sys.platform.startswith("linux") or os.geteuid() != 0:
         return "labs need Linux and root"
     tools = [tool for tool in ("ip", "tc", "unshare") if not shutil.which(tool, path=os.environ["PATH"] + ":/usr/sbin:/sbin")]
@@ -63,7 +63,7 @@ def new_name():
 
 @contextmanager
 def lab(folder, text=TWO, *options):
-    """A lab of that description; gives its name and what `up` said of it."""
+    """A lab of this description; returns its name and the output of `up`."""
     name, path = new_name(), Path(folder) / "lab.toml"
     path.write_text(text)
     try:
@@ -86,14 +86,14 @@ def namespaces_of(name):
 
 
 def workers_of(name):
-    """Processes that know the lab's key: all workers of a lab that has one."""
+    """Processes with the lab's key in their environment: all workers of a lab that has a key."""
     mark, found = f"BRAMBLE_KEY_FILE=/run/bramble-lab/{name}/key".encode(), []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             if mark in path.read_bytes().split(b"\0"):
                 found.append(int(path.parent.name))
         except OSError:
-            pass  # It ended meanwhile.
+            pass  # The process ended meanwhile.
     return found
 
 
@@ -114,9 +114,9 @@ def test_a_product_in_a_lab_has_the_bits_of_one_without(tmp_path):
         assert report["digest"] == alone["digest"] and report["verify"]["passed"] is True
         assert (tmp_path / "C.npy").is_file()
         parts = {worker["name"]: worker for worker in report["workers"] if worker["jobs"]}
-        # One that measured itself slow may have been left out.
+        # A worker that measured itself slow may have no share.
         assert parts and set(parts) <= {"10.77.0.2:7400", "10.77.0.3:7400"}, parts
-        # All of it went through the lab's links, encrypted.
+        # The whole product went through the lab's links, encrypted.
         status = succeed("lab", "status", "--name", name, "--json").report
         for machine in status["machines"]:
             part = parts.get(f"{machine['address']}:7400")
@@ -151,7 +151,7 @@ def test_the_limits_hold(tmp_path):
     with lab(tmp_path) as (name, made):
         result = inside(name, sys.executable, "-c", "bytearray(1 << 20); print('fits')", at="pi1")
         assert result.code == 0 and result.out == "fits\n", result
-        # Killed by the system: 128 MiB are all that there is.
+        # Killed by the system: the machine has only 128 MiB.
         result = inside(name, sys.executable, "-c", "print(sum(bytearray(300 << 20)[::4096]))", at="pi1")
         assert result.code == 128 + signal.SIGKILL, result
         before = throttled(made["machines"][1]["groups"])
@@ -161,7 +161,7 @@ def test_the_limits_hold(tmp_path):
 
 
 def throttled(groups):
-    """How often the system held back whoever was in the group."""
+    """How often the system throttled the group's processes."""
     texts = [Path(group, "cpu.stat").read_text() for group in groups if Path(group, "cpu.stat").exists()]
     return max(int(found[1]) for text in texts for found in [re.search(r"nr_throttled (\d+)", text)] if found)
 
@@ -173,7 +173,7 @@ def rate_of(namespace, interface):
 
 
 def limits_of(groups):
-    """Processors and bytes, by whichever version."""
+    """Processors and bytes, from control groups of either version."""
     def read(name):
         return [Path(group, name).read_text().split() for group in groups if Path(group, name).exists()]
 
@@ -200,7 +200,7 @@ def test_labs_stand_side_by_side_and_none_is_made_twice(tmp_path):
     with lab(tmp_path) as (one, first), lab(tmp_path) as (other, second):
         assert first["machines"][0]["address"] == second["machines"][0]["address"]
         assert_refused(bramble("lab", "up", tmp_path / "lab.toml", "--name", one), 1,
-                       [f"lab {one}: it is there already", f"bramble lab down --name {one}"])
+                       [f"lab {one}: it exists already", f"bramble lab down --name {one}"])
         succeed("lab", "down", "--name", other)
         succeed("lab", "down", "--name", other)
         assert_nothing_left(other)
@@ -226,8 +226,13 @@ def test_addresses_outside_are_refused(tmp_path):
         ]:
             assert_refused(bramble(*run, *options, env=env), 2, [said])
         assert_refused(bramble("lab", "run", "--name", name, "--", "worker"), 2, ["use multiply, plan or nodes"])
+        # The same product on the primary alone, whatever the variable says; but no workers by name.
+        alone = succeed("lab", "run", "--name", name, "--alone", "--", *product[:3], "--json", env={"BRAMBLE_HOSTS": "pi1"}).report
+        assert [worker["link"] for worker in alone["workers"]] == ["thread"], alone["workers"]
+        assert_refused(bramble("lab", "run", "--name", name, "--alone", "--", *product, "-w", "pi1"), 2,
+                       ["--alone", "--workers names workers"])
         assert_nothing_written(tmp_path)
-        # And nothing else gets out either.
+        # No other traffic gets out either.
         script = "import socket; socket.create_connection(('198.51.100.7', 80), 5)"
         result = inside(name, sys.executable, "-c", script)
         assert result.code == 1 and "Network is unreachable" in result.err, result
@@ -248,11 +253,11 @@ def test_a_command_is_in_the_machine_and_keeps_its_streams_code_and_signals(tmp_
         assert run.process.stdout.readline() == "here\n"
         run.process.send_signal(signal.SIGTERM)
         assert run.finish().code == 128 + signal.SIGTERM
-        # What is left running in a machine ends with the lab.
+        # Processes still running in a machine end with the lab.
         stray = inside(name, "sh", "-c", "sleep 300 >/dev/null 2>&1 & echo $!", at="pi1").out.strip()
         own = inside(name, sys.executable, "-c", "print('listening')", at="pi1")
         assert own.code == 0 and Path(f"/proc/{stray}").exists()
-        assert_refused(inside(name, BRAMBLE, "lab", "down", "--name", name), 1, ["this command runs in it"])
+        assert_refused(inside(name, BRAMBLE, "lab", "down", "--name", name), 1, ["this command runs inside the lab"])
     assert_ended(int(stray))
 
 
@@ -294,11 +299,11 @@ def test_after_a_crash_of_up_down_leaves_nothing(tmp_path, moment):
         run.process.kill()
         run.finish()
         result = bramble("lab", "status", "--name", name)
-        # It may have been complete a moment before.
+        # The lab may have been complete a moment before.
         assert result.code in (0, 1), result
         if result.code:
-            # What `up` had just started may not be over yet.
-            assert_refused(result, 1, [f"(never completed; remove it with bramble lab down --name {name}|is making)"])
+            # Processes that `up` has just started may still be ending.
+            assert_refused(result, 1, [f"(was not completed; remove it with bramble lab down --name {name}|is creating)"])
     finally:
         succeed("lab", "down", "--name", name)
     assert_nothing_left(name)
@@ -332,7 +337,7 @@ def test_a_lab_whose_folder_was_lost_is_found_by_its_names(tmp_path):
 @pytest.mark.parametrize("verb", [["up", "four"], ["run", "--", "nodes"], ["exec", "--", "true"], ["status"], ["down"]])
 def test_without_root_it_says_what_is_needed(verb):
     with open(BRAMBLE, "rb") as program:
-        # By its handle, for the way to it may be root's alone.
+        # By its handle, since only root may be able to reach its path.
         path = f"/proc/self/fd/{program.fileno()}"
         done = subprocess.run(["bramble", "lab", *verb], executable=path, pass_fds=[program.fileno()], user=65534,
                               group=65534, extra_groups=[], capture_output=True, text=True, cwd="/", timeout=60)
@@ -357,7 +362,7 @@ def test_a_wrong_description_is_refused_before_anything_is_made(tmp_path, text, 
 
 def test_wrong_words_are_refused():
     assert_refused(bramble("lab", "up", "five"), 2, ["five: no example of a lab", "four, mixed, tiny8, slow-link"])
-    assert_refused(bramble("lab", "up", "four", "--name", "a-b"), 2, ["--name", "small letters"])
+    assert_refused(bramble("lab", "up", "four", "--name", "a-b"), 2, ["--name", "lower-case letters"])
     assert_refused(bramble("lab", "up", "four", "--cores", "0"), 2, ["--cores", "0.01"])
     assert_refused(bramble("lab", "up", "four", "--link", "9"), 2, ["--link", "200Mbit/s"])
 

@@ -1,4 +1,4 @@
-"""Networks that fail under a product, in a lab: links that swallow everything, and links that become slow."""
+"""Networks that fail under a product, in a lab: links that drop every packet, and links that become slow."""
 
 import subprocess
 import time
@@ -30,17 +30,17 @@ kernel = "simd"
 SQUARE = "random:4000x4000:f64:1", "random:4000x4000:f64:2"
 MIDDLE = "random:2800x2800:f64:1", "random:2800x2800:f64:2"
 LONG = "random:700x200000:f64:1", "random:200000x700:f64:2"
-"""Few elements of C, so that they come home over any link."""
+"""A small C, so that it returns over any link."""
 CUT = "--kernel", "simd", "--tile", "256", "--json"
 
 
 def digest(folder, operands):
-    """Of the same product, made by this machine alone; left to itself it might take Strassen's method."""
+    """Digest of the same product by this machine alone, without Strassen's method, which `auto` might choose."""
     return succeed("multiply", *operands, *CUT, "--strategy", "reuse", "-o", folder / "alone.npy").report["digest"]
 
 
 def begin(lab, folder, operands, seconds, *options):
-    """The product in that lab, whose workers have computed for so long, all together. All of it is some 3 s."""
+    """The product in this lab, once its workers have this much processor time together. The whole takes some 3 s."""
     name, made = lab
     pids = [machine["worker"]["pid"] for machine in made["machines"]]
     run = Run("lab", "run", "--name", name, "--", "multiply", *operands, *CUT, "--strategy", "reuse", "-w", "pi[1-3]", "-o",
@@ -100,13 +100,13 @@ def test_one_whose_network_comes_back_is_a_new_machine(tmp_path):
         finally:
             run.end()
     assert len(report["faults"]["lost"]) == 1, report["faults"]
-    # Whether there is still something for it to do depends on how far the others have come.
+    # Whether it still gets work depends on the progress of the other workers.
     came = [worker["name"] for worker in report["workers"]]
     assert len(came) in (3, 4), came
 
 
 def becomes_slow(tmp_path, operands, number, after, codes):
-    """1 Mbit/s both ways. Frames of a megabyte take seconds, and nothing else can be said meanwhile: that is no silence."""
+    """1 Mbit/s both ways. A frame of a megabyte takes seconds, and no heartbeat can pass it: that must not count as silence."""
     with lab(tmp_path, THREE) as (name, made):
         run = begin((name, made), tmp_path, operands, after)
         try:
@@ -119,14 +119,14 @@ def becomes_slow(tmp_path, operands, number, after, codes):
             run.end()
     lost = report["faults"]["lost"]
     assert result.code == (3 if lost else 0) and len(lost) <= 1, report["faults"]
-    # What is on its way when the rate falls may be lost, and TCP takes its time to send it again.
+    # Packets on their way when the rate falls may be lost, and TCP re-sends them after a while.
     assert all("too slow" in one["why"] or "silent for 8 s" in one["why"] for one in lost), report["faults"]
     names = [worker["name"] for worker in report["workers"] if worker["link"] == "tcp"]
     assert len(names) == 3, f"it is not asked to come back: {names}"
 
 
 def test_one_whose_link_becomes_slow_is_waited_for_unless_others_are_done_sooner(tmp_path):
-    """What it has of C is a megabyte: ten seconds, or a few where others make it."""
+    """Its part of C is a megabyte: ten seconds, or a few if other workers recompute it."""
     becomes_slow(tmp_path, LONG, 2, 0.7, (0, 3))
 
 
@@ -137,8 +137,8 @@ def test_one_that_has_much_behind_a_link_that_becomes_slow_is_given_up(tmp_path,
 
 
 def test_two_workers_whose_link_swallows_everything_part_and_the_primary_sends(tmp_path):
-    """What they send each other goes to a card that there is not; all else is as it was, and nobody is lost."""
-    # What is generated nobody has to pass on.
+    """Traffic between workers goes to a network card that does not exist; all other traffic is undisturbed, and no machine is lost."""
+    # Generated operands are not relayed.
     operands = [save(tmp_path, f"{of}.npy", matrix(2000, 2000, "f64", seed)) for of, seed in (("A", 1), ("B", 2))]
     with lab(tmp_path, THREE) as (name, made):
         run = begin((name, made), tmp_path, operands, 0.2, "--relay", "on")
@@ -154,4 +154,4 @@ def test_two_workers_whose_link_swallows_everything_part_and_the_primary_sends(t
     assert report["relay"]["pairs"] == 2 and len(report["relay"]["unreachable"]) == 1, report["relay"]
     pair = report["relay"]["unreachable"][0]
     assert {pair["from"].split(":")[0], pair["to"].split(":")[0]} == {address["pi1"], address["pi2"]}, pair
-    assert "nothing has come over it for 10 s" in pair["why"] and pair["why"] in result.err, result
+    assert "nothing has arrived over it for 10 s" in pair["why"] and pair["why"] in result.err, result

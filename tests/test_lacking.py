@@ -1,4 +1,4 @@
-"""What a machine lacks: a test is skipped for it only where that is allowed, and any other skip is a failure."""
+"""A test is skipped for a missing component only where that is allowed, and any other skip is a failure."""
 
 import os
 import re
@@ -36,10 +36,10 @@ def test_that_runs():
 
 
 def outcome(folder, listed):
-    """What pytest says of the tests above, where the variable has that value. A skip before a test has begun is an error then."""
+    """Pytest's results of the tests above, when the variable has this value. A skip before a test has begun is an error then."""
     (folder / "test_skipping.py").write_text(SKIPPING)
     (folder / "conftest.py").write_text("from conftest_of_all import pytest_runtest_makereport  # noqa: F401\n")
-    # The hook that all tests have, under a name that is free here.
+    # The hook of all tests, under a name that is unused here.
     (folder / "conftest_of_all.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     env = {key: value for key, value in os.environ.items() if not key.startswith(("BRAMBLE_TEST_", "PYTEST_"))}
     env["PYTHONPATH"] = f"{folder}{os.pathsep}{ROOT / 'tests'}"

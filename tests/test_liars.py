@@ -1,4 +1,4 @@
-"""Machines whose results are wrong: others make that again, C is right, the machine is named, exit code 3."""
+"""Machines with wrong results: other workers recompute the tiles, C is right, the machine is named, exit code 3."""
 
 import re
 import time
@@ -9,16 +9,16 @@ from helpers import assert_gone, assert_nothing_written, bramble, matrix, save, 
 from wire_worker import WireWorker, agreeing_liars
 
 CUT = "--kernel", "simd", "--tile", 15, "--panel", 24
-"""Tiles of so few rows are not looked at before C is complete."""
+"""Tiles of so few rows are not spot-checked."""
 TALL = "--kernel", "simd", "--tile", 16, "--panel", 24
-"""These are."""
+"""Tiles of so many rows are spot-checked."""
 A, B = matrix(70, 50, "i8", 1), matrix(50, 81, "i8", 2)
-"""Integers: what is right is right to the bit."""
+"""Integers: a correct C is correct to the bit."""
 
 
 def multiply(tmp_path, liars, addresses=(), a=A, b=B, strategy="reuse", options=(), cut=CUT):
     for liar in liars:
-        # As fast as any, as it says: it gets a part of the work, and nobody takes that before it has lied (`--no-steal`).
+        # It claims to be as fast as the fastest: it gets a share, and no worker steals that before it has lied (`--no-steal`).
         liar.gflops = 1000.0
         liar.start()
     team = ",".join([*addresses, *(liar.address for liar in liars)])
@@ -35,7 +35,7 @@ def multiply(tmp_path, liars, addresses=(), a=A, b=B, strategy="reuse", options=
 
 
 def assert_mended(result, tmp_path, names, tiles, want=None):
-    """C is right, who lied is named on stderr and in the report with so many tiles, and did no part of them."""
+    """C is right; each liar is named on stderr and in the report with its number of tiles, and did not recompute them."""
     assert result.code == 3, result
     assert np.array_equal(np.load(tmp_path / "C.npy"), A @ B if want is None else want)
     report = result.report
@@ -43,7 +43,7 @@ def assert_mended(result, tmp_path, names, tiles, want=None):
     assert report["verify"]["passed"] is True and not report["faults"]["lost"]
     assert re.search(r"C\[\d+, \d+\] is ", report["faults"]["wrong"][0]["text"])
     for name in names:
-        assert re.search(rf"of C that .*{re.escape(name)}.* made .*(was|were) wrong, and others made that again", result.err), result
+        assert re.search(rf"of C from .*{re.escape(name)}.* (was|were) wrong, and recomputed by other machines", result.err), result
     assert sum(worker["share"] for worker in report["workers"]) == pytest.approx(1, abs=1e-6)
     assert_gone(result.tag)
 
@@ -53,7 +53,7 @@ def add_one(tile):
 
 
 def once(number):
-    """Spoils one tile: that one."""
+    """Spoils one given tile."""
     left = [number]
 
     def spoil(tile):
@@ -82,7 +82,7 @@ def test_all_that_a_machine_made_is_wrong(tmp_path, helpers):
 
 @pytest.mark.parametrize("strategy", ["reuse", "row:2"])
 def test_a_machine_that_is_always_wrong_is_left_out_before_the_end(tmp_path, strategy):
-    """It takes 30 ms for a result, so that it is seen to be wrong long before it has made what the plan gave it: a third or more."""
+    """It takes 30 ms per result, so that a spot check detects it long before it has finished its share, a third or more."""
     a, b = matrix(480, 50, "i8", 1), matrix(50, 480, "i8", 2)
 
     def spoil(tile):
@@ -95,19 +95,19 @@ def test_a_machine_that_is_always_wrong_is_left_out_before_the_end(tmp_path, str
     assert result.code == 3 and np.array_equal(np.load(tmp_path / "C.npy"), a @ b), result
     faults = result.report["faults"]
     (lost,), wrong = faults["lost"], faults["wrong"]
-    assert lost["name"] == liar.address and re.fullmatch(r"\d+ of its results were looked at and wrong", lost["why"]), faults
-    # Where k is cut others have added their steps to some of its tiles.
+    assert lost["name"] == liar.address and re.fullmatch(r"\d+ of its results were spot-checked and wrong", lost["why"]), faults
+    # Where k is cut, other workers have added their steps to some of its tiles.
     assert all(liar.address in some["names"] for some in wrong), faults
     assert 2 <= sum(some["tiles"] for some in wrong if some["names"] == [liar.address]) <= liar.results, (faults, liar.results)
     made = sum(some["tiles"] for some in wrong) / (480 // 16) ** 2
     assert 0 < made < 0.2, f"it made {made:.3f} of all"
-    # Where work is given out row by row, nothing may be its own at that moment.
+    # Where work is assigned row by row, it may have no tile of its own at that moment.
     assert lost["part"] > made or strategy != "reuse", f"it made {made:.3f} of all, and {lost['part']:.3f} was left"
-    assert "looked at and wrong; others do what it had to do" in result.err, result.err
+    assert "spot-checked and wrong; other machines take over its work" in result.err, result.err
 
 
 def test_where_nobody_was_right_nobody_is_left_out_before_the_end(tmp_path):
-    """Then it is rather the operands, or the primary. Each takes 10 ms for a tile: time for many looks."""
+    """Then the operands or the primary are more likely at fault. Each worker takes 10 ms per tile: time for many spot checks."""
     a, b = matrix(200, 50, "i8", 1), matrix(50, 200, "i8", 2)
 
     def spoil(tile):
@@ -147,7 +147,7 @@ def test_where_several_made_a_tile_all_are_named(tmp_path):
     assert result.code == 3 and np.array_equal(np.load(tmp_path / "C.npy"), A @ B), result
     (wrong,) = result.report["faults"]["wrong"]
     assert sorted(wrong["names"]) == sorted([*addresses, liar.address]) and wrong["tiles"] == 1, wrong
-    assert re.search(r"one tile of C that .* made together was wrong", result.err), result
+    assert re.search(r"one tile of C from .* together was wrong", result.err), result
 
 
 @pytest.mark.parametrize("dtype, strategy", [("f8", "strassen:1"), ("f4", "row:3"), ("f8", "summa:1x3"), ("i4", "strassen:2")])
@@ -160,7 +160,7 @@ def test_whatever_the_product_is_cut_into(tmp_path, dtype, strategy):
     assert result.code == 3, result
     np.testing.assert_allclose(np.load(tmp_path / "C.npy"), 3 * (a @ b) + 2 * c, rtol=1e-4 if dtype == "f4" else 1e-9, atol=1e-4)
     (wrong,) = result.report["faults"]["wrong"]
-    # With levels of Strassen one fault at a time is found: some of what it made, then all.
+    # With Strassen's method one fault at a time is located: first some of its tiles, then all.
     assert wrong["names"] == [liar.address] and 0 < wrong["tiles"] <= liar.results, (wrong, liar.results)
     assert wrong["tiles"] == liar.results or strategy == "strassen:1"
 
@@ -176,7 +176,7 @@ def test_nan_that_does_not_belong_there_is_made_again(tmp_path):
 
 
 def test_where_others_make_the_same_c_is_refused(tmp_path):
-    """Two that agree on what is wrong: nobody can say who is right, and C is not kept."""
+    """Two liars with the same wrong tiles: the primary cannot tell which machine is right, and C is not kept."""
     tiles = 5 * 6
     liars, made = agreeing_liars(tiles)
     result = multiply(tmp_path, liars)
@@ -193,7 +193,7 @@ def test_what_nobody_looks_at_stays_as_it_is(tmp_path):
 
 
 def test_what_another_run_has_left_is_looked_at_too(tmp_path):
-    """A liar's tiles are in the journal when the primary dies; who goes on finds them wrong, and blames nobody of today."""
+    """A liar's tiles are in the journal when the primary dies; the resumed run finds them wrong, and names none of its own machines."""
     a, b = matrix(420, 3200, "i8", 1), matrix(3200, 440, "i8", 2)
     left, right = save(tmp_path, "A.npy", a), save(tmp_path, "B.npy", b)
     product = "multiply", left, right, "-o", tmp_path / "C.npy", "--tile", 40, "--panel", 100, "--strategy", "row:1"
@@ -213,5 +213,5 @@ def test_what_another_run_has_left_is_looked_at_too(tmp_path):
     result = bramble(*product, "--resume", "--json")
     assert result.code == 3 and np.array_equal(np.load(tmp_path / "C.npy"), a @ b), result
     (wrong,) = result.report["faults"]["wrong"]
-    assert wrong["names"] == [] and wrong["tiles"] > 0 and "of what was there before" in result.err, wrong
+    assert wrong["names"] == [] and wrong["tiles"] > 0 and "of the interrupted run" in result.err, wrong
     assert sorted(path.name for path in tmp_path.glob("C.npy*")) == ["C.npy"]

@@ -1,4 +1,4 @@
-"""The links to worker processes of this machine: the same bits over each, and nothing left however they end."""
+"""The links to worker processes of this machine: the same bits over each, and no leftovers after any end."""
 
 import os
 import re
@@ -26,15 +26,15 @@ STRATEGIES = {
 
 
 def shared_files():
-    """What has a name in shared memory, but for what tests have there that run at the same time: folders, and what MPI libraries
-    share."""
+    """Names in shared memory, except those of tests that run at the same time: folders, and the names of MPI
+    libraries."""
     names = [entry.name for entry in os.scandir("/dev/shm") if not entry.is_dir()]
     return sorted(name for name in names if not re.match(r"vader_segment|sm_segment|osc_|mpich|cray-shm|\.?ucx|psm", name))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_same_digest_over_every_link(tmp_path, strategy):
-    # Integers: the sums of any cut are the same.
+    # Integers: every cut of k gives the same sums.
     a, b = save(tmp_path, "A.npy", matrix(700, 650, "i64", 1)), save(tmp_path, "B.npy", matrix(650, 600, "i64", 2))
     want = succeed("multiply", a, b, "-o", tmp_path / "C.npy", "--json").report["digest"]
     for kind in KINDS:
@@ -55,7 +55,7 @@ def running(*args):
 
 
 def one_at_work(run, at_least_s=0.3, deadline_s=30):
-    """A worker process of the run that has used `at_least_s` seconds of processor time."""
+    """A worker process of the run with at least this much processor time, in seconds."""
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
         for pid in run.workers():
@@ -72,7 +72,7 @@ CASES = {"killed": (signal.SIGKILL, KINDS), "stands still": (signal.SIGSTOP, ["p
 def test_a_worker_process_that_dies_or_stands_still(case):
     before, (blow, kinds) = shared_files(), CASES[case]
     options = "--kernel", "simd", "--local", 2, "--threads", 1, "--strategy", "reuse"
-    # At the same time: most of it is waiting for somebody who is silent.
+    # At the same time: most of the test is waiting for a silent end.
     with ExitStack() as stack:
         runs = [stack.enter_context(running(*MIDDLE, *options, "--link", kind)) for kind in kinds]
         for run in runs:
@@ -96,7 +96,7 @@ def test_workers_end_when_the_primary_is_killed(kind):
     before = shared_files()
     with running(*MIDDLE, "--local", 2, "--threads", 1, "--link", kind, "--strategy", "reuse") as run:
         one_at_work(run)
-        # No worker can be reached by a name.
+        # No worker has an address.
         for pid in run.workers():
             held = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]
             sockets = {name for name in held if name.startswith("socket:")}
@@ -109,7 +109,7 @@ def test_workers_end_when_the_primary_is_killed(kind):
 
 
 def mapped_by(pid):
-    """What a process has mapped."""
+    """The memory map of a process."""
     return {line.split(maxsplit=5)[5] for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if line.count("/")}
 
 
@@ -129,9 +129,9 @@ def test_workers_behind_shm_map_the_operands(tmp_path):
         assert set(map(str, files)) <= mapped_by(pid)
         os.kill(pid, signal.SIGKILL)
         result = run.finish()
-    # Whoever is left does what the other had, from the same files.
+    # The remaining process computes the lost share, from the same files.
     assert result.code == 3 and result.report["digest"] == want["digest"], result
-    # Only tiles are in the workers' own memory, but what they were given counts as sent.
+    # Only tiles are in the workers' own memory, but panels passed by reference count as sent.
     [alive] = [worker for worker in result.report["workers"] if worker["memory_bytes"]]
     assert alive["memory_bytes"] <= 8 * 1400 * 1400 < min(worker["memory_bytes"] for worker in want["workers"])
     assert alive["bytes_in"] > 8 * 1400 * 1400
@@ -145,7 +145,7 @@ def test_an_operand_that_is_cut_short_while_it_is_mapped_ends_the_product(tmp_pa
         for file in files:
             os.truncate(file, 4096)
         result = run.finish()
-    # A process that reads what is no more is ended by the system; the primary, too, when it does the workers' part.
+    # The system kills a process that reads a truncated map: the workers, then the primary when it computes their share.
     assert result.code in (1, 4, 128 + signal.SIGBUS), result
     assert not (tmp_path / "C.npy").exists()
     assert_gone(result.tag)

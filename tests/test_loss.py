@@ -1,4 +1,4 @@
-"""Machines that die while the product runs: the others finish, C has the bits that it would have had, exit code 3."""
+"""Machines that die while the product runs: the remaining ones finish, C has the bits of an undisturbed run, exit code 3."""
 
 import os
 import random
@@ -20,7 +20,7 @@ LONG = "random:9000x9000:f64:1", "random:9000x9000:f64:2"
 
 
 def wait_for_work(pids, run, seconds, deadline_s=60):
-    """Waits until those processes have computed for so long, all together. False if the product ends before."""
+    """Waits until these processes have this much processor time together. False if the product ends before."""
     end, pids = time.monotonic() + deadline_s, list(pids)
     before = sum(map(cpu_seconds, pids))
     while sum(map(cpu_seconds, pids)) < before + seconds:
@@ -45,16 +45,16 @@ def pids_of(runs):
 
 
 def assert_lost(result, names, digest=None):
-    """Exit 3, each named once on stderr and in the report, C right (the primary verified it) and to the bit."""
+    """Exit 3, each lost machine named once on stderr and in the report, C verified by the primary and equal to the bit."""
     assert result.code == 3, result
     report = result.report
     assert sorted(lost["name"] for lost in report["faults"]["lost"]) == sorted(names), result
     for name in names:
-        said = re.findall(rf"^bramble: worker {re.escape(name)} was lost: .+; others do what", result.err, re.M)
+        said = re.findall(rf"^bramble: worker {re.escape(name)} was lost: .+; other machines take over", result.err, re.M)
         assert len(said) == 1, result
     assert report["verify"]["passed"] is True, result
     assert digest is None or report["digest"] == digest, result
-    # A part is work that went to others; machines are left with what they did.
+    # A machine's `parts` is its work that went to other machines; its share is the work that it did.
     assert sum(worker["share"] for worker in report["workers"]) == pytest.approx(1, abs=1e-6), report["workers"]
     assert_gone(result.tag)
     return report
@@ -81,7 +81,7 @@ def test_one_of_three_is_killed(tmp_path, cut):
         undisturbed = succeed("multiply", *options, *team, "--json").report
         used = cpu_seconds(*victim) - used
         with running(*options, *team) as run:
-            # Its own time: the others' says nothing of whether it is done already.
+            # Its own processor time: the other workers' does not tell whether this one has finished.
             assert wait_for_work(victim, run, 0.3 * used)
             runs[1].process.kill()
             assert_lost(run.finish(), [addresses[1]], undisturbed["digest"])
@@ -130,7 +130,7 @@ def test_who_goes_on_from_the_old_c_adds_it_once(tmp_path):
 
 
 def said_meanwhile(run):
-    """What is on stderr of a run that goes on."""
+    """The stderr so far of a run that has not ended."""
     descriptor = run.process.stderr.fileno()
     os.set_blocking(descriptor, False)
     try:
@@ -175,7 +175,7 @@ def test_one_that_stands_still_is_lost_and_what_it_says_later_counts_no_more(tmp
         assert result.code == 3, result
         assert [lost["name"] for lost in result.report["faults"]["lost"]] == [addresses[2]], result
         assert result.report["digest"] == alone
-        # It serves the next primary as if nothing had been.
+        # The worker serves the next primary normally.
         again = ("multiply", *MIDDLE, "-o", tmp_path / "D.npy", "-w", addresses[2], "--strategy", "reuse", "--json")
         assert succeed(*again).report["verify"]["passed"]
 
@@ -232,7 +232,7 @@ def test_one_that_is_started_again_is_dialled_again_and_takes_part(tmp_path):
             finally:
                 again.end()
     report = assert_lost(result, [addresses[1]])
-    # Twice in the report: as it was, and as the new machine that it is.
+    # Twice in the report: as the lost machine, and as the new one.
     assert [worker["name"] for worker in report["workers"]].count(addresses[1]) == 2
     assert report["workers"][-1]["jobs"] > 0 and report["workers"][-1]["share"] > 0.05, report["workers"]
 
@@ -268,7 +268,7 @@ def free_port():
 
 
 def join(port, run, deadline_s=10):
-    """A worker that dials in, as soon as somebody listens."""
+    """A worker that dials in as soon as a primary listens."""
     end = time.monotonic() + deadline_s
     while True:
         worker = Run("worker", "--join", f"127.0.0.1:{port}", "--threads", "1")

@@ -1,4 +1,4 @@
-"""Nobody takes more memory than was said: workers keep to --memory, the primary to its mapped files."""
+"""No process exceeds its memory limit: workers keep to --memory, the primary to its mapped files."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def test_a_worker_keeps_to_its_memory(tmp_path, limit, m, k, n, dtype):
 
 
 def status(pid, field):
-    """A number of /proc/PID/status, in the unit that it has there."""
+    """A number of /proc/PID/status, in that file's unit."""
     return int(Path(f"/proc/{pid}/status").read_text().split(f"\n{field}:")[1].split()[0])
 
 
@@ -61,13 +61,13 @@ def test_a_worker_gives_back_what_a_lost_primary_made_it_take_while_others_go_on
             wait_until(lambda: held_kib() > 40 << 10, "the worker never holds much of the first product")
             first.process.send_signal(signal.SIGSTOP)
             threads = status(pid, "Threads")
-            # What this one takes lies above what the first has taken.
+            # Its allocations lie above those of the first product on the heap.
             second = begin("random:420x2000:f64:1", "random:2000x440:f64:2")
             try:
                 wait_until(lambda: status(pid, "Threads") > threads, "the second product never begins")
                 second.process.send_signal(signal.SIGSTOP)
                 first.process.kill()
-                wait_until(lambda: held_kib() < 20 << 10, "the worker keeps what it took for a primary that is gone", 5)
+                wait_until(lambda: held_kib() < 20 << 10, "the worker keeps memory of a primary that is gone", 5)
                 second.process.send_signal(signal.SIGCONT)
                 assert second.finish().code == 0
             finally:
@@ -110,5 +110,5 @@ def test_smaller_tiles_are_taken_where_the_usual_ones_do_not_fit(tmp_path):
     assert done.report["grid"]["tile_rows"] < 256
     assert "do not fit the memory" in done.report["decision"], done.report["decision"]
     np.testing.assert_allclose(np.load(tmp_path / "small.npy"), np.load(tmp_path / "usual.npy"), rtol=1e-9, atol=1e-9)
-    # A tile that is asked for is kept.
+    # An explicit --tile is kept.
     assert_refused(bramble("multiply", *product, "--memory", "64M", "--tile", "256"), 1, ["--tile", "--memory"])

@@ -1,4 +1,4 @@
-"""`--link mpi`: the processes that an mpirun has started are one primary and its workers, with each library that is here."""
+"""`--link mpi`: the processes that an mpirun has started are one primary and its workers, with each installed library."""
 
 import json
 import os
@@ -18,7 +18,7 @@ LAUNCHERS = {
     "mpich": ["mpirun.mpich"],
 }
 RANK = {"openmpi": b"OMPI_COMM_WORLD_RANK=", "mpich": b"PMI_RANK="}
-"""How the launcher tells a process its number."""
+"""The variable in which the launcher tells a process its rank."""
 LONG = "random:2000x35000:f64:1", "random:35000x2000:f64:2"
 """Seconds of work for a small C."""
 STRATEGIES = ["row:3", "reuse", "cuboid:1x1x2", "strassen:1"]
@@ -39,19 +39,19 @@ def start(library, ranks, *args, env=None):
 
 
 def ours(result):
-    """What Bramble itself said on stderr."""
+    """Bramble's own lines on stderr."""
     return [line for line in result.err.splitlines() if line.startswith("bramble")]
 
 
 LAUNCHER_ALONE_S = 10
-"""A launcher that has no process any more ends within a fraction of a second."""
+"""A launcher without any process ends within a fraction of a second."""
 
 
 def finish(run, deadline_s=60):
-    """How a run ended, and whether its launcher had to be ended.
+    """The outcome of a run, and whether its launcher had to be killed.
 
-    Open MPI's, with PMIx 4.2, sometimes does not come to an end once it has ended the processes of a job that was aborted: its
-    main thread waits in PMIx_server_finalize for a thread that waits for a lock which nobody holds any more (docs/mpi.md).
+    Open MPI's, with PMIx 4.2, sometimes hangs after it has ended the processes of an aborted job: its
+    main thread waits in PMIx_server_finalize for a thread that waits for an abandoned lock (docs/mpi.md).
     """
     end, alone_since = time.monotonic() + deadline_s, None
     while True:
@@ -64,29 +64,29 @@ def finish(run, deadline_s=60):
                 return run.finish(), True
             if time.monotonic() < end:
                 continue
-        # What it has said fits into the pipes; where it has not ended, that is an error now.
+        # Its output fits into the pipes; not having ended by now is an error.
         return run.finish(deadline_s=1), False
 
 
 def launcher_failed(result, was_ended):
-    """Whether the exit code is not that of the processes: their launcher crashed, or hung, after the end of them all."""
+    """Whether the exit code is the launcher's own: it crashed, or hung, after all processes had ended."""
     crashed = result.code == 128 + signal.SIGSEGV and "(PMIx_server_finalize+" in result.err
     return crashed or (was_ended and result.code == 128 + signal.SIGKILL)
 
 
 def has_begun(pid):
-    """Whether the process has threads that compute: then it has entered MPI. To enter takes processor time, too."""
+    """Whether the process has compute threads: then it has entered MPI. Entering takes processor time, too."""
     for task in Path(f"/proc/{pid}/task").glob("*/comm"):
         try:
             if task.read_text().startswith("compute"):
                 return True
         except OSError:
-            pass  # It ended meanwhile.
+            pass  # The process ended meanwhile.
     return False
 
 
 def rank_of(run, library, rank, computes_s=0.4, deadline_s=20):
-    """The process with that number, once it has entered MPI, where it is to compute, and has used so much processor time."""
+    """The process of this rank, once it has entered MPI (if it computes) and has used this much processor time."""
     end, mark = time.monotonic() + deadline_s, RANK[library] + str(rank).encode()
     while time.monotonic() < end:
         for pid in processes_of(run.tag):
@@ -101,14 +101,14 @@ def rank_of(run, library, rank, computes_s=0.4, deadline_s=20):
 
 
 def test_the_same_digest_as_on_one_machine(library, tmp_path):
-    # Integers: the sums of any cut are the same.
+    # Integers: every cut of k gives the same sums.
     a, b = save(tmp_path, "A.npy", matrix(700, 650, "i64", 1)), save(tmp_path, "B.npy", matrix(650, 600, "i64", 2))
     want = succeed("multiply", a, b, "--json").report["digest"]
     runs = [start(library, 3, "multiply", a, b, "-o", tmp_path / f"C{i}.npy", "--link", "mpi", "--strategy", strategy, "--json")
             for i, strategy in enumerate(STRATEGIES)]
     for run in runs:
         result = run.finish()
-        # One object: only the first process says anything.
+        # One object: only the first process prints.
         assert (result.code, result.err) == (0, ""), result
         report = result.report
         assert report["digest"] == want and report["verify"]["passed"], result
@@ -126,7 +126,7 @@ def test_a_world_of_one_is_this_machine_alone(library, tmp_path):
 
 
 def ended(library, folder, blow):
-    """Starts a long product; once its workers compute, `blow` ends it; gives the run and the name of C."""
+    """Starts a long product, and calls `blow` to end it once its workers compute; returns the run and the name of C."""
     c = folder / f"C-{blow.__name__}.npy"
     return start(library, 3, "multiply", *LONG, "-o", c, "--link", "mpi", "--kernel", "simd", "--threads", 1,
                  "--strategy", "reuse"), c, blow
@@ -150,7 +150,7 @@ def test_who_ends_early_ends_all_and_leaves_nothing_under_the_name_of_c(library,
             blow(run)
         for run, c, blow in runs:
             result, was_ended = finish(run)
-            # MPICH's mpirun says 0 after Ctrl-C, whatever the processes say.
+            # MPICH's mpirun exits with 0 after Ctrl-C, whatever the processes' exit codes.
             assert result.code != 0 or (blow is interrupted and library == "mpich"), result
             assert not was_ended or library == "openmpi", result
             assert_gone(result.tag, deadline_s=5)
@@ -162,7 +162,7 @@ def test_who_ends_early_ends_all_and_leaves_nothing_under_the_name_of_c(library,
 
 
 def test_one_that_stands_still_in_mid_frame_is_done_without(tmp_path):
-    """MPI cannot be told to stop receiving: what is under way must not land in C, which others make meanwhile."""
+    """An MPI receive cannot be cancelled: a late message must not land in C, which other workers recompute meanwhile."""
     if not shutil.which(LAUNCHERS["openmpi"][0]):
         skip("mpi", "Open MPI is not installed")
     # A row of C, whose frames are one run of memory, over TCP with buffers that no frame fits.
@@ -175,7 +175,7 @@ def test_one_that_stands_still_in_mid_frame_is_done_without(tmp_path):
         # It takes 0.7 s on a fast machine.
         os.kill(rank_of(run, "openmpi", 1, computes_s=0.3), signal.SIGSTOP)
         result, was_ended = finish(run, deadline_s=90)
-        # Where others have made all of C within 8 s, it is not lost yet.
+        # If the other workers complete C within 8 s, the stopped one is not lost yet.
         lost = [lost["name"] for lost in result.report["faults"]["lost"]]
         assert (result.code, lost) in [(3, ["rank 1"]), (0, [])] or (launcher_failed(result, was_ended) and len(lost) < 2), result
         assert result.report["digest"] == want and result.report["verify"]["passed"], result
@@ -186,7 +186,7 @@ def test_one_that_stands_still_in_mid_frame_is_done_without(tmp_path):
 
 
 def test_a_process_that_never_enters_is_waited_for_only_so_long(library, tmp_path):
-    """It is up, and does something else; no process of the job may wait for it for ever."""
+    """A process that runs but does something else: no process of the job may wait for it for ever."""
     launcher, *options = LAUNCHERS[library]
     a = save(tmp_path, "A.npy", matrix(4, 4, "f64", 1))
     program = BRAMBLE, "multiply", a, a, "--link", "mpi"
@@ -195,9 +195,9 @@ def test_a_process_that_never_enters_is_waited_for_only_so_long(library, tmp_pat
     try:
         result, was_ended = finish(run)
         lines = ours(result)
-        # The first process says it; another one, too, where the launcher takes its time to end them.
+        # The first process prints the error, and a second one if the launcher is slow to end them.
         assert lines and all("after 2 s not all 3 processes" in line and "BRAMBLE_MPI_START_S" in line for line in lines), result
-        # MPICH's mpirun may give the signal by which it ended the rest.
+        # MPICH's mpirun may return the signal with which it killed the rest.
         assert result.code == 1 or (library == "mpich" and result.code) or launcher_failed(result, was_ended), result
         assert_gone(result.tag, deadline_s=5)
     finally:
@@ -206,13 +206,13 @@ def test_a_process_that_never_enters_is_waited_for_only_so_long(library, tmp_pat
 
 
 def test_a_launcher_that_hangs_alone_is_told_from_a_program_that_does(monkeypatch):
-    """Stand-ins: a launcher whose process is gone, and one whose process is there."""
+    """Stand-ins: a launcher whose process has ended, and one whose process runs."""
     monkeypatch.setitem(globals(), "LAUNCHER_ALONE_S", 0.5)
     result, was_ended = finish(Run("-c", "echo whole; exec sleep 1000", binary="sh"))
     assert (result.out, was_ended) == ("whole\n", True) and launcher_failed(result, was_ended), result
     with pytest.raises(AssertionError, match="no end"):
         finish(Run("-c", "sleep 1000 & wait", binary="sh"), deadline_s=2)
-    # One that was ended by a signal of its own is no such launcher.
+    # A launcher killed by a signal of its own does not count.
     result, was_ended = finish(Run("-c", "kill -KILL $$", binary="sh"))
     assert not was_ended and not launcher_failed(result, was_ended), result
 
@@ -276,7 +276,7 @@ def test_its_link_is_measured_beside_mpi_alone(library):
     seen = {(p["function"], p["bytes"], p["ends"]): p["bare"] for p in points}
     assert set(seen) == {(f, size, 2) for f in ("latency", "bandwidth", "broadcast") for size in (8, 9 << 10)}, seen
     assert {p["link"] for p in points} == {"mpi"}
-    # Every run was checked. Four ends are two too many.
+    # Every run was verified. Four ends exceed the two ranks.
     assert all(bare == (None if f == "broadcast" else "MPI alone") for (f, *_), bare in seen.items()), seen
     assert [line for line in ours(result) if "started 2 processes" in line], result
     assert_gone(result.tag)

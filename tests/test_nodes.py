@@ -1,4 +1,4 @@
-"""`bramble nodes`: who answers is shown, who does not is named."""
+"""`bramble nodes`: machines that answer are shown, machines that do not are named."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def test_workers_are_asked(dtype):
             assert node["memory_bytes"] <= 256 << 20
             assert node["link"] == "tcp" and node["link_bytes_per_s"] > 1e6 and node["round_trip_s"] > 0
         assert report["together_bytes_per_s"] > 1e6
-        # They have been left in peace, with all their memory.
+        # The workers are idle again, with all their memory.
         assert asked("-w", addresses[0])["nodes"][1]["memory_bytes"] == report["nodes"][1]["memory_bytes"]
         assert all(run.process.poll() is None for run in runs)
 

@@ -34,7 +34,7 @@ LEVELS = {
 
 
 def nearly_overflowing(dtype, n=64):
-    """Two elements whose sum is too large, and that meet zeros only: C is small."""
+    """Two elements whose sum overflows, multiplied by zeros only: C is small."""
     large = {"f32": 2e38, "f64": 1e308}[dtype]
     a, b = matrix(n, n, dtype, 1), matrix(n, n, dtype, 2)
     a[40, 3] = a[40, 35] = large
@@ -43,7 +43,7 @@ def nearly_overflowing(dtype, n=64):
 
 
 def assert_small_product(c, a, b, alpha=1, beta=0, old=None):
-    """As `assert_product`, without the large elements, which meet zeros only."""
+    """Like `assert_product`, without the large elements, which are multiplied by zeros only."""
     assert np.isfinite(c).all(), f"{np.count_nonzero(~np.isfinite(c))} elements are not finite"
     assert_product(c, np.where(np.abs(a) > 1e30, 0, a), b, alpha, beta, old)
 
@@ -256,14 +256,14 @@ SIDE = 1600
 
 
 def aged(path):
-    """As if it had been written long ago: the clock of files is coarse."""
+    """Sets the file's time back: the clock of files is coarse."""
     os.utime(path, (time.time() - 1000, time.time() - 1000))
     return path
 
 
 @contextmanager
 def halted(run, seconds=0.8):
-    """Stands the whole run still once it has computed for so long."""
+    """Stops the whole run once it has used this much processor time."""
     end = time.monotonic() + 50
     while sum(map(cpu_seconds, processes_of(run.tag))) < seconds:
         assert run.process.poll() is None and time.monotonic() < end, "it does not compute"

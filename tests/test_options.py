@@ -1,4 +1,4 @@
-"""What each option of `bramble multiply` changes, and the verbs beside it."""
+"""The effect of each option of `bramble multiply`, and the other verbs."""
 
 import ctypes.util
 import os
@@ -246,3 +246,31 @@ def test_a_drawing_that_cannot_be_written_is_said_before_anything_is_measured(tm
     for name, code, why in (("rates.png", 2, ".svg"), ("none/rates.svg", 1, "there is no folder"), ("folder.svg", 1, "is a folder")):
         refused = bramble("bench", verb, "--plot", tmp_path / name)
         assert refused.code == code and why in refused.err and name in refused.err and not refused.out, refused
+
+
+def test_a_number_behind_a_kernel_over_another_is_over_simd(tmp_path):
+    """As the help says of a kernel without BASE."""
+    for kernel in ["blocked:16", "strassen:16"]:
+        a, b = save(tmp_path, "A.npy", matrix(40, 40, "i64", 1)), save(tmp_path, "B.npy", matrix(40, 40, "i64", 2))
+        report = succeed("multiply", a, b, "-o", tmp_path / "C.npy", "--kernel", kernel, "--json").report
+        assert report["kernel"] == kernel.replace(":", ":simd:"), report
+        np.testing.assert_array_equal(np.load(tmp_path / "C.npy"), np.load(a) @ np.load(b))
+
+
+def test_a_kernel_that_has_not_the_type_is_a_mistake_of_the_command_line():
+    refused = bramble("multiply", "random:3x3:i32", "random:3x3:i32", "--kernel", "blis")
+    assert refused.code == 2 and "does not multiply i32" in refused.err, refused
+
+
+def test_sizes_in_messages_stand_in_the_order_of_the_option_size():
+    refused = bramble("plan", "--size", "7x3x9", "--strategy", "strassen:2")
+    assert refused.code == 2 and "7 x 3 x 9 cannot be halved" in refused.err, refused
+
+
+def test_the_limit_of_a_factor_is_that_of_its_type():
+    refused = bramble("multiply", "random:3x3:i32", "random:3x3:i32", "--alpha", "2147483648")
+    assert refused.code == 2 and "whole number of that type; or use" in refused.err, refused
+
+
+def test_little_memory_is_said_in_small_units():
+    assert "at most 1.66 kB of matrices" in succeed("multiply", "random:6x6", "random:6x6", "-v").err

@@ -1,4 +1,4 @@
-"""`bramble plan`: what it says agrees with itself, with the sizes, and with what `multiply` then does."""
+"""`bramble plan`: its output agrees with itself, with the sizes, and with the run of `multiply`."""
 
 import math
 import os
@@ -131,7 +131,7 @@ def test_what_is_planned_is_what_is_done(tmp_path):
     assert done["strategy"] == plan["strategy"] == "square:2"
     assert done["grid"] == plan["grid"] and done["sums"] == plan["sums"]
     assert set(done["predicted"]) == set(plan["predicted"])
-    # Who is faster by a hair may get a tile more.
+    # A slightly faster worker may get one tile more.
     for figure in ("bytes_sent", "bytes_received", "worker_memory_bytes"):
         assert done["predicted"][figure] == pytest.approx(plan["predicted"][figure], rel=0.2)
 
@@ -152,7 +152,7 @@ def test_the_primarys_link_bounds_all(cluster):
     cluster.write_text(LAPTOP + "link_mb_s = 1\n" + PI)
     slow = planned("--size", "9000x9000x9000", "--cluster", cluster, "--strategy", "reuse")
     assert slow["predicted"]["seconds"] > 20 * fast["predicted"]["seconds"]
-    # Both directions are full at the end: C comes home by columns while B leaves.
+    # Both directions are busy at the end: C returns by columns while B leaves.
     assert slow["predicted"]["by"] in ("egress", "ingress", "link")
 
 
@@ -195,7 +195,7 @@ def test_examples_are_planned(name):
 
 
 def drawn(out):
-    """The lines of letters in a text, and what each letter stands for."""
+    """The lines of letters in a text, and the machine of each letter."""
     lines = out.splitlines()
     picture = [line[2:] for line in lines if re.fullmatch(r"  [A-Za-z@]+", line)]
     names = dict(pair for line in lines for pair in re.findall(r"(?:^|  )([A-Za-z@]) ([\w-]+)(?=  |$)", line))

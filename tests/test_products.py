@@ -103,3 +103,24 @@ def test_nan_and_infinity_pass_through_unverified(tmp_path):
     assert np.isnan(c[3]).all() and np.isinf(c[7]).all()
     rest = [row for row in range(20) if row not in (3, 7)]
     assert_product(c[rest], a[rest], b)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32", "i64"])
+@pytest.mark.parametrize("shape", [(1, 1_500_001, 1), (8, 400_000, 8), (64, 60_000, 64), (3000, 3000, 1)])
+def test_thin_products_have_the_same_bits_on_any_number_of_threads(tmp_path, shape, dtype):
+    m, k, n = shape
+    a, b = matrix(m, k, dtype, 5), matrix(k, n, dtype, 6)
+    one = multiply(tmp_path, a, b, "--threads", 1)
+    assert_product(one, a, b)
+    for threads in [2, 3]:
+        assert np.array_equal(one, multiply(tmp_path, a, b, "--threads", threads)), threads
+    # A whole k, one step after the other: the same numbers within rounding.
+    assert_product(multiply(tmp_path, a, b, "--reproducible"), a, b)
+
+
+def test_memory_is_what_limits_a_dot_product(tmp_path):
+    row, column = save(tmp_path, "row.npy", matrix(1, 4_000_000, "f64", 1)), save(
+        tmp_path, "column.npy", matrix(4_000_000, 1, "f64", 2))
+    report = succeed("multiply", row, column, "--json").report
+    assert report["predicted"]["by"] == "memory" and report["bound"]["by"] == "memory", report["predicted"]
+    assert 0 < report["bound"]["seconds"] <= report["predicted"]["seconds"]

@@ -1,5 +1,5 @@
-"""Workers that pass panels on to each other: the same bits, fewer bytes from the primary; and where two cannot reach each
-other, that is said, and C is right all the same."""
+"""Workers that relay panels: the same bits, fewer bytes from the primary. A pair of workers that cannot reach each
+other is named, and C is still right."""
 
 import os
 import re
@@ -25,7 +25,7 @@ def relayed(report, field):
 
 
 def assert_relayed(on, off, pairs):
-    """The same bits, less from the primary, and every byte that went to a worker has come there."""
+    """The same bits, fewer bytes from the primary, and each worker received every byte sent to it."""
     assert on["digest"] == off["digest"]
     assert on["relay"] == {"pairs": pairs, "unreachable": []}
     assert on["primary"]["bytes_sent"] < off["primary"]["bytes_sent"]
@@ -60,7 +60,7 @@ def test_links_between_workers_of_a_cluster_prove_keys_that_nobody_has_to_make(t
         assert {worker["encryption"] for worker in on["workers"]} - {None}
         for run in runs:
             run.process.terminate()
-            # Nothing to complain of, and the links of neighbours are no sessions.
+            # No warnings, and links between workers do not count as sessions.
             assert run.finish().err.count("served") == 2
 
 
@@ -84,7 +84,7 @@ def sh(command):
 
 @contextmanager
 def star(names):
-    """Network namespaces that only this one reaches: what one sends to another gets as far as here, and no further."""
+    """Network namespaces that only this one reaches: packets from one to another end here."""
     made = []
     try:
         for at, name in enumerate(names):
@@ -104,7 +104,7 @@ def star(names):
 
 
 def forwards():
-    """Whether this machine passes on what is for others."""
+    """Whether this machine forwards packets of other machines."""
     with open("/proc/sys/net/ipv4/ip_forward") as file:
         return file.read().strip() != "0"
 

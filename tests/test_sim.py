@@ -1,4 +1,4 @@
-"""`bramble sim`: how long a product would take, what faults cost; the same each time, and errors that say what to do."""
+"""`bramble sim`: the time of a product and the cost of faults; repeatable, with errors that name the next step."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def test_help_names_the_faults_and_an_example():
 
 
 def test_the_faults_of_the_help_can_happen_on_the_cluster_of_the_first_page():
-    example = re.search(r"as in (kill:\S+%)\.", " ".join(succeed("sim", "--help").out.split()))[1]
+    example = re.search(r"such as (kill:\S+%)\.", " ".join(succeed("sim", "--help").out.split()))[1]
     words = ["sim", "20000x20000x20000", "--cluster", CLUSTERS / "pi5x8.toml", "--json"]
     struck = succeed(*words, "--faults", example).report["disturbed"]
     assert struck["lost"] and struck["joined"] and struck["failed"] is None
@@ -88,7 +88,7 @@ def test_who_is_switched_off_is_noticed_after_eight_seconds(cluster):
 
 
 def test_a_machine_that_joins_was_not_there_before(cluster):
-    # Computing binds: where the network does, one more machine is only one more to be sent to.
+    # Computing is the limit: where the network is, one more machine only adds traffic.
     cluster.write_text(PRIMARY + PI.replace("f64 = 10", "f64 = 2"))
     report = simulated(cluster, "--faults", "join:w4@10%")
     calm, struck = report["undisturbed"], report["disturbed"]
@@ -147,7 +147,7 @@ def test_a_thousand_machines_are_faster_than_real_time():
     shape, cluster = "20000x20000x20000", CLUSTERS / "lab1000.toml"
     report = succeed("sim", shape, "--cluster", cluster, "--strategy", "reuse", "--json").report
     assert len(report["undisturbed"]["machines"]) > 300
-    # How fast it is depends on what else runs here: bench/simulated.py measures it.
+    # Its speed depends on the load of this machine: bench/simulated.py measures it.
     assert report["simulated_seconds"] > 0 and report["events"] > 100_000
 
 
@@ -175,7 +175,7 @@ def test_what_is_wrong_is_named_with_what_to_do(cluster, tmp_path):
             "--faults", "kill:w1@1s,die:w1@1s")
     refused(["--faults", "names no fault"], SHAPE, *on, "--faults", "")
     refused(["--faults", "'kill:w1@.*'", "the product ends after"], SHAPE, *on, "--strategy", "reuse", "--faults", "kill:w1@500%")
-    refused(["--faults", "no part in this product", "--strategy reuse"], "100x100x100", *on, "--faults", "kill:w2@50%", "--json")
+    refused(["--faults", "no share of this product", "--strategy reuse"], "100x100x100", *on, "--faults", "kill:w2@50%", "--json")
     refused(["--faults", "'kill:w5@1s'", "w1 to w4"], SHAPE, *on, "--faults", "kill:w5@1s")
     refused(["--faults", "'stall:w1@1s..'", "kinds are kill, off"], SHAPE, *on, "--faults", "stall:w1@1s..")
     refused(["--faults", "a time is"], SHAPE, *on, "--faults", "kill:w1@half")

@@ -1,5 +1,5 @@
-"""Every strategy end to end: in process, on local workers, on workers started by hand; always the product, with
-`--reproducible` always the same bits, and the bytes that the plan said."""
+"""Every strategy end to end: in process, on local workers, on workers started by hand; always the right C, with
+`--reproducible` always the same bits, and the traffic that the plan predicted."""
 
 import json
 

@@ -1,5 +1,5 @@
-"""Memory under stress: whatever is slow, nobody takes more than the plan said before the first byte was sent. The disk of C is
-slow, a worker stands still in the middle, or results come faster than a primary that hardly gets to run."""
+"""Memory under stress: no process exceeds the plan's figure, while the disk of C is slow, a worker
+stands still in the middle, or results arrive faster than a starved primary handles them."""
 
 import os
 import shutil
@@ -17,12 +17,12 @@ from test_loss import pids_of, running, wait_for_work
 
 MIB = 2**20
 BESIDE = 64 * MIB
-"""What a process may have besides matrices: its program, threads, buffers of links."""
+"""A process's memory besides matrices: its program, threads, buffers of links."""
 SIMD = "--kernel", "simd"
 
 
 def anonymous_bytes(pid):
-    """What a process holds now that is not of a file; 0 when it is gone."""
+    """The resident memory of a process that no file backs; 0 after its end."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
@@ -33,7 +33,7 @@ def anonymous_bytes(pid):
 
 
 class Watch(threading.Thread):
-    """Looks again and again at what processes hold, and keeps the most."""
+    """Samples the memory of processes, and keeps the maximum."""
 
     def __init__(self, pids):
         super().__init__()
@@ -57,7 +57,7 @@ def watched(run, runs):
 
 
 def assert_as_planned(result, run, runs, watch, digest):
-    """Primary and workers each within their figure of the plan; C as ever."""
+    """Primary and workers stay within their figures of the plan; C is right."""
     assert result.code == 0, result
     report = result.report
     assert report["digest"] == digest and not report["faults"]["lost"], result
@@ -65,7 +65,7 @@ def assert_as_planned(result, run, runs, watch, digest):
     over = {"primary": watch.peaks[run.process.pid] - primary}
     over |= {f"worker {pid}": watch.peaks[pid] - worker for pid in pids_of(runs)}
     assert max(over.values()) <= BESIDE, {who: f"{size / MIB:.0f} MiB more than planned" for who, size in over.items()}
-    # A process that was never looked at would keep to anything.
+    # A process that was never sampled would pass any limit.
     assert min(watch.peaks.values()) > MIB // 2, watch.peaks
     assert_gone(result.tag)
     return report
@@ -73,7 +73,7 @@ def assert_as_planned(result, run, runs, watch, digest):
 
 @contextmanager
 def slices(process, on_s=0.02, off_s=0.08):
-    """That process runs for a fifth of the time only."""
+    """Lets the process run for only a fifth of the time."""
     over = threading.Event()
 
     def control():
@@ -92,7 +92,7 @@ def slices(process, on_s=0.02, off_s=0.08):
 
 
 def test_a_flood_of_results_at_a_primary_that_hardly_runs(tmp_path):
-    """Each of many small tiles comes home after each of many short steps."""
+    """Each of many small tiles returns after each of many short steps."""
     product = ("random:3000x512:f32:1", "random:512x3000:f32:2", "-o", tmp_path / "C.npy", *SIMD, "--tile", "64", "--panel", "64",
                "--strategy", "naive")
     alone = succeed("multiply", *product, "--json").report["digest"]
@@ -106,7 +106,7 @@ def test_a_flood_of_results_at_a_primary_that_hardly_runs(tmp_path):
 
 @pytest.mark.parametrize("strategy", ["cuboid:1x1x3", "naive", "reuse"])
 def test_a_worker_that_stands_still(tmp_path, strategy):
-    """The others go on, and their sums wait for those of the one."""
+    """The other workers continue, and their partial sums wait for those of the stopped one."""
     product = "random:3000x3000:i64:1", "random:3000x3000:i64:2", "-o", tmp_path / "C.npy", *SIMD, "--strategy", strategy
     alone = succeed("multiply", *product, "--json").report["digest"]
     with workers(3, "--threads", "1") as (addresses, runs):
@@ -120,7 +120,7 @@ def test_a_worker_that_stands_still(tmp_path, strategy):
 
 @pytest.fixture
 def slow_disk(tmp_path):
-    """A file system that takes 20 MB each second; what is written there waits in memory until the system has had enough."""
+    """A file system that takes 20 MB each second; written pages wait in memory until the system throttles the writer."""
     limit = Path("/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device")
     tools = ["losetup", "mkfs.ext4", "mount", "umount"]
     path = os.environ["PATH"] + ":/usr/sbin:/sbin"
@@ -155,7 +155,7 @@ def slow_disk(tmp_path):
 
 @pytest.mark.parametrize("strategy", ["reuse", "naive"])
 def test_the_disk_of_c_is_slow(slow_disk, strategy):
-    """160 MB of C, synced by the journal while they come and by the end."""
+    """160 MB of C, synced by the journal during the product and at its end."""
     product = "random:5000x1500:f64:1", "random:1500x4000:f64:2", "-o", slow_disk / "C.npy", *SIMD, "--strategy", strategy
     alone = succeed("multiply", *product[:2], *product[4:], "--json").report["digest"]
     with workers(2, "--threads", "1") as (addresses, runs):

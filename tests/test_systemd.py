@@ -1,4 +1,4 @@
-"""The unit for a worker: what the program prints, and what systemd thinks of it."""
+"""The unit for a worker: the program's output, and systemd's rating of it."""
 
 import re
 import shutil
@@ -10,12 +10,12 @@ from lacking import skip
 
 UNIT = ROOT / "dist" / "bramble-worker.service"
 EXPOSURE_MAX = 15
-"""In tenths; it was 1.2 of 10 with systemd 252. What is left is what a worker needs, the network first of all."""
+"""Exposure in tenths; it was 1.2 of 10 with systemd 252. The rest is needed by a worker, the network first of all."""
 
 
 @pytest.fixture
 def analyze():
-    """Runs systemd-analyze, if there is one that looks at files."""
+    """Runs systemd-analyze, if the installed version can check files."""
     program = shutil.which("systemd-analyze")
     if not program:
         skip("systemd", "systemd-analyze is not installed")

@@ -1,4 +1,4 @@
-"""The trace that `--trace` writes: whole or not there, every job once, nothing overlaps, and the states add up."""
+"""The trace that `--trace` writes: whole or absent, every job once, no overlaps, and the states add up."""
 
 import json
 import math
@@ -77,7 +77,7 @@ def test_every_job_is_a_span_and_the_states_add_up(tmp_path, way):
         for number, thread in enumerate(worker["threads"]):
             jobs = [span for span in tracks.get((pid, tids[f"compute {number}"]), []) if span[2] == "job"]
             assert len(jobs) == thread["jobs"]
-            # The worker says microseconds, and a clock that was corrected stretches them by millionths.
+            # The worker reports microseconds, and the clock correction stretches them by millionths.
             assert sum(end - start for start, end, *_ in jobs) / 1e9 == pytest.approx(thread["busy_s"], rel=1e-3, abs=2e-6)
         states = tracks[pid, tids["state"]]
         assert {name for *_, name, _ in states} <= STATES and set(machine["state_seconds"]) == STATES
@@ -85,7 +85,7 @@ def test_every_job_is_a_span_and_the_states_add_up(tmp_path, way):
         assert all(before[1] == after[0] for before, after in zip(states, states[1:]))
         assert sum(machine["state_seconds"].values()) == pytest.approx((computing[1] - computing[0]) / 1e9, abs=1e-6)
         clock = machine["clock_at_start"]
-        # One machine, one clock: what is measured between the processes must not be further off than it says.
+        # One machine, one clock: the measured offset between the processes must be within its stated error.
         assert abs(clock["offset_ns"]) <= clock["uncertainty_ns"]
         frames = [span for name in ("link: to it", "link: from it") for span in tracks[pid, tids[name]]]
         assert {"store", "result", "bye"} <= {span[3] for span in frames}
@@ -134,7 +134,7 @@ def nothing_but_the_operands(folder):
 
 
 def test_a_product_that_fails_leaves_no_trace(tmp_path):
-    # Tiles of 15 rows are looked at with all of C only: the first of the liars is not left out before.
+    # Tiles of 15 rows are verified only with all of C, so no liar is excluded before.
     for liars, code in ((agreeing_liars(10 * 12)[0], 4), ([WireWorker(protocol=7)], 5)):
         for worker in liars:
             worker.start()

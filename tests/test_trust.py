@@ -1,6 +1,6 @@
-"""Who is let in: machines with the same cluster key, whoever dials; and without a key nobody from outside.
+"""Admission: machines with the same cluster key, whichever end dials; without a key no remote machine.
 
-What goes over the wire is looked at in test_capture.py.
+The bytes on the wire are checked in test_capture.py.
 """
 
 import re
@@ -38,7 +38,7 @@ def multiply(folder, address, env=None, *options):
 
 
 def ended(runs):
-    """What a worker said, once it is told to stop."""
+    """A worker's stderr, after it was told to stop."""
     runs[0].process.send_signal(signal.SIGTERM)
     return runs[0].process.communicate(timeout=20)[1]
 
@@ -104,7 +104,7 @@ def test_workers_that_dial_in_prove_the_key_too(tmp_path, keys):
 
 
 def test_a_worker_that_dials_in_early_waits_for_the_others(tmp_path, keys):
-    """Longer than strangers may be silent."""
+    """Longer than the limit of a stranger's silence."""
     run = Run("multiply", *OPERANDS, "-o", tmp_path / "C.npy", "--await", 2, "--listen", "127.0.0.1:0", *TOGETHER,
               env=keys[0])
     port = re.search(r":(\d+) for 2 workers", run.process.stderr.readline())[1]
@@ -117,7 +117,7 @@ def test_a_worker_that_dials_in_early_waits_for_the_others(tmp_path, keys):
 
 
 def test_many_primaries_of_one_machine_get_in_together(tmp_path, keys):
-    """As many as a worker promises to serve."""
+    """The number of sessions that a worker promises to serve."""
     with workers(1, "--memory", "1G", env=keys[0]) as (addresses, _):
         runs = [Run("multiply", *OPERANDS, "-w", addresses[0], *TOGETHER, "-q", env=keys[0]) for _ in range(16)]
         ended_as = [run.finish() for run in runs]
@@ -185,7 +185,7 @@ def test_local_workers_take_no_other_primary_and_show_no_key():
 
 
 def test_boards_whose_clocks_are_wrong_still_join(tmp_path, keys):
-    """TLS without dates: a worker that believes in 1980 serves a primary of today."""
+    """TLS without dates: a worker whose clock says 1980 serves a primary of today."""
     try:
         subprocess.run(["faketime", "1980-01-01", "true"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):

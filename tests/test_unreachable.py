@@ -1,4 +1,4 @@
-"""Workers that are not there, or are something else: exit code 5, in bounded time, naming the machine."""
+"""Addresses without a worker, or with another program: exit code 5, in bounded time, naming the machine."""
 
 import os
 import socket
@@ -64,7 +64,7 @@ def silence(peer):
 
 @contextmanager
 def impostor(behave):
-    """Something on a port that is no worker."""
+    """Another program on a port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         def serve():
             while True:
@@ -92,7 +92,7 @@ def test_something_else_listens(tmp_path, behave):
 
 
 def test_the_same_worker_twice(tmp_path):
-    """Refused, or served twice by one worker: but never a hang."""
+    """Refused, or served twice by one worker, but never a hang."""
     with workers(1) as (addresses, runs):
         result = multiply(tmp_path, f"{addresses[0]},{addresses[0]}")
         assert result.code in (0, 1, 2, 5), result

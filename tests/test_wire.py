@@ -69,7 +69,7 @@ def test_a_stranger_that_answers_is_no_worker(tmp_path, junk):
 
 @pytest.fixture(params=["bramble", "python"])
 def somebody(request):
-    """The address of a worker: the binary, or the one in Python. Both are told the same things."""
+    """The address of a worker, the binary or the one in Python. Both get the same messages."""
     if request.param == "python":
         worker = WireWorker()
         worker.start()
@@ -110,7 +110,7 @@ def test_a_step_of_strassen_in_winograds_form_is_22_jobs(somebody, dtype):
             made.append(primary.matrix(number[name], shapes[name], VACANT, uses[name]))
             operation = {"*": MULTIPLY, "+": ADD, "-": SUBTRACT}[sign]
             jobs.append(primary.job(operation, CLOSE if uses[name] else RETURN, number[x], number[y], number[name], 0))
-        # The jobs that read a matrix come before those that make it.
+        # Jobs that read a matrix arrive before the jobs that make it.
         primary.store(made, jobs[::-1])
         tiles = primary.results([number[f"C{i}{j}"] for i in (0, 1) for j in (0, 1)])
         c = np.block([[tiles[number[f"C{i}{j}"]][2] for j in (0, 1)] for i in (0, 1)])

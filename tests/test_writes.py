@@ -1,4 +1,4 @@
-"""Every option that writes: what is there keeps its mode and owner, links are followed, and only regular files are replaced."""
+"""Every option that writes: an existing file keeps its mode and owner, links are followed, and only regular files are replaced."""
 
 import json
 import os
@@ -95,9 +95,9 @@ def test_a_pipe_is_written_to_and_stays(tmp_path, option):
     result = bramble(*arguments, fifo)
     assert result.code == 1 and fifo.name in result.err, result
     if option != "-o":
-        assert "nobody reads" in result.err, result
+        assert "no process reads" in result.err, result
         with subprocess.Popen(["cat", fifo], stdout=subprocess.PIPE) as reader:
-            # A reader that is not there yet is not waited for.
+            # The program does not wait for a reader of the FIFO.
             while bramble(*arguments, fifo).code != 0:
                 assert reader.poll() is None
             text = reader.stdout.read().decode()

@@ -1,4 +1,4 @@
-"""A primary in Python, written from docs/wire-format.md alone: says what a test tells it to say.
+"""A primary in Python, written from docs/wire-format.md alone: it sends the messages that a test asks for.
 
 For tests only: one connection, matrices as NumPy arrays.
 """
@@ -15,7 +15,7 @@ MEMORY = 1 << 20
 
 
 class WirePrimary:
-    """A session at the worker of that address, with a `with`."""
+    """A context manager: a session at the worker of this address."""
 
     def __init__(self, address, dtype, alpha=1.0, beta=0.0, wants=0):
         host, port = address.rsplit(":", 1)
@@ -74,7 +74,7 @@ class WirePrimary:
         self.send(STORE, head, b"".join(body for _, body in matrices))
 
     def results(self, numbers):
-        """(first step, step after the last, elements) of these tiles, once all credit that was spent has come back."""
+        """(first step, step after the last, elements) of these tiles, once all spent credit has returned."""
         tiles, rows, credit = {}, {}, 0
         while credit < self.spent:
             kind, head, body = self.receive()
@@ -96,7 +96,7 @@ class WirePrimary:
         return tiles
 
     def bye(self, jobs):
-        """The account says that it did so many jobs."""
+        """The goodbye's account has this number of jobs."""
         self.send(BYE, struct.pack("<Q5QHQQ", *[0] * 9))
         kind, head, _ = self.receive()
         while kind == LOG:
@@ -108,7 +108,7 @@ class WirePrimary:
         assert sum(struct.unpack_from("<Q", head, 50 + 32 * at)[0] for at in range(count)) == jobs
 
     def log(self, head):
-        """Keeps what the worker tells of its jobs: (operation, returned, thread, matrix, step, start, took)."""
+        """Keeps the worker's records of its jobs: (operation, returned, thread, matrix, step, start, took)."""
         dropped, count = struct.unpack_from("<QH", head)
         assert dropped == 0 and count >= 1 and len(head) == 10 + 28 * count
         self.records += [struct.unpack_from("<BBHIIQQ", head, 10 + 28 * at) for at in range(count)]

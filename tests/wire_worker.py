@@ -45,8 +45,8 @@ def text(string):
 
 
 class WireWorker(threading.Thread):
-    """Serves one primary. `spoil(tile)` may change a finished tile before it is sent; `protocol` is what the
-    welcome claims; `die_after` results, the connection is cut."""
+    """Serves one primary. `spoil(tile)` may change a finished tile before it is sent; `protocol` is the version in the
+    welcome; after `die_after` results it closes the connection."""
 
     def __init__(self, spoil=None, protocol=5, die_after=None, memory=1 << 24, raw_welcome=None):
         super().__init__(daemon=True)
@@ -84,7 +84,7 @@ class WireWorker(threading.Thread):
         body_bytes, head_bytes, kind, reserved, session, checksum = struct.unpack("<IHBBII", header)
         assert reserved == 0 and body_bytes <= 1 << 20
         head, body = self.exactly(head_bytes), self.exactly(body_bytes)
-        if len(body) <= 1 << 16:  # A byte at a time in Python: large bodies are taken on trust.
+        if len(body) <= 1 << 16:  # The checksum is a byte at a time in Python: large bodies are not checked.
             assert checksum == crc32c(header[:8] + head + body), "the checksum is not what the page says"
             self.checked += 1
         return kind, session, head, body
@@ -143,7 +143,7 @@ class WireWorker(threading.Thread):
                 self.matrices[number] = {"lines": memory, "view": memory if by_rows else memory.T, "left": total,
                                          "uses": uses, "charge": max(memory.nbytes + -memory.nbytes % 64, 512) + 32 * uses,
                                          "source": source, "writing": source == VACANT or not uses, "steps": []}
-                # What is announced is all that has to be remembered.
+                # Only the announced matrix has to be remembered.
                 self.held += self.matrices[number]["charge"]
                 assert self.held <= self.granted, "more than was granted"
             matrix = self.matrices[number]
@@ -169,7 +169,7 @@ class WireWorker(threading.Thread):
         self.work()
 
     def ready(self, job):
-        """Whether all that it needs is there, and nothing comes before it."""
+        """Whether all its operands are stored, and no earlier job of its tile waits."""
         a, b, c = job[3:6]
         whole = all(self.matrices[m]["left"] == 0 and not self.matrices[m]["writing"] for m in (a, b))
         return whole and self.matrices[c]["left"] == 0 and next(o for o in self.pending if o[5] == c) is job
@@ -205,7 +205,7 @@ class WireWorker(threading.Thread):
                 self.result(c, epoch)
 
     def log(self, enough):
-        """Sends what jobs it has to tell of, if it was asked and they are enough."""
+        """Sends its records of jobs, if the primary asked and there are enough."""
         if self.wants & WANTS_LOG and len(self.records) >= enough:
             self.send(LOG, struct.pack("<QH", 0, len(self.records)) + b"".join(self.records))
             self.records = []
@@ -238,8 +238,8 @@ class WireWorker(threading.Thread):
 
 
 def agreeing_liars(tiles):
-    """Two workers that make the same wrong tiles: who makes the first one from the start, since a plan may leave the other out,
-    and the other once all `tiles` of C are there. And a list whose only element is how many both have made."""
+    """Two workers that spoil the same tiles: the one that makes the first tile from the start, since a plan may give the second no share,
+    and the second once all `tiles` of C are complete. Also a list whose only element counts the tiles of both."""
     made, first, lock = [0], [], threading.Lock()
 
     def spoil(who):
@@ -247,7 +247,7 @@ def agreeing_liars(tiles):
             with lock:
                 made[0] += 1
                 first.append(who)
-                # One element: a sum over a row sees that for certain, and all of them in one time of seven not.
+                # One element: a row sum detects it with certainty; spoiling all elements would escape once in seven times.
                 tile[-1, -1] += first[0] == who or made[0] > tiles
 
         return change

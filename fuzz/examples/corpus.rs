@@ -1,13 +1,13 @@
 //! Corpora as text and as folders: `corpus unpack` before the fuzzer, `corpus pack` after it.
 //!
 //! `corpus/NAME.hex` has a line of hexadecimal digits for each input and is committed; `corpus/NAME/` has a file for each
-//! and is the fuzzer's. Unpacking adds the seeds that the code makes. Packing takes the shortest inputs first.
+//! and belongs to the fuzzer. Unpacking adds the seeds that the code makes. Packing takes the shortest inputs first.
 
 use bramble_fuzz::{TARGETS, Target, corpus};
 use std::io::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// Inputs of a packed corpus: enough for what the fuzzer has reached, few enough to be committed.
+/// Inputs of a packed corpus: enough to cover the code that the fuzzer has reached, few enough to commit.
 const INPUTS_MAX: usize = 400;
 
 fn main() -> Result<()> {

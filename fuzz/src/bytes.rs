@@ -1,4 +1,4 @@
-//! Decisions from an input's bytes. At its end every decision is 0, so each input is a whole story.
+//! Decisions from an input's bytes. At its end every decision is 0, so every input is complete.
 
 /// Takes decisions from the front of an input.
 pub(crate) struct Bytes<'a> {

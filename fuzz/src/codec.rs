@@ -1,27 +1,27 @@
 //! Frame headers and the heads of all messages. The first byte picks which.
 //!
-//! Promise: any bytes give a message or an error, and what decodes is encoded to the very same bytes: one message,
-//! one encoding. A generator that decodes also fills, whatever part of its endless matrix is asked for.
+//! Promise: any bytes give a message or an error, and a decoded message encodes to the very same bytes: one message,
+//! one encoding. A generator that decodes can also fill any part of its endless matrix.
 
 use crate::memory::within;
-use bramble_link::{HEADER_BYTES, Header, Limits};
+use bramble_link::{FrameLimits, HEADER_BYTES, Header};
 use bramble_matrix::{DType, Generator, Layout, Rect, Span};
 use bramble_schedule::message::{
-    Bye, Forward, Generated, Hello, IoReport, Job, Join, Kind, LogHead, MatrixHeader, Missing, Neighbour,
-    Operation, PieceHead, Pong, Reached, ResultHead, Source, StoreHead, Then, ThreadReport, Wants, Welcome,
-    Work, WorkRecord, decode_error, decode_forwards, decode_number, encode_error, encode_forwards,
+    Bye, Forward, Generated, Hello, IoReport, Job, Join, Kind, LogHead, MatrixHeader, MatrixSource, Missing,
+    Neighbour, Operation, PieceHead, Pong, Reached, ResultHead, StoreHead, Then, ThreadReport, Wants,
+    Welcome, Work, WorkRecord, decode_error, decode_forwards, decode_number, encode_error, encode_forwards,
     encode_number,
 };
 
-/// A head has 64 KiB at most; what is decoded from it is of about that size, and so is what it is encoded to.
+/// A head has at most 64 KiB; the decoded message and its encoding have about the same size.
 const BOUND_BYTES: usize = 1 << 20;
 
 /// See the head of this file.
 pub fn codec(data: &[u8]) {
     let Some((which, head)) = data.split_first() else { return };
     within(BOUND_BYTES, || match which % 18 {
-        0 => header(head, Limits::STRANGER),
-        1 => header(head, Limits::SESSION),
+        0 => header(head, FrameLimits::STRANGER),
+        1 => header(head, FrameLimits::SESSION),
         2 => same(Hello::decode(head).map(|m| m.encode()), head),
         3 => same(Welcome::decode(head).map(|m| m.encode()), head),
         4 => same(StoreHead::decode(head).map(|m| m.encode()), head),
@@ -48,7 +48,7 @@ fn same<E: std::fmt::Display>(encoded: Result<Vec<u8>, E>, head: &[u8]) {
     }
 }
 
-fn header(bytes: &[u8], limits: Limits) {
+fn header(bytes: &[u8], limits: FrameLimits) {
     let Some((bytes, _)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return };
     let Ok(header) = Header::decode(bytes, limits) else { return };
     assert_eq!(header.encode(), *bytes);
@@ -134,12 +134,12 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     seeds.into_iter().map(|(which, head)| [vec![which], head].concat()).collect()
 }
 
-/// What workers that pass panels on say and hear.
+/// The messages of workers that relay panels, both ways.
 fn relaying() -> Vec<(u8, Vec<u8>)> {
     let (key, ticket, address) = ([5; 20], [6; 16], "10.0.0.7:7400".to_owned());
     let neighbour = Neighbour { peer: 2, me: 1, dials: true, key, ticket, address };
     let order = Forward { id: 4, to: 2, id_there: 9 };
-    let last = Forward { to: Forward::NOBODY, ..order };
+    let last = Forward { to: Forward::NO_MEMBER, ..order };
     vec![
         (12, neighbour.encode()),
         (13, Reached { peer: 2, is_there: false, why: "refused".to_owned() }.encode()),
@@ -160,7 +160,7 @@ fn store() -> StoreHead {
         uses: 1,
         dtype: DType::F32,
         layout: Layout::RowMajor,
-        source: Source::Data,
+        source: MatrixSource::Data,
     };
     let b = MatrixHeader {
         id: 2,
@@ -168,11 +168,11 @@ fn store() -> StoreHead {
         cols: 6,
         lines: 6,
         layout: Layout::ColMajor,
-        source: Source::Generated,
+        source: MatrixSource::Generated,
         ..a
     };
-    let c = MatrixHeader { id: 3, cols: 6, uses: 0, source: Source::Vacant, ..a };
-    let sum = MatrixHeader { id: 7, source: Source::Partial, ..c };
+    let c = MatrixHeader { id: 3, cols: 6, uses: 0, source: MatrixSource::Vacant, ..a };
+    let sum = MatrixHeader { id: 7, source: MatrixSource::Partial, ..c };
     let made = MatrixHeader { id: 6, uses: 9, ..c };
     StoreHead {
         matrices: vec![a, b, c, sum, made],

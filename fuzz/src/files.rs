@@ -1,8 +1,8 @@
 //! Matrix files: `.npy`, `.mtx`, `.safetensors`.
 //!
 //! Promises: any bytes give a matrix or an error, which is one short line; every block of a matrix can be read,
-//! transposed and in every type that it may be converted to, and all ways of reading give the same bytes; no more
-//! memory is taken than a dense matrix may have, and a little for the header.
+//! transposed and in every type that it may be converted to, and all ways of reading give the same bytes; memory stays
+//! within the limit of a dense matrix, and a little for the header.
 
 use crate::memory::within;
 use bramble_matrix::{DType, Matrix, MatrixError, Rect, Shape, Span};
@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 /// Most bytes of a matrix that is made dense.
 const DENSE_BYTES_MAX: u64 = 16 << 10;
-/// That matrix, the input, its header as values, and the blocks that are read at a time.
+/// That matrix, the input, its header as values, and the blocks that are read at once.
 const BOUND_BYTES: usize = 128 << 10;
-/// Matrices of at most so many elements are read whole.
+/// Largest matrix, in elements, that is also read as one block.
 const WHOLE_ELEMENTS: u64 = 256;
 /// Rows and columns of the blocks that are read from the corners.
 const CORNER: u64 = 3;
@@ -50,14 +50,14 @@ fn explore(spec: &str, data: &[u8]) {
     });
 }
 
-/// Reads a block in every way there is.
+/// Reads a block in every way.
 fn read(matrix: &Matrix, rect: Rect) {
     let plain = block(matrix, rect);
     if let Some(lines) = matrix.lines(rect)
         && !plain.is_empty()
     {
         let joined: Vec<u8> = (0..lines.lines).flat_map(|i| lines.line(i).iter().copied()).collect();
-        assert_eq!(joined, plain, "lines where they lie, and copied");
+        assert_eq!(joined, plain, "lines in place, and lines copied");
     }
     let transposed = matrix.clone().transposed();
     assert_eq!(block(&transposed, rect.transposed()), plain, "transposing moves no byte");
@@ -76,7 +76,7 @@ fn block(matrix: &Matrix, rect: Rect) -> Vec<u8> {
     let bytes = rect.shape().bytes(matrix.dtype());
     let mut out = vec![0xAA; bytes.and_then(|n| usize::try_from(n).ok()).unwrap_or_else(|| panic!("{rect}"))];
     if let Err(e) = matrix.read_block(rect, &mut out) {
-        panic!("a block of a matrix that was opened: {e}");
+        panic!("reading a block of an opened matrix failed: {e}");
     }
     out
 }
@@ -92,7 +92,7 @@ fn check_error(e: &MatrixError) {
     check_message(&e.to_string());
 }
 
-/// A message is one line for a person; what a stranger wrote must not steer the terminal.
+/// A message is one line for a person; a stranger's text must not control the terminal.
 pub(crate) fn check_message(message: &str) {
     assert!(!message.contains(char::is_control), "control characters in a message: {message:?}");
     assert!(message.len() <= MESSAGE_BYTES_MAX, "a message of {} bytes", message.len());
@@ -117,7 +117,7 @@ pub(crate) fn npy_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// A file with that header, padded so that elements are aligned for some of the paddings.
+/// A file with this header, padded so that some paddings align the elements.
 fn npy_file(version: u8, header: &str, pad: usize) -> Vec<u8> {
     let text = format!("{header}{}\n", " ".repeat(pad % 16));
     let mut file = b"\x93NUMPY".to_vec();

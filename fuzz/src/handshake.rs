@@ -1,23 +1,23 @@
-//! What a stranger's bytes meet: TLS of both roles, the introduction, and the text of a key.
+//! The code that a stranger's bytes reach: TLS of both roles, the introduction, and the text of a key.
 //!
-//! Promises: nobody gets through TLS without its secrets, nor proves a key without holding it; one
-//! connection takes little memory, whatever lengths it announces; a stranger's version text reaches no
-//! terminal as more than text.
+//! Promises: no input completes TLS without its secrets, or proves a key without it; one
+//! connection takes little memory, whatever lengths it announces; a stranger's version text cannot control
+//! the terminal.
 
 use crate::memory::within;
 use bramble_link::ClusterKey;
 use bramble_link::fuzzing::{dialler_hears, dialler_hello, introduced, introduction, listener_hears};
 
-/// TLS holds at most 64 KiB of a handshake, as it came and as it is read.
+/// TLS holds at most 64 KiB of a handshake, received and decoded.
 const BYTES_MAX: usize = 512 << 10;
 const NUMBER: [u8; 32] = [7; 32];
 
-/// The first byte says who hears the rest.
+/// The first byte picks the code that reads the rest.
 pub fn handshake(data: &[u8]) {
     let Some((choice, bytes)) = data.split_first() else { return };
     match choice % 5 {
-        0 => within(BYTES_MAX, || assert!(!listener_hears(bytes), "somebody finished TLS by himself")),
-        1 => within(BYTES_MAX, || assert!(!dialler_hears(bytes), "somebody finished TLS by himself")),
+        0 => within(BYTES_MAX, || assert!(!listener_hears(bytes), "TLS finished without its secrets")),
+        1 => within(BYTES_MAX, || assert!(!dialler_hears(bytes), "TLS finished without its secrets")),
         2 => raw(bytes),
         3 => changed(bytes),
         _ => text(bytes),
@@ -36,7 +36,7 @@ fn raw(bytes: &[u8]) {
     for dialled in [false, true] {
         let is_right = all == introduction(&key(), &NUMBER, dialled);
         let proves = introduced(&all, &key(), &NUMBER, dialled).unwrap_or(false);
-        assert_eq!(proves, is_right, "an introduction that is not the right one");
+        assert_eq!(proves, is_right, "a wrong introduction passes");
     }
 }
 
@@ -48,11 +48,11 @@ fn changed(bytes: &[u8]) {
         all[usize::from(change[0] % 64)] ^= change[1];
     }
     let proves = introduced(&all, &key(), &NUMBER, true).unwrap_or(false);
-    assert_eq!(proves, all == right, "an introduction that is not the right one");
+    assert_eq!(proves, all == right, "a wrong introduction passes");
     let _ = introduced(&all, &key(), &[8; 32], false);
 }
 
-/// A key's text: what is read is written the same way, but for case, blanks and hyphens.
+/// A key's text: a parsed key prints as the same text, up to case, blanks and hyphens.
 fn text(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     within(BYTES_MAX, || match ClusterKey::parse(text) {

@@ -1,7 +1,7 @@
 //! Lists of machines: `--workers` and the text of a `--hostfile`.
 //!
-//! Promises: any text gives hosts or an error; never more hosts than were allowed, each with a name that can be
-//! shown and is no longer than names are; an error is one short line.
+//! Promises: any text gives hosts or an error; never more hosts than were allowed, each with a name that is
+//! printable and within the length limit; an error is one short line.
 
 #[allow(dead_code)] // The program uses all of it.
 #[path = "../../crates/cli/src/hosts.rs"]
@@ -11,16 +11,16 @@ use crate::files::check_message;
 use crate::memory::within;
 use hosts::{HOSTS_MAX, Host, parse_file, parse_list};
 
-/// 253 bytes of a name, its place in three vectors, and what is lost when vectors grow.
+/// 253 bytes of a name, its place in three vectors, and the slack of growing vectors.
 const BYTES_A_HOST: usize = 4096;
 /// For the texts and ranges of an input.
 const BYTES_ANYWAY: usize = 64 << 10;
 
-/// The first byte says what the text is, and whether thousands of machines are allowed.
+/// The first byte picks the kind of text, and whether thousands of machines are allowed.
 pub fn hostfile(data: &[u8]) {
     let Some((choice, text)) = data.split_first() else { return };
     let Ok(text) = std::str::from_utf8(text) else { return };
-    // Thousands of names take a while to make, so most inputs are held to a few.
+    // Thousands of names take a while to make, so most inputs are limited to a few.
     let hosts_max = match choice >> 1 {
         0 => HOSTS_MAX,
         few => usize::from(few),

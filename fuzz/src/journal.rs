@@ -1,15 +1,17 @@
-//! What a run that goes on reads: the plan and the journal of the run before. The first byte picks what the rest is.
+//! The input of a resumed run: the plan and the journal of an earlier run. The first byte picks the kind of the rest.
 //!
-//! Promise: any bytes give a journal or an error; what is read is encoded to the very same bytes, and only whole intervals
-//! count. One that goes on after them makes a journal that is read with one interval more.
+//! Promise: any bytes give a journal or an error; a decoded journal encodes to the very same bytes, and only whole intervals
+//! count. Appending an interval gives a journal that decodes with one interval more.
 
 use crate::memory::within;
 use bramble_matrix::{DType, Digest128};
-use bramble_plan::{Cut, LinkRate, Machine, Plan, Problem, Wish, decide};
-use bramble_schedule::journal::{Action, Event, Head, Journal, Log, RECORD_BYTES, read, seal};
+use bramble_plan::{LinkRate, Machine, Plan, PlanOptions, Problem, TileSize, decide};
+use bramble_schedule::journal::{
+    Head, Journal, JournalAction, JournalEvent, JournalLog, RECORD_BYTES, read, seal,
+};
 use std::time::Duration;
 
-/// Tables of a plan and of tiles are a few times as large as their bytes.
+/// Tables of a plan and of tiles take a few times the memory of their bytes.
 const BOUND_BYTES: usize = 1 << 20;
 
 /// See the head of this file.
@@ -37,9 +39,9 @@ fn whole(bytes: &[u8]) {
     }
 }
 
-/// A good head, and records of which the first byte of each piece says whether the end of their interval is right.
+/// A valid head, then records; the first byte of each piece decides whether its interval's end is right.
 fn intervals(mut bytes: &[u8]) {
-    let (mut log, mut file) = Log::new(&head(), Duration::ZERO);
+    let (mut log, mut file) = JournalLog::new(&head(), Duration::ZERO);
     let mut now = Duration::ZERO;
     while let Some((how, rest)) = bytes.split_first() {
         now += Duration::from_secs(1000);
@@ -50,7 +52,7 @@ fn intervals(mut bytes: &[u8]) {
             continue;
         }
         for tile in front.iter().map(|byte| u64::from(byte % 35)) {
-            let tile = Event::Committed { region: 0, tile, digest: Digest128([*how; 16]) };
+            let tile = JournalEvent::Committed { region: 0, tile, digest: Digest128([*how; 16]) };
             file.extend(appended(log.handle(tile, Duration::ZERO)));
         }
         file.extend(interval(&mut log, now));
@@ -58,23 +60,23 @@ fn intervals(mut bytes: &[u8]) {
     whole(&file);
 }
 
-/// What an interval appends: records that waited, and the mark.
-fn interval(log: &mut Log, now: Duration) -> Vec<u8> {
-    let actions = log.handle(Event::Tick, now);
-    let syncs = actions.contains(&Action::SyncData);
+/// The bytes that an interval appends: its records, and its end.
+fn interval(log: &mut JournalLog, now: Duration) -> Vec<u8> {
+    let actions = log.handle(JournalEvent::Tick, now);
+    let syncs = actions.contains(&JournalAction::SyncData);
     let mut bytes = appended(actions);
     if syncs {
-        bytes.extend(appended(log.handle(Event::DataSynced, now)));
-        bytes.extend(appended(log.handle(Event::LogSynced, now)));
+        bytes.extend(appended(log.handle(JournalEvent::DataSynced, now)));
+        bytes.extend(appended(log.handle(JournalEvent::LogSynced, now)));
     }
     bytes
 }
 
 /// The bytes that these actions append.
-fn appended(actions: Vec<Action>) -> Vec<u8> {
+fn appended(actions: Vec<JournalAction>) -> Vec<u8> {
     let bytes = actions.into_iter().filter_map(|action| match action {
-        Action::Append(bytes) => Some(bytes),
-        Action::SyncData | Action::SyncLog => None,
+        JournalAction::Append(bytes) => Some(bytes),
+        JournalAction::SyncData | JournalAction::SyncLog => None,
     });
     bytes.flatten().collect()
 }
@@ -90,11 +92,11 @@ fn check(journal: &Journal, bytes: &[u8]) {
     let regions = &journal.head.plan.regions;
     assert!(journal.tiles.keys().all(|(region, tile)| *tile < regions[*region].tiles()));
     let Some(region) = regions.iter().position(|r| r.tiles() > 0) else { return };
-    let mut log = Log::resumed(journal, Duration::ZERO);
+    let mut log = JournalLog::resumed(journal, Duration::ZERO);
     let (digest, now) = (Digest128([7; 16]), Duration::from_secs(9));
-    let records = appended(log.handle(Event::Committed { region, tile: 0, digest }, Duration::ZERO));
+    let records = appended(log.handle(JournalEvent::Committed { region, tile: 0, digest }, Duration::ZERO));
     let file = [&bytes[..valid], &records, &interval(&mut log, now)].concat();
-    let Ok(longer) = read(&file) else { panic!("a journal that went on is not read") };
+    let Ok(longer) = read(&file) else { panic!("a journal with one more interval cannot be read") };
     assert_eq!(longer.tiles.get(&(region, 0)), Some(&digest));
     assert_eq!(longer.valid_bytes, file.len() as u64);
 }
@@ -110,10 +112,11 @@ fn head() -> Head {
         link: Some(LinkRate { bytes_per_s: 1e9, round_trip_s: 1e-4 }),
         shares_cores: false,
         nic_bytes_per_s: None,
+        memory_rate: None,
     };
-    let cut = Cut { tile: Some(8), depth: Some(8) };
-    let Ok(decision) = decide(&p, cut, &machine, std::slice::from_ref(&machine), &Wish::AUTO) else {
-        panic!("a machine with this much memory can do a small product");
+    let cut = TileSize { tile: Some(8), depth: Some(8) };
+    let Ok(decision) = decide(&p, cut, &machine, std::slice::from_ref(&machine), &PlanOptions::AUTO) else {
+        panic!("a small product must fit this machine");
     };
     let (a, b) = (Digest128([1; 16]), Digest128([2; 16]));
     Head {
@@ -128,11 +131,11 @@ fn head() -> Head {
 }
 
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
-    let (mut log, mut file) = Log::new(&head(), Duration::ZERO);
+    let (mut log, mut file) = JournalLog::new(&head(), Duration::ZERO);
     let inner = file[14..file.len() - 16].to_vec();
     for at in 1..4 {
         let now = Duration::from_secs(100 * at);
-        let tile = Event::Committed { region: 0, tile: at, digest: Digest128([5; 16]) };
+        let tile = JournalEvent::Committed { region: 0, tile: at, digest: Digest128([5; 16]) };
         file.extend(appended(log.handle(tile, Duration::ZERO)));
         file.extend(interval(&mut log, now));
     }

@@ -1,14 +1,14 @@
-//! Hostile bytes for everything of Bramble that parses them. One file a target; each target is a plain function of
+//! Hostile bytes for every parser of Bramble. One file per target; each target is a plain function of
 //! bytes that panics where a promise is broken, so that a fuzzer, a test and a debugger run the very same code.
 //!
-//! Place in the flow: outside the workspace. `fuzz_targets/` has the fuzzer's doors, `tests/replay.rs` runs the
+//! Place in the flow: outside the workspace. `fuzz_targets/` has the fuzzer's entry points, `tests/replay.rs` runs the
 //! committed corpora on a stable compiler, `examples/corpus.rs` turns them into folders for the fuzzer and back.
 //!
 //! Invariants: a target takes memory within its bound (see `memory`), touches no file, socket, clock or
 //! thread, and gives the same answer for the same bytes.
 //!
-//! Deliberately absent: anything that the product needs. Hooks for these targets are not in its code either, but
-//! for the link's feature `fuzzing`: what comes before the proof has no other door.
+//! Deliberately absent: code that the program needs. Nor has the program hooks for these targets, except
+//! the feature `fuzzing` of `link`: the code before the proof of the key has no other entry point.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bytes;
@@ -30,15 +30,15 @@ pub use journal::journal;
 pub use primary_session::primary_session;
 pub use worker_session::worker_session;
 
-/// One thing to be fuzzed.
+/// A function to fuzz.
 pub struct Target {
-    /// Its name: of the function, the binary and the corpus.
+    /// The name of the function, the binary and the corpus.
     pub name: &'static str,
     /// Takes any bytes; panics where a promise is broken.
     pub run: fn(&[u8]),
     /// Valid inputs of every kind to start from.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Longest input that is worth trying.
+    /// Longest input worth trying.
     pub input_bytes_max: usize,
 }
 

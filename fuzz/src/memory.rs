@@ -1,4 +1,4 @@
-//! Counts the memory of a target, so that taking too much is a failure like any other.
+//! Counts the memory of a target, so that a target which exceeds its bound fails.
 //!
 //! Invariants: counts are kept by thread, so tests may run side by side; a request beyond `CEILING_BYTES` is
 //! refused, whatever the target's bound is, so that no input can hurt the machine.
@@ -9,7 +9,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// No request beyond this is granted.
+/// Larger requests are refused.
 const CEILING_BYTES: usize = 256 << 20;
 
 thread_local! {
@@ -31,11 +31,11 @@ fn took(bytes: usize) {
 }
 
 fn gave(bytes: usize) {
-    // What another thread took may be given back here.
+    // This thread may free another thread's memory.
     let _ = HELD.try_with(|held| held.set(held.get().saturating_sub(bytes)));
 }
 
-// SAFETY: every call goes on to the system's allocator unchanged; a null pointer is an allowed answer.
+// SAFETY: every call is forwarded to the system's allocator unchanged; a null pointer is an allowed answer.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         took(layout.size());

@@ -10,7 +10,7 @@ fn folder(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// Names of the files with that ending.
+/// Names of the files with this ending.
 fn names(of: &str, ending: &str) -> BTreeSet<String> {
     let paths = std::fs::read_dir(folder(of)).unwrap().map(|e| e.unwrap().path());
     let matching = paths.filter(|p| p.extension().is_some_and(|e| e == ending));

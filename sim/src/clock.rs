@@ -1,6 +1,6 @@
-//! Virtual time, and what is yet to happen in the order in which it will.
+//! Virtual time, and the queue of future events.
 //!
-//! Invariants: time never goes back; what happens at the same time happens in an order that is a function of the seed.
+//! Invariants: time never goes back; the order of simultaneous events is a function of the seed.
 
 use crate::random::mixed;
 use std::cmp::Ordering;
@@ -8,10 +8,10 @@ use std::collections::BinaryHeap;
 
 /// Picoseconds since the start: 64 bits are 213 days.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Time(u64);
+pub(crate) struct VirtualTime(u64);
 
-impl Time {
-    /// So many seconds later.
+impl VirtualTime {
+    /// The time `seconds` later.
     pub(crate) fn after(self, seconds: f64) -> Self {
         Self(self.0.saturating_add((seconds * 1e12).round() as u64))
     }
@@ -24,7 +24,7 @@ impl Time {
         self.0 as f64 * 1e-12
     }
 
-    /// Seconds since `earlier`; 0 where it is later.
+    /// Seconds since `earlier`; 0 if that is later.
     pub(crate) fn seconds_from(self, earlier: Self) -> f64 {
         self.0.saturating_sub(earlier.0) as f64 * 1e-12
     }
@@ -34,16 +34,16 @@ impl Time {
     }
 }
 
-/// What is to happen, and when.
+/// A future event and its time.
 struct Entry<E> {
-    time: Time,
+    time: VirtualTime,
     tie: u64,
     number: u64,
     event: E,
 }
 
 impl<E> Entry<E> {
-    fn key(&self) -> (Time, u64, u64) {
+    fn key(&self) -> (VirtualTime, u64, u64) {
         (self.time, self.tie, self.number)
     }
 }
@@ -63,42 +63,42 @@ impl<E> PartialOrd for Entry<E> {
 }
 
 impl<E> Ord for Entry<E> {
-    /// The heap gives the greatest first: the earliest is the greatest.
+    /// The heap returns the greatest entry first, so the earliest is the greatest.
     fn cmp(&self, other: &Self) -> Ordering {
         other.key().cmp(&self.key())
     }
 }
 
-/// Everything that is yet to happen.
-pub(crate) struct Agenda<E> {
+/// The queue of future events.
+pub(crate) struct EventQueue<E> {
     heap: BinaryHeap<Entry<E>>,
-    now: Time,
+    now: VirtualTime,
     seed: u64,
     number: u64,
 }
 
-impl<E> Agenda<E> {
+impl<E> EventQueue<E> {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { heap: BinaryHeap::new(), now: Time::default(), seed, number: 0 }
+        Self { heap: BinaryHeap::new(), now: VirtualTime::default(), seed, number: 0 }
     }
 
-    pub(crate) fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> VirtualTime {
         self.now
     }
 
-    /// `event` will happen in so many seconds.
+    /// Schedules `event` in `seconds` from now.
     pub(crate) fn add(&mut self, seconds: f64, event: E) {
         self.number += 1;
         let tie = if self.seed == 0 { 0 } else { mixed(self.seed ^ self.number) };
         self.heap.push(Entry { time: self.now.after(seconds), tie, number: self.number, event });
     }
 
-    /// Whether nothing is yet to happen.
+    /// Whether no event is scheduled.
     pub(crate) fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }
 
-    /// What happens next; it is then that time.
+    /// Removes the next event and advances the time to it.
     pub(crate) fn next(&mut self) -> Option<E> {
         let entry = self.heap.pop()?;
         self.now = entry.time;
@@ -111,15 +111,15 @@ mod tests {
     use super::*;
 
     fn order(seed: u64) -> Vec<u32> {
-        let mut agenda = Agenda::new(seed);
+        let mut event_queue = EventQueue::new(seed);
         for event in 0..20 {
-            agenda.add(if event < 10 { 2.0 } else { 1.0 }, event);
+            event_queue.add(if event < 10 { 2.0 } else { 1.0 }, event);
         }
-        std::iter::from_fn(|| agenda.next()).collect()
+        std::iter::from_fn(|| event_queue.next()).collect()
     }
 
     #[test]
-    fn earlier_things_come_first_and_ties_are_a_function_of_the_seed() {
+    fn earlier_events_come_first_and_ties_are_a_function_of_the_seed() {
         assert_eq!(order(0), (10..20).chain(0..10).collect::<Vec<_>>());
         assert!(order(1)[..10].iter().all(|e| *e >= 10));
         assert_eq!(order(1), order(1));

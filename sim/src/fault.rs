@@ -1,98 +1,98 @@
-//! What goes wrong in a simulated product, and when.
+//! The faults of a simulated product, and their times.
 //!
-//! Place in the flow: drawn from a seed (`Faults::of`) or read from a text (`fault/text.rs`); the trial carries them out
-//! at its machines and links.
+//! Place in the flow: drawn from a seed (`Faults::of`) or parsed from a text (`fault/text.rs`); the trial or the timing mode
+//! applies them to its machines and links.
 //!
-//! Invariants: a fault is plain data. What it does to a link keeps what a link promises: frames arrive in order and
+//! Invariants: a fault is plain data. A fault of a link keeps the link's promises: frames arrive in order and
 //! whole, or the link ends.
 //!
-//! Deliberately absent: what the state machines make of it.
+//! Deliberately absent: how the state machines react.
 
 mod text;
 
 pub use text::FaultError;
 
-use crate::random::Random;
+use crate::random::SeededRandom;
 use std::time::Duration;
 
-/// What happens.
+/// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FaultKind {
     /// The worker's process ends; the system closes its links.
     Kill,
-    /// The plug is pulled: nobody is told.
+    /// The machine loses power: no peer is notified.
     Off,
-    /// The worker's session ends because it has no memory, and says so.
+    /// The worker's session ends for lack of memory, with an error message.
     Memory,
-    /// The worker's process stands still for a while.
+    /// The worker's process is suspended for a while.
     Pause,
-    /// The worker computes so many times slower.
+    /// The worker computes this many times slower.
     Busy(f64),
-    /// A link breaks; both ends see it.
+    /// A link breaks; both ends notice.
     Cut,
-    /// A link carries nothing, one way or both, and nobody is told.
+    /// A link carries nothing, in one direction or both, and no end is notified.
     Stall,
-    /// A link is so many times slower.
+    /// A link is this many times slower.
     Slow(f64),
-    /// Each frame takes longer, by anything up to that.
+    /// Each frame is delayed by a random time up to this.
     Delay(Duration),
-    /// Each frame from the worker takes that much longer.
+    /// Each frame from the worker is delayed by this.
     Late(Duration),
-    /// The machine comes in, unless it is there: a worker of the cluster that is gone or has no part, or one more.
+    /// A machine joins, unless it is connected: a worker of the cluster that was lost or has no part, or an additional one.
     Join,
-    /// The worker's process ends, and comes in again when the fault is over.
+    /// The worker's process ends, and joins again when the fault is over.
     Restart,
-    /// What the worker gives back is wrong.
+    /// The worker returns wrong results.
     Lie,
-    /// The clock that an end sees is so much later all at once.
+    /// The clock of a machine jumps forward by this.
     Leap(Duration),
-    /// The clock that an end sees stands still; then it goes on from there.
+    /// The clock of a machine stops; later it continues from there.
     Still,
 }
 
 /// One end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum At {
+pub enum LinkEnd {
     /// The primary.
     Primary,
-    /// A worker, by its number among the machines: 1 is the first.
+    /// A worker, by its index among the machines: 1 is the first.
     Worker(usize),
 }
 
-/// Where it happens.
+/// The place of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Site {
+pub enum FaultSite {
     /// At the primary.
     Primary,
-    /// At a worker, and on its link with the primary.
+    /// At a worker, or on its link with the primary.
     Worker(usize),
-    /// On a link, from the first end to the second, or both ways.
+    /// On a link, from the first end to the second, or in both directions.
     Link {
         /// One end.
-        from: At,
-        /// The other.
-        to: At,
-        /// Both ways.
+        from: LinkEnd,
+        /// The other end.
+        to: LinkEnd,
+        /// Whether both directions are affected.
         both: bool,
     },
 }
 
 /// One fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fault {
-    /// What.
+pub struct SimFault {
+    /// The kind.
     pub kind: FaultKind,
-    /// Where.
-    pub site: Site,
+    /// The place.
+    pub site: FaultSite,
     /// When it begins.
     pub from: Duration,
-    /// When it is over; `None` where it never is.
+    /// When it ends; `None` for never.
     pub to: Option<Duration>,
 }
 
-/// Everything that goes wrong.
+/// The faults of one product.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Faults(pub Vec<Fault>);
+pub struct Faults(pub Vec<SimFault>);
 
 impl FaultKind {
     /// Whether it happens at one moment.
@@ -100,18 +100,18 @@ impl FaultKind {
         matches!(self, Self::Kill | Self::Off | Self::Memory | Self::Cut | Self::Join | Self::Leap(_))
     }
 
-    /// Whether the timing mode knows it.
+    /// Whether the timing mode supports it.
     pub(crate) fn is_timed(self) -> bool {
         use FaultKind::{Busy, Join, Kill, Off, Pause, Restart, Slow};
         matches!(self, Kill | Off | Pause | Busy(_) | Slow(_) | Join | Restart)
     }
 
-    /// Whether it is something that a link has for a while.
+    /// Whether it is a lasting condition of a link.
     pub(crate) fn is_on_a_link(self) -> bool {
         matches!(self, Self::Stall | Self::Slow(_) | Self::Delay(_) | Self::Late(_))
     }
 
-    /// Whether it can happen to the primary.
+    /// Whether it can happen at the primary.
     pub(crate) fn is_of_the_primary(self) -> bool {
         matches!(self, Self::Kill | Self::Off | Self::Pause | Self::Leap(_) | Self::Still)
     }
@@ -122,21 +122,21 @@ impl FaultKind {
     }
 }
 
-/// Most faults in one trial that are drawn.
+/// Most faults that are drawn for one trial.
 const DRAWN_MAX: u64 = 7;
-/// Kinds that are drawn for a trial, at least.
+/// Least number of different kinds that are drawn for one trial.
 const KINDS_MIN: usize = 3;
 
 impl Faults {
-    /// Three to seven faults of at least three kinds, and sometimes some of the primary and of clocks, in a product that takes
-    /// about so many seconds, for so many workers, after whom come machines (`comers`) that may join.
+    /// Draws three to seven faults of at least three kinds, and sometimes faults of the primary and of clocks. `seconds` is
+    /// about the time of the product; the `comers` are machines after the `workers` that may join.
     pub fn of(seed: u64, (workers, comers): (usize, usize), seconds: f64) -> Self {
-        let mut random = Random::new(seed);
+        let mut random = SeededRandom::new(seed);
         let mut kinds: Vec<FaultKind> = KINDS.to_vec();
         random.shuffle(&mut kinds);
         let several = 3 + random.below(1 + DRAWN_MAX - 3);
         let faults = (0..several).map(|number| {
-            // The first are of different kinds.
+            // The first faults have different kinds.
             let at = usize::try_from(number).ok().filter(|at| *at < KINDS_MIN);
             let kind = match at {
                 Some(at) => kinds[at],
@@ -144,18 +144,18 @@ impl Faults {
             };
             drawn(kind, (workers.max(1), comers), seconds, &mut random)
         });
-        let mut faults: Vec<Fault> = faults.collect();
-        // From numbers of their own: the others stay what they were before there were these.
-        let mut random = Random::new(seed ^ 0xc10c);
+        let mut faults: Vec<SimFault> = faults.collect();
+        // From separate random streams, so that the faults above do not depend on these.
+        let mut random = SeededRandom::new(seed ^ 0xc10c);
         faults.extend(drawn_at_the_primary(workers.max(1), seconds, &mut random));
-        faults.extend(drawn_between_workers(workers, seconds, &mut Random::new(seed ^ 0xd0af)));
+        faults.extend(drawn_between_workers(workers, seconds, &mut SeededRandom::new(seed ^ 0xd0af)));
         Self(faults)
     }
 
-    /// Some faults that the timing mode knows, in a product that takes about so many seconds on these workers: one to three, more
-    /// where there are many workers; none where there is none.
+    /// Draws faults for the timing mode, for a product that takes about `seconds` on these workers: one to three, more
+    /// for many workers; none without workers.
     pub fn timed_of(seed: u64, workers: &[usize], seconds: f64) -> Self {
-        let mut random = Random::new(seed ^ 0x71e5);
+        let mut random = SeededRandom::new(seed ^ 0x71e5);
         if workers.is_empty() {
             return Self::default();
         }
@@ -166,46 +166,49 @@ impl Faults {
                 FaultKind::Slow(_) => FaultKind::Slow(random.between(2.0, 50.0).round()),
                 other => other,
             };
-            let site = Site::Worker(*random.one_of(workers));
+            let site = FaultSite::Worker(*random.one_of(workers));
             let from = part_of(seconds, random.between(0.0, 1.0));
             let long = part_of(seconds, random.between(0.05, 0.6)).max(Duration::from_micros(1));
-            Fault { kind, site, from, to: (!kind.is_sudden()).then(|| from + long) }
+            SimFault { kind, site, from, to: (!kind.is_sudden()).then(|| from + long) }
         });
         Self(faults.collect())
     }
 
-    /// Whether the timing mode can carry all of them out, with so many workers; an error names the first that it cannot.
+    /// Whether the timing mode supports all faults, with this number of workers; the error names the first that it does not.
     ///
     /// # Errors
     ///
-    /// Where a kind is one of trials, at a link that is named by its ends, or at a worker that there is not.
+    /// A kind that only trials support, a link that is named by its ends, or a worker that does not exist.
     pub fn check_timed(&self, workers: usize) -> Result<(), FaultError> {
         for (at, fault) in self.0.iter().enumerate() {
             let what = match fault.site {
                 _ if !fault.kind.is_timed() => {
-                    "only kill, off, pause, busy, slow, join and restart can be told in time; use one of these".to_owned()
+                    "only kill, off, pause, busy, slow, join and restart work when a plan is timed; use one"
+                        .to_owned()
                 }
-                Site::Primary => "the time of products that go on is not known; name a worker, such as w3".to_owned(),
-                Site::Link { .. } => "name a worker, such as w3: its link with the primary".to_owned(),
-                Site::Worker(worker) if worker > workers => match workers {
+                FaultSite::Primary => {
+                    "a resumed product cannot be timed; name a worker, such as w3".to_owned()
+                }
+                FaultSite::Link { .. } => "name a worker, such as w3: its link with the primary".to_owned(),
+                FaultSite::Worker(worker) if worker > workers => match workers {
                     0 => "there are no workers to which it could happen".to_owned(),
                     _ => format!("the workers are w1 to w{workers}; name one of these, or describe one more"),
                 },
-                Site::Worker(_) => continue,
+                FaultSite::Worker(_) => continue,
             };
             return Err(FaultError { number: at + 1, text: fault.to_string(), what });
         }
         Ok(())
     }
 
-    /// All without one of them.
+    /// All faults except one.
     pub fn without(&self, at: usize) -> Self {
         let others = self.0.iter().enumerate().filter(|(other, _)| *other != at);
         Self(others.map(|(_, fault)| *fault).collect())
     }
 }
 
-/// All kinds; how strong they are is drawn.
+/// Kinds that are drawn; their strength is drawn separately.
 const KINDS: [FaultKind; 13] = [
     FaultKind::Kill,
     FaultKind::Off,
@@ -222,7 +225,7 @@ const KINDS: [FaultKind; 13] = [
     FaultKind::Lie,
 ];
 
-/// Those that are drawn for the timing mode.
+/// Kinds that are drawn for the timing mode.
 const TIMED: [FaultKind; 6] = [
     FaultKind::Kill,
     FaultKind::Off,
@@ -232,7 +235,12 @@ const TIMED: [FaultKind; 6] = [
     FaultKind::Restart,
 ];
 
-fn drawn(kind: FaultKind, (workers, comers): (usize, usize), seconds: f64, random: &mut Random) -> Fault {
+fn drawn(
+    kind: FaultKind,
+    (workers, comers): (usize, usize),
+    seconds: f64,
+    random: &mut SeededRandom,
+) -> SimFault {
     let kind = match kind {
         FaultKind::Busy(_) => FaultKind::Busy(random.between(2.0, 40.0).round()),
         FaultKind::Slow(_) => FaultKind::Slow(random.between(2.0, 60.0).round()),
@@ -242,7 +250,7 @@ fn drawn(kind: FaultKind, (workers, comers): (usize, usize), seconds: f64, rando
     };
     let worker = match kind {
         FaultKind::Join if comers > 0 && random.chance(0.8) => 1 + workers + random.index(comers),
-        // Who comes in has faults too.
+        // Joining machines have faults, too.
         _ if random.chance(0.3) => 1 + random.index(workers + comers),
         _ => 1 + random.index(workers),
     };
@@ -251,47 +259,53 @@ fn drawn(kind: FaultKind, (workers, comers): (usize, usize), seconds: f64, rando
     let site = match kind {
         _ if is_across => {
             let both = random.chance(0.5) || kind == FaultKind::Cut;
-            Site::Link { from: At::Worker(worker), to: At::Worker(other), both }
+            FaultSite::Link { from: LinkEnd::Worker(worker), to: LinkEnd::Worker(other), both }
         }
         FaultKind::Stall | FaultKind::Slow(_) | FaultKind::Delay(_) => match random.below(3) {
-            0 => Site::Link { from: At::Worker(worker), to: At::Primary, both: false },
-            1 => Site::Link { from: At::Primary, to: At::Worker(worker), both: false },
-            _ => Site::Worker(worker),
+            0 => FaultSite::Link { from: LinkEnd::Worker(worker), to: LinkEnd::Primary, both: false },
+            1 => FaultSite::Link { from: LinkEnd::Primary, to: LinkEnd::Worker(worker), both: false },
+            _ => FaultSite::Worker(worker),
         },
-        _ => Site::Worker(worker),
+        _ => FaultSite::Worker(worker),
     };
     let from = micros(random.between(0.0, 1.2 * seconds));
-    // Shorter and longer than an end is silent before it is given up.
+    // Some are longer than the silence after which a machine is lost, some shorter.
     let long = if random.chance(0.3) { random.between(15.0, 40.0) } else { random.between(0.05, seconds) };
-    // A link between workers that never carries anything again is drawn later.
+    // Links between workers that stall for ever are drawn separately.
     let for_ever = kind == FaultKind::Stall && !is_across && random.chance(0.4);
     let to = (!kind.is_sudden() && !for_ever).then(|| from + micros(long));
-    Fault { kind, site, from, to }
+    SimFault { kind, site, from, to }
 }
 
-/// Sometimes a link of two workers that carries nothing any more, one way or both.
-fn drawn_between_workers(workers: usize, seconds: f64, random: &mut Random) -> Option<Fault> {
+/// Sometimes a link between two workers that stalls for ever, in one direction or both.
+fn drawn_between_workers(workers: usize, seconds: f64, random: &mut SeededRandom) -> Option<SimFault> {
     if workers < 2 || !random.chance(0.15) {
         return None;
     }
     let from = 1 + random.index(workers);
     let to = 1 + (from + random.index(workers - 1)) % workers;
-    let site = Site::Link { from: At::Worker(from), to: At::Worker(to), both: random.chance(0.5) };
-    Some(Fault { kind: FaultKind::Stall, site, from: micros(random.between(0.0, 0.7 * seconds)), to: None })
+    let site =
+        FaultSite::Link { from: LinkEnd::Worker(from), to: LinkEnd::Worker(to), both: random.chance(0.5) };
+    Some(SimFault {
+        kind: FaultKind::Stall,
+        site,
+        from: micros(random.between(0.0, 0.7 * seconds)),
+        to: None,
+    })
 }
 
-/// Clocks that leap and stand still, a primary that is suspended, and the death of the primary, once or twice.
-fn drawn_at_the_primary(workers: usize, seconds: f64, random: &mut Random) -> Vec<Fault> {
+/// Faults of clocks, suspensions of the primary, and its death, once or twice.
+fn drawn_at_the_primary(workers: usize, seconds: f64, random: &mut SeededRandom) -> Vec<SimFault> {
     let mut faults = Vec::new();
-    let mut at = |kind: FaultKind, site: Site, long: f64, random: &mut Random| {
+    let mut at = |kind: FaultKind, site: FaultSite, long: f64, random: &mut SeededRandom| {
         let from = micros(random.between(0.0, 1.1 * seconds));
         let to = (!kind.is_sudden()).then(|| from + micros(long));
-        faults.push(Fault { kind, site, from, to });
+        faults.push(SimFault { kind, site, from, to });
     };
     if random.chance(0.12) {
         for _ in 0..1 + random.below(3) {
-            let anywhere = Site::Worker(1 + random.index(workers));
-            let site = if random.chance(0.7) { Site::Primary } else { anywhere };
+            let anywhere = FaultSite::Worker(1 + random.index(workers));
+            let site = if random.chance(0.7) { FaultSite::Primary } else { anywhere };
             let long = if random.chance(0.3) { random.between(9.0, 30.0) } else { random.between(0.05, 3.0) };
             let kind = match random.below(3) {
                 0 => FaultKind::Pause,
@@ -304,19 +318,19 @@ fn drawn_at_the_primary(workers: usize, seconds: f64, random: &mut Random) -> Ve
     if random.chance(0.1) {
         for _ in 0..1 + random.below(3) / 2 {
             let kind = *random.one_of(&[FaultKind::Kill, FaultKind::Off]);
-            at(kind, Site::Primary, 0.0, random);
+            at(kind, FaultSite::Primary, 0.0, random);
         }
     }
     faults
 }
 
-/// A part of so many seconds: in whole milliseconds where these are fine enough.
+/// A part of a time: in whole milliseconds if these are fine enough.
 fn part_of(seconds: f64, part: f64) -> Duration {
     let time = seconds * part;
     if seconds < 1.0 { micros(time) } else { Duration::from_millis((time * 1e3).round() as u64) }
 }
 
-/// Whole microseconds, which the text form has.
+/// In whole microseconds, the resolution of the text form.
 fn micros(seconds: f64) -> Duration {
     Duration::from_micros((seconds * 1e6).round() as u64)
 }

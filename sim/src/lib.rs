@@ -1,21 +1,21 @@
-//! One product under a virtual clock: the real state machines of both ends, and simulated machines and links.
+//! Simulates one product under a virtual clock: the real state machines of primary and workers, simulated machines and links.
 //!
-//! Place in the flow: takes the place of the shells. What `schedule` says is to be sent takes time on a link, what it
-//! says may run takes time on a thread, and what has happened goes back in. There are two modes (docs/simulator.md):
+//! Place in the flow: replaces the shells. A message that `schedule` sends takes time on a link, a job takes time
+//! on a thread, and both then become events. There are two modes (docs/simulator.md):
 //!
-//! - *timing* (`simulate`) tells how long a plan takes that the cost model can only estimate, on clusters that nobody has
-//!   at hand. A job takes as long as its operations at its machine's speed, whatever its shape; matrices have no elements.
-//!   With `simulate_with` machines are lost, stand still, get slow and come in;
-//! - *trials* (`try_out`) are small products with elements, in which machines and links fail; `outcome` and `shrunk` are
-//!   for those who run many.
+//! - *timing* (`simulate`) predicts the time of a plan, including effects that the cost model only estimates, for clusters of any
+//!   kind. A job takes the time of its operations at its machine's speed, whatever its shape; matrices have no elements.
+//!   With `simulate_with` machines are lost, are suspended, slow down and join;
+//! - *trials* (`run_trial`) run small products with elements, in which machines and links fail; `outcome` and `shrunk` serve
+//!   runs of many trials.
 //!
-//! Invariants, asserted on every run: no worker holds more than its plan says, sums that are put aside never exceed
-//! what was predicted, every tile of C is committed once; in trials those of `trial/check.rs`. The same arguments give the same
-//! run, to the event.
+//! Invariants, asserted on every run: no worker holds more memory than its plan allows, partial sums never exceed
+//! the prediction, every tile of C is committed once; in trials also those of `trial/check.rs`. The same arguments give the same
+//! run, event by event.
 //!
 //! Deliberately absent: clocks, threads, sockets.
 //!
-//! Units: seconds and bytes at the door, picoseconds inside.
+//! Units: seconds and bytes in the interface, picoseconds inside.
 
 mod clock;
 mod fault;
@@ -29,9 +29,9 @@ mod swarm;
 mod trial;
 mod world;
 
-pub use fault::{At, Fault, FaultError, FaultKind, Faults, Site};
-pub use report::{Coming, Loss, MachineReport, Report};
-pub use setting::{Pace, Setting};
+pub use fault::{FaultError, FaultKind, FaultSite, Faults, LinkEnd, SimFault};
+pub use report::{SimJoin, SimLoss, SimMachineReport, SimReport};
+pub use setting::{SimRates, SimSetting};
 pub use swarm::{Outcome, outcome, shrunk};
-pub use trial::{Scenario, Seen, Tried, Values, try_out};
+pub use trial::{RareEvents, Scenario, TrialResult, Values, run_trial};
 pub use world::{simulate, simulate_with};

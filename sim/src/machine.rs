@@ -1,46 +1,46 @@
-//! One machine of a plan: the worker's state, threads that take time, and what waits to leave.
+//! One machine of a plan: the worker's state machine, threads that take time, and the queue of its messages.
 //!
-//! It may stand still, or be gone, by a fault: then its threads begin nothing.
+//! A fault may suspend or end it: then its threads begin nothing.
 //!
-//! Where moving bytes takes of what computes, the next task that begins takes that much longer.
+//! If moving bytes takes time from computing, the next task takes that much longer.
 //!
 //! Invariants: the threads take tasks greedily from one queue, additions first unless the setting says otherwise,
-//! then first come, first served; the credit that has become free while a frame for it waits leaves in that
-//! frame; the machine never holds more than it was granted.
+//! then first come, first served; a credit message contains all memory that was freed until it is sent;
+//! the machine never holds more than its grant.
 //!
-//! Deliberately absent: buffers. What is held is counted as it is charged.
+//! Deliberately absent: buffers. Memory is counted as the protocol charges it.
 
-use crate::report::MachineReport;
-use crate::setting::Pace;
+use crate::report::SimMachineReport;
+use crate::setting::SimRates;
 use bramble_matrix::number::to_usize;
 use bramble_plan::Machine;
 use bramble_schedule::limits::lines_per_frame;
 use bramble_schedule::message::{Forward, MatrixHeader, Missing, Operation, PieceHead, ResultHead};
 use bramble_schedule::primary::Outgoing;
-use bramble_schedule::worker::{Action, Event, Run, Turn, Turns, Worker};
+use bramble_schedule::worker::{Priority, PriorityQueue, RunnableJob, Worker, WorkerAction, WorkerEvent};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What a compute thread does.
+/// A task of a compute thread.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Task {
-    Run(Run),
+pub(crate) enum SimTask {
+    Run(RunnableJob),
     Fill(u32),
 }
 
-/// What leaves a machine.
+/// A message of a machine.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Parcel {
-    /// Lines of a tile: their bytes, and whether they are the last and its memory is free when they have left.
+pub(crate) enum WorkerMessage {
+    /// Rows of a tile: their bytes, and whether they are the last, so that the tile's memory is free when they have been sent.
     Result { head: ResultHead, bytes: usize, is_last: bool },
-    /// What is free; the number counts when the frame has left.
+    /// Freed memory; the number is final when the frame has been sent.
     Credit(u64),
-    /// What another should have passed on does not come.
+    /// A relayed matrix that will not come.
     Missing(Missing),
-    /// There is no link to another worker any more.
+    /// The link to another worker is gone.
     Parted(u32),
 }
 
-impl Parcel {
+impl WorkerMessage {
     /// Bytes on the wire.
     pub(crate) fn wire_bytes(&self) -> usize {
         match self {
@@ -51,55 +51,55 @@ impl Parcel {
     }
 }
 
-/// One member of the plan.
-pub(crate) struct End {
+/// One simulated worker.
+pub(crate) struct SimWorker {
     worker: Worker,
-    /// It works in the primary's own memory.
+    /// Whether it works in the primary's own memory.
     pub(crate) shares_memory: bool,
-    /// Its threads run on the primary's cores.
+    /// Whether its threads run on the primary's cores.
     pub(crate) on_host: bool,
     threads: u32,
     flops_per_s: f64,
-    pace: Pace,
-    /// Seconds that it does not compute for each byte that it moves, and those that it owes.
+    rates: SimRates,
+    /// Seconds that it does not compute for each byte that it moves, and those not yet charged to a task.
     moves_s_per_byte: f64,
     owed_s: f64,
     additions_first: bool,
-    queue: Turns<Task>,
+    queue: PriorityQueue<SimTask>,
     pub(crate) running: u32,
-    /// Whether it is there.
+    /// Whether it is running.
     pub(crate) lives: bool,
-    /// It was killed or switched off, so it does not go on after it stood still.
+    /// It was killed or switched off, so it does not join again after a suspension.
     pub(crate) stays_away: bool,
-    /// How many faults have it stand still, and what was done meanwhile.
+    /// How many faults suspend it, and tasks that ended meanwhile.
     pub(crate) stands: u32,
-    pub(crate) deferred: Vec<Task>,
-    /// How many times slower it computes, for each fault that has it do so.
+    pub(crate) deferred: Vec<SimTask>,
+    /// How many times slower it computes, for each fault that slows it.
     pub(crate) busy: BTreeMap<usize, f64>,
-    /// Neighbours to whom there is no link any more.
+    /// Neighbours to which its link is gone.
     pub(crate) parted: BTreeSet<usize>,
-    /// What it has, with headers.
+    /// Headers of the matrices that it holds.
     held: BTreeMap<u32, MatrixHeader>,
-    /// Tiles in the primary's own memory.
+    /// Leased tiles, in the primary's own memory.
     lent: BTreeSet<u32>,
     held_bytes: u64,
     grant_bytes: u64,
-    /// Free, and not yet said to be.
+    /// Freed bytes that have not been credited yet.
     pub(crate) credit: u64,
     credit_waits: bool,
-    /// What is to leave now.
-    pub(crate) leaving: VecDeque<Parcel>,
-    /// What is to be passed on to others.
+    /// Messages to be sent.
+    pub(crate) leaving: VecDeque<WorkerMessage>,
+    /// Relay orders to be carried out.
     pub(crate) passing: VecDeque<Forward>,
-    pub(crate) report: MachineReport,
+    pub(crate) report: SimMachineReport,
 }
 
-impl End {
-    /// A machine by its number among the machines, and what it may hold.
+impl SimWorker {
+    /// A machine by its index among the machines, and the memory that it grants.
     pub(crate) fn new(
         (number, grant_bytes): (usize, u64),
         machine: &Machine,
-        pace: Pace,
+        rates: SimRates,
         additions_first: bool,
     ) -> Self {
         Self {
@@ -108,11 +108,11 @@ impl End {
             on_host: machine.link.is_none() || machine.shares_cores,
             threads: machine.threads.max(1),
             flops_per_s: machine.gflops * 1e9,
-            pace,
+            rates,
             moves_s_per_byte: 0.0,
             owed_s: 0.0,
             additions_first,
-            queue: Turns::default(),
+            queue: PriorityQueue::default(),
             running: 0,
             lives: true,
             stays_away: false,
@@ -128,11 +128,11 @@ impl End {
             credit_waits: false,
             leaving: VecDeque::new(),
             passing: VecDeque::new(),
-            report: MachineReport { machine: number, ..MachineReport::default() },
+            report: SimMachineReport { machine: number, ..SimMachineReport::default() },
         }
     }
 
-    /// The same, where moving a byte takes so many seconds of all that it computes with.
+    /// The same, with the seconds of computing that moving a byte costs.
     pub(crate) fn moving(mut self, s_per_byte: f64) -> Self {
         self.moves_s_per_byte = if self.shares_memory { 0.0 } else { s_per_byte };
         self
@@ -142,7 +142,7 @@ impl End {
         self.owed_s += bytes as f64 * self.moves_s_per_byte;
     }
 
-    /// The machine is gone, with all that it had.
+    /// The machine is lost, with all its state.
     pub(crate) fn die(&mut self) {
         self.lives = false;
         self.running = 0;
@@ -152,41 +152,41 @@ impl End {
         self.passing.clear();
     }
 
-    /// Tells the primary that there is no link to another any more.
+    /// Tells the primary that the link to another worker is gone.
     pub(crate) fn say_parted(&mut self, other: usize) {
-        self.leaving.push_back(Parcel::Parted(u32::try_from(other).unwrap_or(u32::MAX)));
+        self.leaving.push_back(WorkerMessage::Parted(u32::try_from(other).unwrap_or(u32::MAX)));
     }
 
-    /// There is no link to another any more.
+    /// The link to another worker is gone.
     pub(crate) fn part(&mut self, other: usize) {
-        self.happened(Event::PeerLost(u32::try_from(other).unwrap_or(u32::MAX)));
+        self.dispatch(WorkerEvent::PeerLost(u32::try_from(other).unwrap_or(u32::MAX)));
     }
 
-    /// A store message is there.
+    /// A store message has arrived.
     pub(crate) fn stored(&mut self, message: &Outgoing) {
         self.moved(message.wire_bytes());
-        if message.piece.is_some_and(|p| p.lent) {
+        if message.piece.is_some_and(|p| p.leased) {
             let tile = message.head.matrices.last();
             self.lent.extend(tile.map(|m| m.id));
         }
-        self.happened(Event::Announced(&message.head));
-        self.happened(Event::Landed(&message.head));
+        self.dispatch(WorkerEvent::Announced(&message.head));
+        self.dispatch(WorkerEvent::Landed(&message.head));
     }
 
-    /// Orders of the primary are there.
+    /// Relay orders have arrived.
     pub(crate) fn ordered(&mut self, forwards: &[Forward]) {
-        self.happened(Event::Relay(forwards));
+        self.dispatch(WorkerEvent::Relay(forwards));
     }
 
-    /// A matrix has been passed on.
+    /// A matrix has been relayed.
     pub(crate) fn passed(&mut self, forward: &Forward) {
         if let Some(header) = self.held.get(&forward.id) {
             self.moved(to_usize(u32::try_from(header.bytes()).unwrap_or(u32::MAX)));
         }
-        self.happened(Event::Passed(forward));
+        self.dispatch(WorkerEvent::Passed(forward));
     }
 
-    /// Lines from another worker are there; false where their matrix is not known yet.
+    /// Lines from another worker have arrived; false if their matrix has not been announced yet.
     pub(crate) fn take(&mut self, from: usize, piece: &PieceHead) -> bool {
         let from = u32::try_from(from).unwrap_or(u32::MAX);
         let expected = self.worker.expects(from, piece);
@@ -194,49 +194,49 @@ impl End {
         if is_known {
             let line_bytes = self.lines_of(piece.id).1;
             self.moved(to_usize(piece.lines) * line_bytes);
-            self.happened(Event::Piece(piece));
+            self.dispatch(WorkerEvent::Piece(piece));
         }
         is_known
     }
 
-    /// (lines of a matrix, bytes of one).
+    /// (lines of a matrix, bytes of one line).
     pub(crate) fn lines_of(&self, id: u32) -> (u32, usize) {
         self.header(id).lines_total()
     }
 
-    /// A thread is done with a task.
-    pub(crate) fn done(&mut self, task: Task) {
+    /// A thread has finished a task.
+    pub(crate) fn done(&mut self, task: SimTask) {
         self.running -= 1;
-        if let Task::Run(Run { job, .. }) = task
+        if let SimTask::Run(RunnableJob { job, .. }) = task
             && job.operation == Operation::Multiply
         {
             let (a, c) = (self.header(job.a), self.header(job.c));
             self.report.flops += 2.0 * f64::from(c.rows) * f64::from(c.cols) * f64::from(a.cols);
         }
         match task {
-            Task::Run(run) => self.happened(Event::Finished(&run.job)),
-            Task::Fill(id) => self.happened(Event::Filled(id)),
+            SimTask::Run(run) => self.dispatch(WorkerEvent::Finished(&run.job)),
+            SimTask::Fill(id) => self.dispatch(WorkerEvent::Filled(id)),
         }
     }
 
-    /// A frame has left; the credit that it carries is counted.
-    pub(crate) fn left(&mut self, parcel: &mut Parcel) {
+    /// A frame has been sent; fills in the credit that it carries.
+    pub(crate) fn left(&mut self, parcel: &mut WorkerMessage) {
         self.moved(parcel.wire_bytes());
         match parcel {
-            Parcel::Result { head, is_last: true, .. } => {
+            WorkerMessage::Result { head, is_last: true, .. } => {
                 self.lent.remove(&head.c);
-                self.happened(Event::Returned(head.c));
+                self.dispatch(WorkerEvent::Returned(head.c));
             }
-            Parcel::Result { .. } | Parcel::Missing(_) | Parcel::Parted(_) => {}
-            Parcel::Credit(bytes) => {
+            WorkerMessage::Result { .. } | WorkerMessage::Missing(_) | WorkerMessage::Parted(_) => {}
+            WorkerMessage::Credit(bytes) => {
                 *bytes = std::mem::take(&mut self.credit);
                 self.credit_waits = false;
             }
         }
     }
 
-    /// The next task for a thread that is idle, with the seconds that it takes where nothing else runs.
-    pub(crate) fn begin(&mut self) -> Option<(Task, f64)> {
+    /// The next task for an idle thread, with the seconds that it takes if nothing slows it.
+    pub(crate) fn begin(&mut self) -> Option<(SimTask, f64)> {
         if self.running >= self.threads || self.stands > 0 || !self.lives {
             return None;
         }
@@ -250,64 +250,64 @@ impl End {
         self.held.get(&id).unwrap_or_else(|| panic!("matrix {id} is used and is not there"))
     }
 
-    fn seconds(&self, task: &Task) -> f64 {
+    fn seconds(&self, task: &SimTask) -> f64 {
         let threads = f64::from(self.threads) * self.busy.values().copied().fold(1.0, f64::max);
         match task {
-            Task::Fill(id) => threads * self.header(*id).bytes() as f64 / self.pace.fill_bytes_per_s,
-            Task::Run(run) => {
+            SimTask::Fill(id) => threads * self.header(*id).bytes() as f64 / self.rates.fill_bytes_per_s,
+            SimTask::Run(run) => {
                 let (a, c) = (self.header(run.job.a), self.header(run.job.c));
                 let elements = f64::from(c.rows) * f64::from(c.cols);
                 match run.job.operation {
                     Operation::Multiply => threads * 2.0 * elements * f64::from(a.cols) / self.flops_per_s,
                     Operation::Add | Operation::Subtract => {
                         let moved = if run.reads_tile { 4.0 } else { 3.0 };
-                        threads * moved * c.bytes() as f64 / self.pace.add_bytes_per_s
+                        threads * moved * c.bytes() as f64 / self.rates.add_bytes_per_s
                     }
                 }
             }
         }
     }
 
-    /// One event through the worker's state, and what comes of it.
-    fn happened(&mut self, event: Event<'_>) {
+    /// Passes one event to the worker's state machine and carries out the actions.
+    fn dispatch(&mut self, event: WorkerEvent<'_>) {
         let actions = self.worker.handle(event);
         for action in actions.unwrap_or_else(|e| panic!("the primary broke the protocol: {e}")) {
             match action {
-                Action::Reserve(header) => {
+                WorkerAction::Reserve(header) => {
                     self.held.insert(header.id, header);
                     self.held_bytes += header.charged_bytes();
                     assert!(self.held_bytes <= self.grant_bytes, "a machine holds more than its plan says");
                     self.report.held_bytes_max = self.report.held_bytes_max.max(self.held_bytes);
                 }
-                Action::Fill(id) => {
+                WorkerAction::Fill(id) => {
                     self.report.fills += 1;
-                    self.queue.put(Task::Fill(id), Turn(id));
+                    self.queue.put(SimTask::Fill(id), Priority(id));
                 }
-                Action::Start(run) => {
+                WorkerAction::Start(run) => {
                     self.report.jobs += 1;
-                    let in_order = Turn(run.job.order());
-                    let turn = if self.additions_first { Turn::of(&run.job) } else { in_order };
-                    self.queue.put(Task::Run(run), turn);
+                    let in_order = Priority(run.job.order());
+                    let turn = if self.additions_first { Priority::of(&run.job) } else { in_order };
+                    self.queue.put(SimTask::Run(run), turn);
                 }
-                Action::Return { tile, epoch, step_start, step_end } => {
+                WorkerAction::Return { tile, epoch, step_start, step_end } => {
                     let head = ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 };
                     self.send_back(head);
                 }
-                Action::Pass(forward) => self.passing.push_back(forward),
-                Action::Missing(missing) => self.leaving.push_back(Parcel::Missing(missing)),
-                Action::Release(id) => drop(self.held.remove(&id)),
-                Action::Credit(bytes) => {
+                WorkerAction::Pass(forward) => self.passing.push_back(forward),
+                WorkerAction::Missing(missing) => self.leaving.push_back(WorkerMessage::Missing(missing)),
+                WorkerAction::Release(id) => drop(self.held.remove(&id)),
+                WorkerAction::Credit(bytes) => {
                     self.held_bytes -= bytes;
                     self.credit += bytes;
                     if !std::mem::replace(&mut self.credit_waits, true) {
-                        self.leaving.push_back(Parcel::Credit(0));
+                        self.leaving.push_back(WorkerMessage::Credit(0));
                     }
                 }
             }
         }
     }
 
-    /// A tile in frames of whole rows; one that was lent in one piece without bytes.
+    /// Queues a tile for sending in frames of whole rows; a leased tile as one message without bytes.
     fn send_back(&mut self, head: ResultHead) {
         let (rows, line_bytes) = self.header(head.c).lines_total();
         let is_lent = self.lent.contains(&head.c);
@@ -318,7 +318,7 @@ impl End {
             let bytes = if is_lent { 0 } else { to_usize(lines) * line_bytes };
             let is_last = first_line + lines == rows;
             let head = ResultHead { first_line, lines, ..head };
-            self.leaving.push_back(Parcel::Result { head, bytes, is_last });
+            self.leaving.push_back(WorkerMessage::Result { head, bytes, is_last });
             first_line += lines;
         }
     }

@@ -1,7 +1,7 @@
-//! Numbers that look random and are a function of a seed: SplitMix64 (Steele, Lea, Flood, *Fast splittable pseudorandom
+//! A stream of pseudo-random numbers from a seed: SplitMix64 (Steele, Lea, Flood, *Fast splittable pseudorandom
 //! number generators*, OOPSLA 2014).
 
-/// One number of another.
+/// The mixing function.
 pub(crate) fn mixed(x: u64) -> u64 {
     let x = x.wrapping_add(STEP);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -11,11 +11,11 @@ pub(crate) fn mixed(x: u64) -> u64 {
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A stream of them.
+/// A stream of numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct SeededRandom(u64);
 
-impl Random {
+impl SeededRandom {
     pub(crate) fn new(seed: u64) -> Self {
         Self(mixed(seed ^ 0x5eed))
     }
@@ -25,12 +25,12 @@ impl Random {
         mixed(self.0)
     }
 
-    /// 0 to `end`, which is not reached and not 0.
+    /// A number from 0 to below `end`, which is not 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    /// A place in something of that length, which is not 0.
+    /// An index into something of length `len`, which is not 0.
     pub(crate) fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(len as u64)).unwrap_or(0)
     }
@@ -39,7 +39,7 @@ impl Random {
         least + (most - least) * (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// True in so many of 1.
+    /// True with probability `part`.
     pub(crate) fn chance(&mut self, part: f64) -> bool {
         self.between(0.0, 1.0) < part
     }

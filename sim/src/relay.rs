@@ -1,33 +1,33 @@
-//! What workers pass on to each other: matrices in frames, from worker to worker.
+//! Relayed matrices: frames from worker to worker.
 //!
-//! A frame takes what is left of the sender's link to the primary's side of the network and of the receiver's link from it,
-//! at the same time, at the slower of both rates: a machine has one link, whoever is at the other end. A worker
-//! passes one matrix on after the other; those for machines that stand still wait, and others go first.
+//! A frame uses the rest of the sender's link towards the primary and of the receiver's link from it,
+//! at the same time, at the slower of both rates: a machine has one link for all its peers. A worker
+//! relays one matrix after the other; those for suspended machines wait, and others go first.
 //!
-//! Invariants: matrices for one receiver arrive in the order in which they were ordered; lines that come before the
+//! Invariants: matrices for one receiver arrive in the order of the relay orders; lines that come before the
 //! primary's announcement of their matrix wait for it. Each order is followed by one `Passed`, whether there is a link or not.
 
-use crate::clock::Agenda;
-use crate::machine::End;
-use crate::network::{Network, Signal, Way};
+use crate::clock::EventQueue;
+use crate::machine::SimWorker;
+use crate::network::{Direction, LinkSignal, Network};
 use bramble_matrix::number::to_usize;
 use bramble_schedule::limits::lines_per_frame;
 use bramble_schedule::message::{Forward, PieceHead};
 use std::collections::VecDeque;
 
-/// Bytes of a piece beside its lines.
+/// Bytes of a piece's header and head.
 const HEAD_BYTES: usize = 16 + 12;
 
-/// What happens between workers.
+/// Events of relaying.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Passing {
+pub(crate) enum RelayEvent {
     /// A frame has left its sender.
     Left(usize),
-    /// It is at its receiver.
+    /// A frame has arrived at its receiver.
     There { from: usize, to: usize, piece: PieceHead },
 }
 
-/// A matrix on its way.
+/// A matrix that is being relayed.
 struct Matrix {
     forward: Forward,
     lines: u32,
@@ -35,20 +35,20 @@ struct Matrix {
     line_bytes: usize,
 }
 
-/// Everything that is between workers.
-pub(crate) struct Across {
-    /// By sender; the first is on its way where the sender is busy.
+/// All relayed matrices.
+pub(crate) struct RelayTraffic {
+    /// By sender; if the sender is busy, the first is being sent.
     waiting: Vec<VecDeque<Matrix>>,
     is_busy: Vec<bool>,
-    /// By receiver: what came too early.
+    /// By receiver: lines that came before their announcement.
     early: Vec<VecDeque<(usize, PieceHead)>>,
-    /// How many faults have a machine stand still.
+    /// How many faults suspend each machine.
     holds: Vec<u32>,
-    /// Bytes that each has passed on.
+    /// Bytes that each machine has relayed.
     pub(crate) bytes: Vec<u64>,
 }
 
-impl Across {
+impl RelayTraffic {
     pub(crate) fn new(members: usize) -> Self {
         let mut across = Self {
             waiting: Vec::new(),
@@ -61,7 +61,7 @@ impl Across {
         across
     }
 
-    /// One more machine.
+    /// Adds a machine.
     pub(crate) fn add(&mut self) {
         self.waiting.push(VecDeque::new());
         self.is_busy.push(false);
@@ -70,21 +70,21 @@ impl Across {
         self.bytes.push(0);
     }
 
-    /// A machine stands still, or goes on: nothing leaves it or goes to it.
+    /// A machine is suspended or resumes: nothing leaves it or goes to it meanwhile.
     pub(crate) fn hold(&mut self, machine: usize, holds: bool) {
         let count = &mut self.holds[machine];
         *count = if holds { *count + 1 } else { count.saturating_sub(1) };
     }
 
-    /// A machine is gone: it passes nothing on.
+    /// A machine is lost: it relays nothing.
     pub(crate) fn end(&mut self, machine: usize) {
         self.waiting[machine].clear();
         self.early[machine].clear();
         self.is_busy[machine] = true;
     }
 
-    /// A machine has no link to another any more; gives the orders that will not be carried out. The one that is on its way is
-    /// done when its frame has left.
+    /// The link from a machine to another is gone; returns the orders that will not be carried out. An order whose frame is
+    /// under way ends when the frame has left.
     pub(crate) fn part(&mut self, from: usize, to: usize) -> Vec<Forward> {
         self.early[from].retain(|(sender, _)| *sender != to);
         let (busy, queue) = (self.is_busy[from], &mut self.waiting[from]);
@@ -106,31 +106,31 @@ impl Across {
         undone
     }
 
-    /// Takes what a machine is to pass on.
+    /// Takes a machine's relay orders.
     pub(crate) fn order<F, G, E>(
         &mut self,
         from: usize,
-        end: &mut End,
+        end: &mut SimWorker,
         links: (&mut Network<F>, &mut Network<G>),
-        agenda: &mut Agenda<E>,
+        event_queue: &mut EventQueue<E>,
     ) where
-        E: From<(Way, Signal)> + From<Passing>,
+        E: From<(Direction, LinkSignal)> + From<RelayEvent>,
     {
         while let Some(forward) = end.passing.pop_front() {
             let (lines, line_bytes) = end.lines_of(forward.id);
             self.waiting[from].push_back(Matrix { forward, lines, lines_left: lines, line_bytes });
         }
-        self.start(from, links, agenda);
+        self.start(from, links, event_queue);
     }
 
-    /// Sends the next frame of a machine that sends none.
+    /// Sends the next frame of a machine that is not sending.
     pub(crate) fn start<F, G, E>(
         &mut self,
         from: usize,
         (out, back): (&mut Network<F>, &mut Network<G>),
-        agenda: &mut Agenda<E>,
+        event_queue: &mut EventQueue<E>,
     ) where
-        E: From<(Way, Signal)> + From<Passing>,
+        E: From<(Direction, LinkSignal)> + From<RelayEvent>,
     {
         if self.is_busy[from] || self.holds[from] > 0 {
             return;
@@ -152,17 +152,17 @@ impl Across {
         let bytes = HEAD_BYTES + to_usize(lines) * matrix.line_bytes;
         self.bytes[from] += bytes as u64;
         self.is_busy[from] = true;
-        let begin = agenda.now().max(back.free(from)).max(out.free(to));
+        let begin = event_queue.now().max(back.free(from)).max(out.free(to));
         let end = begin.after(bytes as f64 / back.rate(from).min(out.rate(to)));
         back.occupy(from, end);
         out.occupy(to, end);
-        let seconds = end.seconds_from(agenda.now());
-        agenda.add(seconds, E::from(Passing::Left(from)));
-        let there = Passing::There { from, to, piece };
-        agenda.add(seconds + back.latency(from) + out.latency(to), E::from(there));
+        let seconds = end.seconds_from(event_queue.now());
+        event_queue.add(seconds, E::from(RelayEvent::Left(from)));
+        let there = RelayEvent::There { from, to, piece };
+        event_queue.add(seconds + back.latency(from) + out.latency(to), E::from(there));
     }
 
-    /// A frame has left: the order that is done with it, if it was the last of its matrix.
+    /// A frame has left: returns the order that it completes, if it was the last frame of its matrix.
     pub(crate) fn left(&mut self, from: usize) -> Option<Forward> {
         self.is_busy[from] = false;
         let queue = &mut self.waiting[from];
@@ -172,13 +172,13 @@ impl Across {
         queue.pop_front().map(|matrix| matrix.forward)
     }
 
-    /// Lines have come.
+    /// Lines have arrived.
     pub(crate) fn there(&mut self, to: usize, from: usize, piece: PieceHead) {
         self.early[to].push_back((from, piece));
     }
 
-    /// Gives a machine the lines whose matrices it knows.
-    pub(crate) fn land(&mut self, to: usize, end: &mut End) {
+    /// Passes lines to a machine if it knows their matrices.
+    pub(crate) fn land(&mut self, to: usize, end: &mut SimWorker) {
         self.early[to].retain(|(from, piece)| !end.take(*from, piece));
     }
 }

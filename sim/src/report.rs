@@ -1,103 +1,103 @@
-//! What a simulated product took.
+//! Results of a simulated product.
 
 use bramble_plan::Prediction;
-use bramble_schedule::primary::Moved;
+use bramble_schedule::primary::WorkMoves;
 
-/// One machine: the members of the plan in their order, then the reserve where there is one, and those who came in.
+/// One session: the plan's members in their order, then the reserve if there is one, then machines that joined.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct MachineReport {
-    /// Index into the machines that the plan was made for.
+pub struct SimMachineReport {
+    /// Index into the machines of the plan.
     pub machine: usize,
-    /// Bytes over its link from the primary, frames and all; 0 without a link.
+    /// Bytes over its link from the primary, headers included; 0 without a link.
     pub bytes_out: u64,
     /// Bytes over its link to the primary.
     pub bytes_back: u64,
-    /// Bytes that it passed on to others.
+    /// Bytes that it relayed to other workers.
     pub bytes_passed: u64,
     /// Seconds that its threads were busy, summed.
     pub busy_s: f64,
-    /// Most bytes of matrices that it held, as they are charged.
+    /// Peak bytes of matrices, as the protocol charges them.
     pub held_bytes_max: u64,
     /// Jobs.
     pub jobs: u64,
-    /// Operations of the products that it did.
+    /// Operations of its multiplications.
     pub flops: f64,
     /// Matrices that it generated.
     pub fills: u64,
-    /// When the last store message was there.
+    /// When its last store message arrived.
     pub last_store_s: f64,
-    /// When its last job was done.
+    /// When its last job ended.
     pub last_job_s: f64,
-    /// When its last result was there.
+    /// When its last result arrived.
     pub last_result_s: f64,
 }
 
 /// A machine that was lost.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Loss {
+pub struct SimLoss {
     /// Index into the machines.
     pub machine: usize,
-    /// When the primary knew.
+    /// When the primary noticed.
     pub at_s: f64,
     /// Why.
     pub why: String,
-    /// Its work that others had to do, of all work.
+    /// The part of all work that was reassigned.
     pub part: f64,
 }
 
-/// A machine that came in.
+/// A machine that joined.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Coming {
+pub struct SimJoin {
     /// Index into the machines.
     pub machine: usize,
     /// When.
     pub at_s: f64,
 }
 
-/// What a simulated product took.
+/// Results of a simulated product.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
-    /// From `Start` to `Finished`, or to where it failed.
+pub struct SimReport {
+    /// Seconds from `Start` to `Finished`, or to the failure.
     pub seconds: f64,
-    /// Why there is no C.
+    /// Why the product failed.
     pub failed: Option<String>,
-    /// Machines that were lost, in this order.
-    pub losses: Vec<Loss>,
-    /// Machines that came in.
-    pub comings: Vec<Coming>,
-    /// All sessions: a machine that came in again has two.
-    pub machines: Vec<MachineReport>,
-    /// Work that was taken from one member and given to another.
-    pub moved: Vec<Moved>,
-    /// Seconds that the primary's event loop was busy with bytes.
+    /// Lost machines, in order of time.
+    pub losses: Vec<SimLoss>,
+    /// Machines that joined.
+    pub joins: Vec<SimJoin>,
+    /// All sessions: a machine that joined again has two.
+    pub machines: Vec<SimMachineReport>,
+    /// Stolen work.
+    pub moved: Vec<WorkMoves>,
+    /// Seconds that the primary's event loop was busy moving bytes.
     pub loop_busy_s: f64,
-    /// Most bytes of sums that waited for earlier ones.
-    pub aside_bytes_max: u64,
+    /// Peak bytes of partial sums that waited for earlier ones.
+    pub partial_sum_bytes_max: u64,
     /// Tiles of C that were committed.
     pub tiles: u64,
     /// Jobs of all machines.
     pub jobs: u64,
-    /// Things that happened: what a run costs to simulate.
+    /// Simulated events: the cost of the simulation.
     pub events: u64,
 }
 
-impl Report {
-    /// Bytes that left the primary.
+impl SimReport {
+    /// Bytes that the primary sent.
     pub fn bytes_sent(&self) -> u64 {
         self.machines.iter().map(|m| m.bytes_out).sum()
     }
 
-    /// Bytes that came back.
+    /// Bytes that the primary received.
     pub fn bytes_received(&self) -> u64 {
         self.machines.iter().map(|m| m.bytes_back).sum()
     }
 
-    /// Operations of all products that were done, also of those that were lost.
+    /// Operations of all multiplications, including results that were lost.
     pub fn flops(&self) -> f64 {
         self.machines.iter().map(|m| m.flops).sum()
     }
 
-    /// By which part of the bytes the prediction is wrong, in the direction that is worse.
+    /// Relative error of the predicted bytes, in the worse direction.
     pub fn bytes_off(&self, predicted: &Prediction) -> f64 {
         let off = |is: u64, said: u64| (is as f64 - said as f64).abs() / (is.max(said).max(1)) as f64;
         off(self.bytes_sent(), predicted.bytes_sent).max(off(self.bytes_received(), predicted.bytes_received))

@@ -1,48 +1,49 @@
-//! What a simulation is told beyond the plan and its machines.
+//! Parameters of a simulation beside the plan and its machines.
 
-/// What a machine does beside multiplying, bytes a second, all its threads together.
+/// Rates of a machine's work other than multiplications, bytes a second, all its threads together.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pace {
+pub struct SimRates {
     /// Additions and subtractions of matrices: bytes read and written.
     pub add_bytes_per_s: f64,
-    /// Generated elements.
+    /// Generation of elements.
     pub fill_bytes_per_s: f64,
 }
 
-impl Pace {
-    /// What machines have about: additions are bound by memory, whatever the speed of multiplying.
+impl SimRates {
+    /// Typical rates: additions are bound by memory, whatever the speed of multiplications.
     pub const USUAL: Self = Self { add_bytes_per_s: 6e9, fill_bytes_per_s: 2e9 };
 }
 
-/// What a simulation is told beyond the plan and its machines.
+/// Parameters of a simulation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Setting {
-    /// What the primary can send, and at the same time receive; without it, what the machine says of itself, or as
-    /// much as the fastest of its links.
+pub struct SimSetting {
+    /// Bandwidth of the primary's network card in each direction; if absent, what its machine states, or
+    /// the bandwidth of the fastest link.
     pub primary_bytes_per_s: Option<f64>,
-    /// Processor seconds for each byte that the primary's event loop sends or receives over a link that moves bytes.
+    /// Processor seconds of the primary's event loop for each byte sent or received over a link that moves bytes.
     pub loop_s_per_byte: f64,
-    /// The same for each byte of a sum that it adds to C.
+    /// The same for each byte of a partial sum that it adds to C.
     pub merge_s_per_byte: f64,
-    /// The same at the other end of a link, where that is on the primary's cores.
+    /// The same at the worker's end, for workers on the primary's cores.
     pub far_s_per_byte: f64,
-    /// Seconds that a worker does not compute for each byte that it sends or receives over a link that moves bytes, with all
-    /// that it has, in the order of the machines; where it ends, none: another core moves them.
+    /// Seconds for which a worker does not compute at all for each byte that it sends or receives over a link that moves
+    /// bytes, in the order of the machines; 0 for machines beyond the end: another core moves their bytes.
     pub moves_s_per_byte: Vec<f64>,
-    /// What each machine does beside multiplying, in the order of the machines; where it ends, `Pace::USUAL`.
-    pub paces: Vec<Pace>,
-    /// How fast each machine multiplies, of what it said, in the order of the machines; where it ends, as it said.
+    /// Other rates of each machine, in the order of the machines; beyond the end `USUAL`.
+    pub rates: Vec<SimRates>,
+    /// Real speed of each machine relative to the stated one, in the order of the machines; beyond the end 1.
     pub speeds: Vec<f64>,
-    /// Whether work that a slow machine has not been sent goes to others.
+    /// Whether idle machines steal work that a slow machine has not been sent.
     pub steals: bool,
-    /// Whether threads take additions by what they make, as the worker's threads do; else like products, by their operands.
+    /// Whether threads order additions by their result, as the worker's threads do; otherwise by their operands, like
+    /// multiplications.
     pub additions_first: bool,
-    /// In which order things happen that happen at the same time; 0 is the order in which they were begun.
+    /// Seed for the order of simultaneous events; 0 is the order in which they were scheduled.
     pub seed: u64,
 }
 
-impl Setting {
-    /// The primary's processor as it was measured (docs/cost-model.md).
+impl SimSetting {
+    /// The primary's processor costs as measured (docs/cost-model.md).
     pub const fn measured() -> Self {
         Self {
             primary_bytes_per_s: None,
@@ -50,7 +51,7 @@ impl Setting {
             merge_s_per_byte: 0.5e-9,
             far_s_per_byte: 0.4e-9,
             moves_s_per_byte: Vec::new(),
-            paces: Vec::new(),
+            rates: Vec::new(),
             speeds: Vec::new(),
             steals: true,
             additions_first: true,

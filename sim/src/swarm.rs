@@ -1,24 +1,24 @@
-//! Trials by their seeds: what came of one, and the fewest faults with which it still goes wrong.
+//! Running many trials: the outcome of one, and the fewest faults that still violate an invariant.
 //!
-//! Place in the flow: between the trials and those who run many of them, on as many threads as they like.
+//! Place in the flow: between trials and the tools that run many of them, on as many threads as they like.
 //!
-//! Invariants: an outcome is a function of the scenario. A trial's panic is its outcome, and not the end of the others.
+//! Invariants: an outcome is a function of the scenario. A panic in a trial is its outcome and does not end the other trials.
 
-use crate::trial::{Scenario, Tried, try_out};
+use crate::trial::{Scenario, TrialResult, run_trial};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What came of a seed.
+/// Outcome of one trial.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What was tried.
+    /// The scenario.
     pub scenario: Scenario,
-    /// What came of it, or what was violated.
-    pub result: Result<Tried, String>,
+    /// Its result, or the violated invariant.
+    pub result: Result<TrialResult, String>,
 }
 
-/// Tries a scenario; a violation is a value.
+/// Runs a scenario and returns violations as values.
 pub fn outcome(scenario: Scenario) -> Outcome {
-    let tried = catch_unwind(AssertUnwindSafe(|| try_out(&scenario)));
+    let tried = catch_unwind(AssertUnwindSafe(|| run_trial(&scenario)));
     let result = tried.map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
@@ -27,7 +27,7 @@ pub fn outcome(scenario: Scenario) -> Outcome {
     Outcome { scenario, result }
 }
 
-/// The same with as few faults as still give a violation.
+/// Removes faults as long as the violation remains.
 pub fn shrunk(failed: Outcome) -> Outcome {
     let mut failed = failed;
     let mut at = 0;

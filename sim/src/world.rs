@@ -1,74 +1,75 @@
-//! A primary and its workers: everything that happens, in the order of time.
+//! The world of the timing mode: a primary and its workers, and all events in the order of time.
 //!
-//! The primary's event loop is one server: what it sends and takes waits for it in order, and takes processor time for
-//! its bytes; sums are added before anything else goes on (`world/event_loop.rs`). Machines on the primary's cores slow down
-//! in proportion where more wants to run than there are cores. What faults do is in `world/faults.rs`.
+//! The primary's event loop is one server: messages that it sends and receives wait for it in order, and take processor time for
+//! their bytes; sums are added before anything else (`world/event_loop.rs`). Machines on the primary's cores slow down
+//! in proportion when more threads want to run than there are cores. Effects of faults are in `world/faults.rs`.
 //!
-//! Invariants: see `lib.rs`; they are asserted here. A number of a peer is a session: who comes in again has the next.
+//! Invariants: those of `lib.rs`, asserted here. The index of a peer is that of a session: a machine that joins again has a
+//! new one.
 
 mod event_loop;
 mod faults;
-mod people;
+mod participants;
 
-use crate::clock::Agenda;
-use crate::fault::{Fault, Faults};
-use crate::machine::{End, Parcel, Task};
-use crate::network::{Network, Signal, Way};
-use crate::relay::{Across, Passing};
-use crate::report::{Coming, Loss, Report};
-use crate::setting::Setting;
+use crate::clock::EventQueue;
+use crate::fault::{Faults, SimFault};
+use crate::machine::{SimTask, SimWorker, WorkerMessage};
+use crate::network::{Direction, LinkSignal, Network};
+use crate::relay::{RelayEvent, RelayTraffic};
+use crate::report::{SimJoin, SimLoss, SimReport};
+use crate::setting::SimSetting;
 use bramble_matrix::Layout;
 use bramble_plan::{Machine, Plan};
 use bramble_schedule::message::Forward;
-use bramble_schedule::primary::{Event, Operands, Outgoing, Primary};
+use bramble_schedule::primary::{Operands, Outgoing, Primary, PrimaryEvent};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// How often the primary looks at the time.
+/// Interval between ticks of the primary, seconds.
 const TICK_S: f64 = 0.1;
-/// So many looks at the time with nothing else to come, and nothing will come: more than a silent machine is waited for.
+/// After this many ticks without any other event no event will come: longer than the primary waits for a silent machine.
 const IDLE_TICKS_MAX: u32 = 300;
 
-/// What can happen.
+/// Events.
 #[derive(Clone, Copy, Debug)]
-enum Happening {
-    Link(Way, Signal),
-    Passing(Passing),
-    /// Time has passed.
+enum WorldEvent {
+    Link(Direction, LinkSignal),
+    Relay(RelayEvent),
+    /// A tick.
     Tick,
-    /// The event loop is done with its task.
+    /// The event loop has finished its task.
     Loop,
-    /// A thread of a machine is done with its task.
-    Done(usize, Task),
-    /// A fault begins, or is over.
+    /// A thread of a machine has finished its task.
+    Done(usize, SimTask),
+    /// A fault begins, or ends.
     Fault(usize),
     Over(usize),
     /// The primary's reader of a link ends.
     Gone(usize),
-    /// A machine sees that its link to another has ended.
+    /// A machine notices that its link to another has ended.
     Parts(usize, usize),
 }
 
-impl From<(Way, Signal)> for Happening {
-    fn from((way, signal): (Way, Signal)) -> Self {
-        Self::Link(way, signal)
+impl From<(Direction, LinkSignal)> for WorldEvent {
+    fn from((direction, signal): (Direction, LinkSignal)) -> Self {
+        Self::Link(direction, signal)
     }
 }
 
-impl From<Passing> for Happening {
-    fn from(passing: Passing) -> Self {
-        Self::Passing(passing)
+impl From<RelayEvent> for WorldEvent {
+    fn from(passing: RelayEvent) -> Self {
+        Self::Relay(passing)
     }
 }
 
-/// What the primary sends.
-enum Message {
+/// A message from the primary.
+enum PrimaryMessage {
     Store(Outgoing),
     Relay(Vec<Forward>),
-    /// Another has no link to it any more.
+    /// A worker has no link to this one any more.
     Parted(usize),
 }
 
-impl Message {
+impl PrimaryMessage {
     /// Bytes on the wire.
     fn frame_bytes(&self) -> usize {
         match self {
@@ -79,95 +80,95 @@ impl Message {
     }
 }
 
-/// What the primary's event loop has to do.
-enum Duty {
-    Send(usize, Message),
-    Take(usize, Parcel),
+/// A task of the primary's event loop.
+enum LoopTask {
+    Send(usize, PrimaryMessage),
+    Take(usize, WorkerMessage),
     Sent(usize, usize),
-    /// Bytes that are added to C; it is done when the time has passed.
+    /// Bytes to add to C; only the time counts.
     Merge(u64),
 }
 
-/// A result that does not land in C.
-struct Aside {
+/// A result that does not land in C at once.
+struct PendingResult {
     bytes: u64,
     is_whole: bool,
     is_staged: bool,
 }
 
 struct World<'a> {
-    agenda: Agenda<Happening>,
+    event_queue: EventQueue<WorldEvent>,
     primary: Primary,
     machines: &'a [Machine],
-    setting: &'a Setting,
-    /// Whether others do what a lost machine had to do; without it nothing goes wrong.
+    setting: &'a SimSetting,
+    /// Whether lost work is reassigned; if not, there are no faults.
     recovers: bool,
-    faults: Vec<Fault>,
-    /// Which peer each fault has struck.
+    faults: Vec<SimFault>,
+    /// The peer that each fault has struck.
     struck: Vec<Option<usize>>,
     /// By peer.
-    ends: Vec<End>,
+    ends: Vec<SimWorker>,
     /// Peers on the primary's cores.
     on_host: Vec<usize>,
-    out: Network<Message>,
-    /// Between workers: with whom each had a link when the product began, and what is on these.
+    out: Network<PrimaryMessage>,
+    /// Workers with which each had a link when the product began, and the traffic of these links.
     neighbours: Vec<Vec<usize>>,
-    across: Across,
-    back: Network<Parcel>,
-    /// What is at a machine that stands still.
-    inboxes: Vec<VecDeque<Message>>,
-    /// Links that the primary has ended, or that have ended for it; and why.
+    across: RelayTraffic,
+    back: Network<WorkerMessage>,
+    /// Messages that have arrived at a suspended machine.
+    inboxes: Vec<VecDeque<PrimaryMessage>>,
+    /// Links that the primary has ended, links that have ended for the primary, and the reasons.
     is_cut: Vec<bool>,
     is_gone: Vec<bool>,
     why: Vec<Option<String>>,
     cores: f64,
-    duties: VecDeque<Duty>,
-    /// What the event loop is busy with.
-    duty: Option<Duty>,
+    loop_tasks: VecDeque<LoopTask>,
+    /// The current task of the event loop.
+    loop_task: Option<LoopTask>,
     loop_busy_s: f64,
-    /// Sums that wait and tiles that are staged.
-    asides: BTreeMap<(usize, u32), Aside>,
-    /// Bytes of the sums.
-    aside_bytes: u64,
-    aside_bytes_max: u64,
+    /// Partial sums that wait, and staged tiles.
+    pending: BTreeMap<(usize, u32), PendingResult>,
+    /// Bytes of the partial sums.
+    partial_sum_bytes: u64,
+    partial_sum_bytes_max: u64,
     committed: BTreeSet<(u64, u64)>,
     committed_elements: u64,
-    comings: Vec<Coming>,
+    joins: Vec<SimJoin>,
     failed: Option<String>,
     finished_s: Option<f64>,
     idle_ticks: u32,
     events: u64,
 }
 
-/// Carries a plan out. `machines` are those that it was made for: the primary first.
+/// Simulates a plan. `machines` are the machines of the plan: the primary first.
 ///
 /// # Panics
 ///
-/// Where the plan or the state machines break a promise: that is what it is for.
-pub fn simulate(plan: &Plan, machines: &[Machine], setting: &Setting) -> Report {
-    World::new(plan, machines, setting, None).told()
+/// If the plan or the state machines break a promise: that is the purpose of the simulation.
+pub fn simulate(plan: &Plan, machines: &[Machine], setting: &SimSetting) -> SimReport {
+    World::new(plan, machines, setting, None).run_to_report()
 }
 
-/// The same where things go wrong, as the program does it: others do what a machine that is lost has not given back, machines
-/// come in, the primary's own threads are there in any case, and each worker knows as many others as it is introduced to.
-/// Faults name workers by their numbers among the machines; those without a part in the plan can join.
+/// The same with faults, handled as in the program: lost work is reassigned, machines
+/// join, the primary's own threads are at least a reserve, and each worker has as many neighbours as the primary introduces.
+/// Faults name workers by their index among the machines; those without a part in the plan can join.
 ///
 /// # Panics
 ///
-/// As `simulate`; and where a fault is none that this mode knows (`Faults::check_timed`).
-pub fn simulate_with(plan: &Plan, machines: &[Machine], setting: &Setting, faults: &Faults) -> Report {
+/// As `simulate`; and if the timing mode does not support a fault (`Faults::check_timed`).
+pub fn simulate_with(plan: &Plan, machines: &[Machine], setting: &SimSetting, faults: &Faults) -> SimReport {
     if let Err(why) = faults.check_timed(machines.len().saturating_sub(1)) {
         panic!("{why}");
     }
-    World::new(plan, machines, setting, Some(faults)).told()
+    World::new(plan, machines, setting, Some(faults)).run_to_report()
 }
 
 impl<'a> World<'a> {
-    fn new(plan: &Plan, machines: &'a [Machine], setting: &'a Setting, faults: Option<&Faults>) -> Self {
+    fn new(plan: &Plan, machines: &'a [Machine], setting: &'a SimSetting, faults: Option<&Faults>) -> Self {
         let recovers = faults.is_some();
-        let people = people::of(plan, machines, recovers);
+        let participants = participants::of(plan, machines, recovers);
         let links: Vec<(f64, f64)> =
-            people.iter().map(|(machine, _)| people::link(&machines[*machine])).collect();
+            participants.iter().map(|(machine, _)| participants::link(&machines[*machine])).collect();
         let fastest = links.iter().map(|l| l.0).filter(|r| r.is_finite()).fold(0.0, f64::max);
         let said = || machines.first().and_then(|m| m.nic_bytes_per_s);
         let card = setting.primary_bytes_per_s.or_else(said);
@@ -180,16 +181,16 @@ impl<'a> World<'a> {
             b_generated: !problem.sends_b,
             reads_c: problem.reads_c,
         };
-        let infos = people.iter().map(|(_, info)| info.clone()).collect();
+        let infos = participants.iter().map(|(_, info)| info.clone()).collect();
         let mut primary = Primary::new(plan.clone(), operands, infos);
         primary = if setting.steals { primary } else { primary.without_stealing() };
-        let ends: Vec<End> = people
+        let ends: Vec<SimWorker> = participants
             .iter()
-            .map(|(machine, info)| people::end((*machine, info.credit_bytes), machines, setting))
+            .map(|(machine, info)| participants::end((*machine, info.credit_bytes), machines, setting))
             .collect();
         let faults = faults.map_or_else(Vec::new, |faults| faults.0.clone());
         Self {
-            agenda: Agenda::new(setting.seed),
+            event_queue: EventQueue::new(setting.seed),
             primary: if recovers { primary.recovering() } else { primary },
             machines,
             setting,
@@ -197,25 +198,25 @@ impl<'a> World<'a> {
             struck: vec![None; faults.len()],
             faults,
             on_host: (0..ends.len()).filter(|peer| ends[*peer].on_host).collect(),
-            out: Network::new(Way::Out, card, links.iter().copied()),
-            back: Network::new(Way::Back, card, links.iter().copied()),
-            neighbours: people.into_iter().map(|(_, info)| info.neighbours).collect(),
-            across: Across::new(ends.len()),
+            out: Network::new(Direction::Out, card, links.iter().copied()),
+            back: Network::new(Direction::Back, card, links.iter().copied()),
+            neighbours: participants.into_iter().map(|(_, info)| info.neighbours).collect(),
+            across: RelayTraffic::new(ends.len()),
             inboxes: ends.iter().map(|_| VecDeque::new()).collect(),
             is_cut: vec![false; ends.len()],
             is_gone: vec![false; ends.len()],
             why: vec![None; ends.len()],
             ends,
             cores: machines.first().map_or(1.0, |m| f64::from(m.threads.max(1))),
-            duties: VecDeque::new(),
-            duty: None,
+            loop_tasks: VecDeque::new(),
+            loop_task: None,
             loop_busy_s: 0.0,
-            asides: BTreeMap::new(),
-            aside_bytes: 0,
-            aside_bytes_max: 0,
+            pending: BTreeMap::new(),
+            partial_sum_bytes: 0,
+            partial_sum_bytes_max: 0,
             committed: BTreeSet::new(),
             committed_elements: 0,
-            comings: Vec::new(),
+            joins: Vec::new(),
             failed: None,
             finished_s: None,
             idle_ticks: 0,
@@ -223,73 +224,77 @@ impl<'a> World<'a> {
         }
     }
 
-    /// From the start to the report.
-    fn told(mut self) -> Report {
+    /// Runs from the start and returns the report.
+    fn run_to_report(mut self) -> SimReport {
         for number in 0..self.faults.len() {
-            self.agenda.add(self.faults[number].from.as_secs_f64(), Happening::Fault(number));
+            self.event_queue.add(self.faults[number].from.as_secs_f64(), WorldEvent::Fault(number));
         }
-        self.tell(Event::Start);
+        self.dispatch(PrimaryEvent::Start);
         self.run();
         self.report()
     }
 
-    /// Until C is there, or it is said that it will not be.
+    /// Runs until C is complete, or the product has failed.
     fn run(&mut self) {
         if self.recovers || self.primary.plan().relay {
-            self.agenda.add(TICK_S, Happening::Tick);
+            self.event_queue.add(TICK_S, WorldEvent::Tick);
         }
         self.attend();
         while self.finished_s.is_none() {
-            let Some(happening) = self.agenda.next() else { self.is_stuck() };
+            let Some(event) = self.event_queue.next() else { self.is_stuck() };
             self.events += 1;
-            match happening {
-                Happening::Link(Way::Out, Signal::Card) => self.out.card_is_free(&mut self.agenda),
-                Happening::Link(Way::Back, Signal::Card) => self.back.card_is_free(&mut self.agenda),
-                Happening::Link(Way::Out, Signal::Left(peer)) => {
-                    if let Some(Message::Store(message)) = self.out.left(peer, &mut self.agenda) {
-                        self.duties.push_back(Duty::Sent(peer, message.wire_bytes()));
+            match event {
+                WorldEvent::Link(Direction::Out, LinkSignal::Card) => {
+                    self.out.card_is_free(&mut self.event_queue)
+                }
+                WorldEvent::Link(Direction::Back, LinkSignal::Card) => {
+                    self.back.card_is_free(&mut self.event_queue)
+                }
+                WorldEvent::Link(Direction::Out, LinkSignal::Left(peer)) => {
+                    if let Some(PrimaryMessage::Store(message)) = self.out.left(peer, &mut self.event_queue) {
+                        self.loop_tasks.push_back(LoopTask::Sent(peer, message.wire_bytes()));
                     }
                 }
-                Happening::Link(Way::Out, Signal::There(peer)) => {
+                WorldEvent::Link(Direction::Out, LinkSignal::There(peer)) => {
                     if let Some(message) = self.out.there(peer) {
                         self.stored(peer, message);
                     }
                 }
-                Happening::Link(Way::Back, Signal::Left(peer)) => {
-                    if let Some(parcel) = self.back.left(peer, &mut self.agenda) {
+                WorldEvent::Link(Direction::Back, LinkSignal::Left(peer)) => {
+                    if let Some(parcel) = self.back.left(peer, &mut self.event_queue) {
                         self.ends[peer].left(parcel);
-                        self.go_on(peer);
+                        self.advance(peer);
                     }
                 }
-                Happening::Link(Way::Back, Signal::There(peer)) => {
+                WorldEvent::Link(Direction::Back, LinkSignal::There(peer)) => {
                     if let Some(parcel) = self.back.there(peer) {
-                        self.duties.push_back(Duty::Take(peer, parcel));
+                        self.loop_tasks.push_back(LoopTask::Take(peer, parcel));
                     }
                 }
-                Happening::Passing(Passing::Left(from)) if self.ends[from].lives => {
+                WorldEvent::Relay(RelayEvent::Left(from)) if self.ends[from].lives => {
                     if let Some(forward) = self.across.left(from) {
                         self.ends[from].passed(&forward);
                     }
-                    self.go_on(from);
+                    self.advance(from);
                 }
-                Happening::Passing(Passing::There { from, to, piece }) => {
+                WorldEvent::Relay(RelayEvent::There { from, to, piece }) => {
                     if self.ends[to].lives && !self.ends[to].parted.contains(&from) {
                         self.across.there(to, from, piece);
-                        self.go_on(to);
+                        self.advance(to);
                     }
                 }
-                Happening::Tick => self.tick(),
-                Happening::Loop => {
-                    if let Some(duty) = self.duty.take() {
-                        self.perform(duty);
+                WorldEvent::Tick => self.tick(),
+                WorldEvent::Loop => {
+                    if let Some(loop_task) = self.loop_task.take() {
+                        self.perform(loop_task);
                     }
                 }
-                Happening::Done(peer, task) if self.ends[peer].lives => self.done(peer, task),
-                Happening::Passing(Passing::Left(_)) | Happening::Done(..) => {}
-                Happening::Fault(number) => self.begin_fault(number),
-                Happening::Over(number) => self.end_fault(number),
-                Happening::Gone(peer) => self.gone(peer),
-                Happening::Parts(peer, other) => self.part(peer, other, true),
+                WorldEvent::Done(peer, task) if self.ends[peer].lives => self.done(peer, task),
+                WorldEvent::Relay(RelayEvent::Left(_)) | WorldEvent::Done(..) => {}
+                WorldEvent::Fault(number) => self.begin_fault(number),
+                WorldEvent::Over(number) => self.end_fault(number),
+                WorldEvent::Gone(peer) => self.gone(peer),
+                WorldEvent::Parts(peer, other) => self.part(peer, other, true),
             }
             self.attend();
         }
@@ -299,35 +304,35 @@ impl<'a> World<'a> {
         panic!("nothing can happen any more, and {} tiles are missing", self.primary.tiles_left());
     }
 
-    /// Time has passed: who is there and does not stand still is heard, however slow it is.
+    /// A tick: machines that run and are not suspended are heard, however slow they are.
     fn tick(&mut self) {
-        let nothing_else = self.recovers && self.agenda.is_empty();
+        let nothing_else = self.recovers && self.event_queue.is_empty();
         self.idle_ticks = if nothing_else { self.idle_ticks + 1 } else { 0 };
         if self.idle_ticks > IDLE_TICKS_MAX {
             self.is_stuck();
         }
         for peer in 0..self.ends.len() {
             if self.ends[peer].lives && self.ends[peer].stands == 0 {
-                let now = self.agenda.now();
+                let now = self.event_queue.now();
                 let (came, gone) = (self.back.gone(peer, now), self.out.gone(peer, now));
-                self.tell(Event::Flow { peer, came, gone, held: 0 });
+                self.dispatch(PrimaryEvent::Flow { peer, received: came, acknowledged: gone, buffered: 0 });
             }
         }
-        self.tell(Event::Tick);
-        self.agenda.add(TICK_S, Happening::Tick);
+        self.dispatch(PrimaryEvent::Tick);
+        self.event_queue.add(TICK_S, WorldEvent::Tick);
     }
 
-    fn done(&mut self, peer: usize, task: Task) {
+    fn done(&mut self, peer: usize, task: SimTask) {
         if self.ends[peer].stands > 0 {
             return self.ends[peer].deferred.push(task);
         }
         self.ends[peer].done(task);
-        self.ends[peer].report.last_job_s = self.agenda.now().seconds();
-        self.go_on(peer);
+        self.ends[peer].report.last_job_s = self.event_queue.now().seconds();
+        self.advance(peer);
     }
 
-    /// A message of the primary is at a machine.
-    fn stored(&mut self, peer: usize, message: Message) {
+    /// A message of the primary has arrived at a machine.
+    fn stored(&mut self, peer: usize, message: PrimaryMessage) {
         if !self.ends[peer].lives {
             return;
         }
@@ -335,38 +340,38 @@ impl<'a> World<'a> {
             return self.inboxes[peer].push_back(message);
         }
         match message {
-            Message::Store(message) => self.ends[peer].stored(&message),
-            Message::Relay(forwards) => self.ends[peer].ordered(&forwards),
-            Message::Parted(other) => return self.part(peer, other, false),
+            PrimaryMessage::Store(message) => self.ends[peer].stored(&message),
+            PrimaryMessage::Relay(forwards) => self.ends[peer].ordered(&forwards),
+            PrimaryMessage::Parted(other) => return self.part(peer, other, false),
         }
-        self.ends[peer].report.last_store_s = self.agenda.now().seconds();
-        self.go_on(peer);
+        self.ends[peer].report.last_store_s = self.event_queue.now().seconds();
+        self.advance(peer);
     }
 
-    /// Starts what a machine's threads can do, and gives its link what leaves.
-    fn go_on(&mut self, peer: usize) {
+    /// Starts tasks on a machine's idle threads, and sends its messages.
+    fn advance(&mut self, peer: usize) {
         if !self.ends[peer].lives || self.ends[peer].stands > 0 {
             return;
         }
         self.across.land(peer, &mut self.ends[peer]);
         let links = (&mut self.out, &mut self.back);
-        self.across.order(peer, &mut self.ends[peer], links, &mut self.agenda);
+        self.across.order(peer, &mut self.ends[peer], links, &mut self.event_queue);
         while let Some(mut parcel) = self.ends[peer].leaving.pop_front() {
             if self.ends[peer].shares_memory {
                 self.ends[peer].left(&mut parcel);
-                self.duties.push_back(Duty::Take(peer, parcel));
+                self.loop_tasks.push_back(LoopTask::Take(peer, parcel));
             } else {
-                self.back.send(peer, parcel, parcel.wire_bytes(), &mut self.agenda);
+                self.back.send(peer, parcel, parcel.wire_bytes(), &mut self.event_queue);
             }
         }
         while let Some((task, seconds)) = self.ends[peer].begin() {
             let slowed = if self.ends[peer].on_host { seconds * self.slowness() } else { seconds };
             self.ends[peer].report.busy_s += slowed;
-            self.agenda.add(slowed, Happening::Done(peer, task));
+            self.event_queue.add(slowed, WorldEvent::Done(peer, task));
         }
     }
 
-    fn report(self) -> Report {
+    fn report(self) -> SimReport {
         let moved = self.primary.moved();
         let plan = self.primary.plan();
         if self.failed.is_none() {
@@ -374,7 +379,7 @@ impl<'a> World<'a> {
             assert_eq!(self.committed_elements, elements, "every element of C, once");
             assert_eq!((self.primary.tiles_left(), self.primary.sums_under_way()), (0, (0, 0)));
         }
-        let losses = self.primary.losses().iter().map(|lost| Loss {
+        let losses = self.primary.losses().iter().map(|lost| SimLoss {
             machine: self.ends[lost.peer].report.machine,
             at_s: lost.at.as_secs_f64(),
             why: lost.why.clone(),
@@ -388,18 +393,18 @@ impl<'a> World<'a> {
                 false => (self.out.bytes(peer), self.back.bytes(peer)),
             };
             let bytes_passed = self.across.bytes[peer];
-            machines.push(crate::MachineReport { bytes_out, bytes_back, bytes_passed, ..end.report });
+            machines.push(crate::SimMachineReport { bytes_out, bytes_back, bytes_passed, ..end.report });
         }
-        Report {
+        SimReport {
             seconds: self.finished_s.unwrap_or_default(),
             failed: self.failed,
             losses,
-            comings: self.comings,
+            joins: self.joins,
             jobs: machines.iter().map(|m| m.jobs).sum(),
             machines,
             moved,
             loop_busy_s: self.loop_busy_s,
-            aside_bytes_max: self.aside_bytes_max,
+            partial_sum_bytes_max: self.partial_sum_bytes_max,
             tiles: self.committed.len() as u64,
             events: self.events,
         }

@@ -1,4 +1,4 @@
-//! The ways to break the schedule that `mutants.py` tries can all still be tried.
+//! Checks that every mutant of `mutants.json` can still be applied.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 #[test]
-fn what_a_mutant_replaces_is_there_once() {
+fn the_text_of_every_mutant_occurs_once() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mutants: serde_json::Value = serde_json::from_str(include_str!("../mutants.json")).unwrap();
     let mutants = mutants.as_array().unwrap();

@@ -1,19 +1,19 @@
-//! Thousands of products in which things go wrong, and each that ever went wrong itself (docs/simulator.md).
+//! Thousands of products with faults, and all trials that once failed (docs/simulator.md).
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
-use bramble_sim::{Faults, Outcome, Scenario, Tried, outcome, shrunk};
+use bramble_sim::{Faults, Outcome, Scenario, TrialResult, outcome, shrunk};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Trials.
+/// Number of trials.
 const SEEDS: u64 = 5000;
-/// One in so many is made twice.
+/// One of this many trials is run twice.
 const AGAIN: u64 = 100;
-/// Violations that are shrunk and told.
+/// Violations that are shrunk and reported.
 const TOLD_MAX: usize = 5;
 
-/// What a violation is, with the fewest faults, and how to see it again.
+/// Describes violations, with the fewest faults, and the commands to repeat them.
 fn told(failed: Vec<Outcome>) -> String {
     let mut text = String::new();
     let count = failed.len();
@@ -27,7 +27,7 @@ fn told(failed: Vec<Outcome>) -> String {
     format!("{count} seeds with violations\n{text}")
 }
 
-/// Tries seeds on all cores; what each gave, in their order.
+/// Runs seeds on all cores; returns the outcomes in their order.
 fn all(seeds: u64) -> Vec<Outcome> {
     let next = AtomicU64::new(0);
     let some = || {
@@ -55,13 +55,13 @@ fn all(seeds: u64) -> Vec<Outcome> {
 }
 
 #[test]
-fn whatever_goes_wrong_c_is_the_product_or_nobody_could_make_it() {
+fn with_any_faults_c_is_right_or_no_machine_could_finish_it() {
     let found = all(SEEDS);
     let (right, failed): (Vec<Outcome>, Vec<Outcome>) = found.into_iter().partition(|o| o.result.is_ok());
     assert!(failed.is_empty(), "{}", told(failed));
-    let tried: Vec<Tried> = right.into_iter().map(|o| o.result.unwrap()).collect();
-    let sum = |of: &dyn Fn(&Tried) -> u64| tried.iter().map(of).sum::<u64>();
-    // What is rare has come up: (how often, at least so many times).
+    let tried: Vec<TrialResult> = right.into_iter().map(|o| o.result.unwrap()).collect();
+    let sum = |of: &dyn Fn(&TrialResult) -> u64| tried.iter().map(of).sum::<u64>();
+    // Rare events must have occurred: (name, count, exclusive minimum).
     let seen = [
         ("losses", sum(&|t| t.losses as u64), SEEDS / 2),
         ("moves", sum(&|t| t.moves as u64), SEEDS),
@@ -91,15 +91,15 @@ fn whatever_goes_wrong_c_is_the_product_or_nobody_could_make_it() {
     assert!(without_c < SEEDS / 10, "{without_c} trials made no C");
 }
 
-/// Seeds that once went wrong: number, faults (`-` for those that it draws, or `none`), what it was.
+/// Seeds that once failed: number, faults (`-` for its own, or `none`), and the failure.
 #[test]
-fn what_once_went_wrong_does_not() {
+fn seeds_that_once_failed_pass() {
     let lines = include_str!("seeds.txt").lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     let mut count = 0;
     for line in lines {
         let mut words = line.splitn(3, ' ');
         let (Some(seed), Some(faults), Some(what)) = (words.next(), words.next(), words.next()) else {
-            panic!("{line}: a seed, its faults or -, and what it was");
+            panic!("{line}: expected a seed, its faults or -, and the failure");
         };
         let drawn = Scenario::of(seed.parse().unwrap());
         let faults = match faults {
@@ -115,7 +115,7 @@ fn what_once_went_wrong_does_not() {
 }
 
 #[test]
-fn a_trial_is_the_same_twice_and_another_with_other_faults() {
+fn a_trial_is_reproducible_and_depends_on_its_faults() {
     for seed in 0..20 {
         let scenario = Scenario::of(seed);
         let first = outcome(scenario.clone()).result.unwrap();

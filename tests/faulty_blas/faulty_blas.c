@@ -1,11 +1,11 @@
-/* A BLAS library that multiplies right, and then spoils some elements of one product.
+/* A BLAS library that multiplies correctly, and then spoils some elements of one product.
  *
  * Bramble opens it in place of OpenBLAS (BRAMBLE_OPENBLAS=this file, --kernel openblas). Without FAULTY_CLASS it
- * never spoils anything. Operands that lie in maps of the files of A and B are parts of the program's product, and
- * which rows, terms and columns these are follows from their addresses. All other products, such as measurements of
- * the kernel's speed and the trial after loading, stay right unless FAULTY_DEPTH names their depth.
+ * never spoils anything. Operands in maps of the files of A and B belong to the program's product, and
+ * their addresses give their rows, terms and columns. All other products, such as measurements of
+ * the kernel's speed and the trial after loading, stay correct unless FAULTY_DEPTH names their depth.
  *
- * FAULTY_CLASS   zero, scale, stale, twice, short, swap, flip, sign, add, nan, inf: what happens to an element
+ * FAULTY_CLASS   zero, scale, stale, twice, short, swap, flip, sign, add, nan, inf: the fault of an element
  * FAULTY_SHAPE   element, row, column, alternate, part, tile: which elements of the tile
  * FAULTY_A, FAULTY_B  the files of the operands, whose elements are their last bytes, row by row
  * FAULTY_SIDES   "m k n"
@@ -16,9 +16,9 @@
  * FAULTY_OTHER   "row col" of the tile: what `swap` exchanges with, modulo the tile's sides; the corner of `part`
  * FAULTY_DEPTH   instead of FAULTY_TERM, where operands come over a network: every product of that depth is spoiled,
  *                its tile at FAULTY_AT modulo the tile's sides
- * FAULTY_OWNER   a file that the first process to spoil something creates: other processes stay right
+ * FAULTY_OWNER   a file that the first process to spoil an element creates: other processes stay correct
  * FAULTY_LOG     a file that gets, for each spoiled product, a line "element_bytes row col rows cols depth pid" and
- *                the right and the spoiled tile, row by row
+ *                the correct and the spoiled tile, row by row
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -50,7 +50,7 @@ static const char *const CLASS_NAMES[] = {"zero", "scale", "stale", "twice", "sh
                                           "flip", "sign",  "add",   "nan",   "inf"};
 static const char *const SHAPE_NAMES[] = {"element", "row", "column", "alternate", "part", "tile"};
 
-/* What the environment asks for. */
+/* The settings from the environment. */
 static struct {
     int is_wanted, class, shape, bit;
     long at[2], other[2], sides[3], term, depth;
@@ -102,7 +102,7 @@ static void __attribute__((constructor)) read_environment(void) {
     wanted.log = getenv("FAULTY_LOG");
 }
 
-/* Which element of a matrix of `elements` elements an address is that lies in a map of its file; -1 if it lies
+/* The number of the element at an address in a map of the file of a matrix of `elements` elements; -1 if it lies
  * elsewhere. */
 static long element_at(const void *address, const char *file, long elements, long element_bytes) {
     if (!file) return -1;
@@ -141,7 +141,7 @@ static int locate(struct tile *tile, const void *a, const void *b, long element_
     return 1;
 }
 
-/* Whether no other process spoils. */
+/* Whether this process is the one that may spoil. */
 static int is_owner(void) {
     const char *path = wanted.owner;
     if (!path) return 1;
@@ -159,7 +159,7 @@ static int is_owner(void) {
     return strcmp(mine, theirs) == 0;
 }
 
-/* Whether this product is to be spoiled; `at` is then the element of the tile that the fault is about. */
+/* Whether to spoil this product; `at` is then the fault's element of the tile. */
 static int is_chosen(struct tile *tile, const void *a, const void *b, long element_bytes, long at[2]) {
     if (!wanted.is_wanted) return 0;
     at[0] = wanted.at[0], at[1] = wanted.at[1];

@@ -1,11 +1,11 @@
-//! What processor time went to, thread by thread: a table for a person, fields for a program.
+//! How each thread spent its time: a table as text, and fields for JSON.
 //!
 //! Units: seconds.
 
 use bramble_primary::{IoUse, Report, ThreadUse};
 use serde_json::{Value, json};
 
-/// The table, one line for the head and each machine; nothing where nobody counted.
+/// The tables of event-loop threads and of compute threads; empty if times were not measured.
 pub(crate) fn text(report: &Report) -> Vec<String> {
     let own = report.io.iter().map(|io| ("primary", io));
     let workers = report.machines.iter().filter_map(|m| m.io.as_ref().map(|io| (m.name.as_str(), io)));
@@ -15,7 +15,7 @@ pub(crate) fn text(report: &Report) -> Vec<String> {
     }
     let width = report.machines.iter().map(|m| m.name.chars().count()).max().unwrap_or(0).max(7);
     let mut out = vec![format!(
-        "  {:width$}  {:>9} {:>9} {:>9} {:>10} {:>9}   seconds of the thread that moves and decides",
+        "  {:width$}  {:>9} {:>9} {:>9} {:>10} {:>9}   seconds of the event-loop thread",
         "", "sending", "receiving", "encoding", "scheduling", "other"
     )];
     out.extend(lines.iter().map(|(name, io)| {
@@ -25,7 +25,7 @@ pub(crate) fn text(report: &Report) -> Vec<String> {
         )
     }));
     out.push(format!(
-        "  {:width$}  {:>9} {:>9} {:>9} {:>10}             of its compute threads together",
+        "  {:width$}  {:>9} {:>9} {:>9} {:>10}             seconds of all compute threads",
         "", "busy", "idle", "processor", "jobs"
     ));
     out.extend(report.machines.iter().map(|m| {
@@ -37,7 +37,7 @@ pub(crate) fn text(report: &Report) -> Vec<String> {
     out
 }
 
-/// A thread that moves and decides; `null` where nobody counted.
+/// The times of an event-loop thread; `null` if not measured.
 pub(crate) fn io_json(io: Option<&IoUse>) -> Value {
     let Some(io) = io else { return Value::Null };
     json!({
@@ -49,7 +49,7 @@ pub(crate) fn io_json(io: Option<&IoUse>) -> Value {
     })
 }
 
-/// A compute thread.
+/// The times of a compute thread.
 pub(crate) fn thread_json(t: &ThreadUse) -> Value {
     json!({"jobs": t.jobs, "busy_s": t.busy_s, "idle_s": t.idle_s, "cpu_s": t.cpu_s})
 }

@@ -39,32 +39,32 @@ pub(crate) enum Command {
     /// Multiply two matrices: C = alpha A B + beta C
     #[command(after_help = MULTIPLY_HELP)]
     Multiply(Box<MultiplyArgs>),
-    /// Say how a product would be computed, what it would take and why, and draw it; computes nothing
+    /// Show how a product would be computed, how long it would take and why, with a picture; computes nothing
     #[command(after_help = PLAN_HELP)]
     Plan(Box<PlanArgs>),
-    /// Say how long a product would take on a cluster, and what it would cost if machines fail; computes nothing
+    /// Simulate a product on a cluster: its time, and what failing machines would cost; computes nothing
     #[command(after_help = SIM_HELP)]
     Sim(Box<SimArgs>),
-    /// Show what is in a matrix file: shape, element type, and the tensors of a .safetensors file; computes nothing
+    /// Show the contents of a matrix file: shape, element type, and the tensors of a .safetensors file
     #[command(after_help = MATRIX_HELP)]
     Matrix(MatrixArgs),
-    /// Show which machines answer, and what they can do
+    /// Show which machines answer, with their speed, memory and links
     #[command(after_help = NODES_HELP)]
     Nodes(Box<NodesArgs>),
-    /// Compute for primaries that connect
+    /// Run a worker, which computes for the primaries that connect to it
     Worker(WorkerArgs),
-    /// Make, show or find the cluster key, the secret that all machines of a cluster share
+    /// Create, show or locate the cluster key, the secret that all machines of a cluster share
     #[command(subcommand)]
     Key(KeyCommand),
-    /// Make a cluster of network namespaces on this machine, to try one before there is one (Linux, root)
+    /// Create a test cluster of network namespaces on this machine (Linux, root)
     #[command(subcommand, after_help = LAB_HELP)]
     Lab(LabCommand),
-    /// Measure this machine (kernels, what threads are worth, links, ways to add), and make pages of it
+    /// Measure this machine (kernels, threads, links, process start), and make reports of the measurements
     #[command(subcommand, after_help = BENCH_HELP)]
     Bench(BenchCommand),
     /// Print the completion script of a shell
     Completions {
-        /// Which shell
+        /// The shell
         shell: clap_complete::Shell,
     },
     /// Print the manual page (roff); read it with: bramble man | man -l -
@@ -73,51 +73,55 @@ pub(crate) enum Command {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum KeyCommand {
-    /// Make a key on this machine, and say how to give it to others
+    /// Create a key on this machine, and show how to copy it to others
     New {
-        /// Replace the key that is there
+        /// Replace the existing key
         #[arg(long)]
         force: bool,
     },
-    /// Print the key; whoever reads it can use the cluster
+    /// Print the key; anyone with the key can use the cluster
     Show {
-        /// Print its short public name instead, to compare machines
+        /// Print the key's short public id instead, to compare machines
         #[arg(long)]
         id: bool,
     },
-    /// Print which file the key is looked for in
+    /// Print the path of the key file
     Path,
 }
 
 const MULTIPLY_HELP: &str = "Matrices: A.npy, A.mtx, model.safetensors:tensor, random:ROWSxCOLS:DTYPE:SEED, \
 identity:N:DTYPE; 'bramble matrix FILE' lists what is in a file\n\
-Exit codes: 0 done, 1 failed, 2 usage, 3 done though a machine was lost or left out, 4 verification failed, \
-5 a worker is unreachable, 6 done though some of C could not be verified, 129 terminal closed, 130 interrupted, \
+Exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, but a machine was lost, missing or wrong; 4 verification \
+failed; 5 a worker is unreachable; 6 done, but part of C could not be verified; 129 terminal closed; 130 interrupted; \
 143 terminated";
 
-const MATRIX_HELP: &str = "Example: bramble matrix model.safetensors\nExit codes: 0 shown, whether it can be multiplied or \
-not; 1 it cannot be read";
+const MATRIX_HELP: &str = "Example: bramble matrix model.safetensors\nExit codes: 0 shown, whether Bramble can \
+multiply it or not; 1 unreadable";
 
-const PLAN_HELP: &str = "Matrices: as in multiply; they are not read, so random:100000x100000:f64:1 costs nothing\n\
-Machines: real ones are asked and measured; those of --cluster need not exist; without any it is this machine alone";
+const PLAN_HELP: &str = "Matrices: as for multiply; their elements are not read, so random:100000x100000:f64:1 costs \
+nothing\n\
+Machines: workers that you name are contacted and measured; those of a --cluster file need not exist; without \
+either, this machine alone";
 
-const SIM_HELP: &str = "Product and machines as in plan. The schedule that multiply follows runs under a virtual clock, with \
-simulated machines and links; stdout is the same each time.\n\
+const SIM_HELP: &str = "Product and machines: as for plan. The schedule of multiply runs under a virtual clock, with \
+simulated machines and links; equal arguments give equal output.\n\
 Examples: bramble sim 20000x20000x20000 --cluster cluster.toml --faults kill:w3@50%\n          \
 bramble sim 20000x20000x20000:f32 --cluster cluster.toml --seeds 100";
 
-const NODES_HELP: &str = "Exit codes: 0 all answered, 5 one did not (those that did are shown all the same)";
+const NODES_HELP: &str =
+    "Exit codes: 0 all machines answered; 5 a machine did not (the others are shown all the same)";
 
 const LAB_HELP: &str = "Start with: bramble lab up four; bramble lab run -- multiply A.npy B.npy; bramble lab down\n\
-Exit codes: run and exec have those of the command";
+Exit codes: run and exec exit with the code of their command";
 
-const BENCH_HELP: &str = "Rates are 2 m n k operations a product, whatever the kernel did; medians of runs that take \
-turns.\nExamples: bramble bench kernel --size 1024,8192 --kernel simd,strassen --plot rates.svg; bramble bench threads\n  \
+const BENCH_HELP: &str = "Rates count 2 m n k operations for a product, whatever the kernel does; times are medians \
+of runs that take turns.\nExamples: bramble bench kernel --size 1024,8192 --kernel simd,strassen --plot rates.svg; \
+bramble bench threads\n  \
 bramble bench kernel --json >> pi.jsonl; bramble bench report --compare pi.jsonl pc.jsonl -o both.html";
 
 #[derive(Args, Debug)]
 pub(crate) struct MatrixArgs {
-    /// A matrix as multiply takes it, or a .safetensors file without the name of a tensor
+    /// A matrix as for multiply, or a .safetensors file without a tensor name; - reads standard input
     pub(crate) matrix: OsString,
     /// Print one JSON object instead of the table
     #[arg(long)]
@@ -126,36 +130,37 @@ pub(crate) struct MatrixArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct WorkerArgs {
-    /// Address to listen on; port 0 takes any. Others than loopback need a cluster key
+    /// Address to listen on; port 0 picks a free port. Any address but loopback needs a cluster key
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7400", value_parser = socket_address)]
     pub(crate) listen: SocketAddr,
-    /// Dial this primary (multiply --await) instead, again and again until it is there; serve it once, and end
+    /// Connect to this primary (multiply --await) instead, with retries until it listens; serve one product, then
+    /// exit
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "listen", value_parser = host_and_port)]
     pub(crate) join: Option<String>,
-    /// Serve the process that started this one, over the link that it put in the place of standard input, and end
+    /// Serve the parent process over the link that replaces standard input, then exit
     #[arg(long, hide = true, conflicts_with_all = ["listen", "join"])]
     pub(crate) inherited: bool,
     #[command(flatten)]
     pub(crate) trust: TrustArgs,
-    /// Compute threads (default: one a core)
+    /// Compute threads (default: one per core)
     #[arg(long, value_name = "T", env = "BRAMBLE_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// Memory to use at most, as in 512M or 4G (default: three quarters of what is free)
+    /// Memory limit, such as 512M or 4G (default: three quarters of the free memory)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,
-    /// Kernel to use, whatever the primary asks for
+    /// Kernel to use, whichever the primary requests
     #[arg(long, value_name = "K", value_parser = kernel)]
     pub(crate) kernel: Option<Choice>,
     /// First core to pin compute threads to
     #[arg(long, value_name = "CORE", default_value_t = 0)]
     pub(crate) pin_from: usize,
-    /// Let the system place compute threads
+    /// Do not pin compute threads to cores
     #[arg(long, conflicts_with = "pin_from")]
     pub(crate) no_pin: bool,
-    /// Print a systemd unit for a worker, with how to install it, and end
+    /// Print a systemd unit for a worker, with instructions to install it, and exit
     #[arg(long)]
     pub(crate) print_systemd: bool,
-    /// Say nothing but what is wrong
+    /// Print only errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
@@ -176,8 +181,8 @@ impl Cli {
     }
 }
 
-/// The same command, whose options that take numbers take words that begin with `-`: -1e-3 is a number to a user, and -1 a
-/// number out of range, where the parser of the command line sees options that do not exist.
+/// Lets every numeric option accept a value that begins with `-`. To a user, -1e-3 is a number, and -1 is a number
+/// out of range; without this, clap takes both for unknown options.
 fn with_signs(command: clap::Command) -> clap::Command {
     let is_number = |arg: &clap::Arg| {
         let value = arg.get_value_parser().type_id();
@@ -192,7 +197,7 @@ fn with_signs(command: clap::Command) -> clap::Command {
     command.mut_args(with_sign).mut_subcommands(with_signs)
 }
 
-/// The types of options that take numbers.
+/// The value types of numeric options.
 const NUMBERS: [fn() -> TypeId; 8] = [
     TypeId::of::<u8>,
     TypeId::of::<u16>,
@@ -204,7 +209,7 @@ const NUMBERS: [fn() -> TypeId; 8] = [
     TypeId::of::<Duration>,
 ];
 
-/// `HOST:PORT`, as it is; names are looked up when they are dialled.
+/// Checks the form `HOST:PORT`; the host name is resolved at each connection attempt.
 fn host_and_port(text: &str) -> Result<String, String> {
     let parts = text.rsplit_once(':').filter(|(host, port)| {
         let is_host = !host.is_empty() && (!host.contains(':') || host.ends_with(']'));

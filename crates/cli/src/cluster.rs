@@ -1,22 +1,23 @@
-//! Workers of other machines: those that are dialled, and those that dial in.
+//! Connects to workers over TCP: dials the hosts of `--workers` and `--hostfile`, and accepts the workers of
+//! `--await`.
 //!
 //! Place in the flow: between the command line and the opening of sessions.
 //!
-//! Invariants: all are connected to at the same time; one that cannot be had is an error that names it. Each
-//! connection has one deadline for everything up to the proof of the key.
+//! Invariants: all hosts are dialled concurrently; an unreachable worker is an error that names it. One deadline
+//! covers a whole connection attempt, up to the proof of the key.
 //!
-//! Deliberately absent: going on without a machine that was named (`team`).
+//! Deliberately absent: continuing without a named machine (`team` does that).
 
 mod later;
 
-pub(crate) use later::Later;
+pub(crate) use later::LateWorkers;
 
 use crate::exit::Failure;
 use crate::hosts::Host;
 use crate::quantity::{counted, seconds};
 use crate::turned_away::TurnedAway;
 use bramble_link::{Door, DoorLimits, LinkError, Security};
-use bramble_primary::End;
+use bramble_primary::MachineLink;
 use bramble_worker::DOOR;
 use bramble_worker::limits::HANDSHAKE_DEADLINE;
 use std::cell::RefCell;
@@ -26,34 +27,35 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 
-/// Which machines, and how they are met.
-pub(crate) struct Cluster {
-    /// Those that listen.
+/// The workers of a cluster, and how this process connects to them.
+pub(crate) struct ClusterSpec {
+    /// Workers that listen and are dialled.
     pub(crate) hosts: Vec<Host>,
-    /// How many dial in.
+    /// How many workers dial in.
     pub(crate) awaited: u16,
-    /// How long they may take.
+    /// How long to wait for workers that dial in.
     pub(crate) patience: Duration,
-    /// Where they do.
+    /// The address that workers dial in to.
     pub(crate) listen: SocketAddr,
     pub(crate) security: Security,
 }
 
-/// Links with those who could be had, and why others could not.
+/// Links to the connected workers, and the errors of the others.
 #[derive(Default)]
-pub(crate) struct Met {
-    pub(crate) ends: Vec<End>,
+pub(crate) struct ConnectedWorkers {
+    pub(crate) ends: Vec<MachineLink>,
     pub(crate) missing: Vec<Failure>,
-    /// Where more may come from.
-    pub(crate) later: Option<Later>,
-    /// Connections at our door that became no worker, where there is a door.
+    /// Accepts and dials workers later, while the product runs.
+    pub(crate) later: Option<LateWorkers>,
+    /// Connections at `listen` that were refused; `None` if no worker dials in.
     pub(crate) turned_away: Option<Rc<RefCell<TurnedAway>>>,
 }
 
-impl Cluster {
-    /// Links with all of them that can be had.
-    pub(crate) async fn meet(self) -> Result<Met, Failure> {
-        // Those that are dialled wait for a hello, and without a key not for long: so they come last.
+impl ClusterSpec {
+    /// Connects to all workers that can be reached.
+    pub(crate) async fn meet(self) -> Result<ConnectedWorkers, Failure> {
+        // Dialled workers expect a hello soon, without a key very soon: so they are dialled after the awaited ones
+        // have come.
         let (mut came, door) = self.wait().await?;
         let mut met = dial_all(self.hosts, self.security).await;
         met.ends.append(&mut came.ends);
@@ -65,17 +67,17 @@ impl Cluster {
         Ok(met)
     }
 
-    /// Waits for the workers that dial in, `awaited` of them.
-    async fn wait(&self) -> Result<(Met, Option<Door>), Failure> {
+    /// Waits until `awaited` workers have dialled in.
+    async fn wait(&self) -> Result<(ConnectedWorkers, Option<Door>), Failure> {
         let Self { awaited, listen, patience, ref security, .. } = *self;
-        let mut met = Met::default();
+        let mut met = ConnectedWorkers::default();
         if awaited == 0 {
             return Ok((met, None));
         }
         if !security.reaches(listen.ip()) {
             return Err(Failure::usage(format!(
-                "--listen {listen}: workers of other machines are taken only with a cluster key, and there is none here: \
-             make one with `bramble key new`, or listen on 127.0.0.1:{}",
+                "--listen {listen}: workers of other machines are accepted only with a cluster key, and this machine \
+                has none: make one with `bramble key new`, or listen on 127.0.0.1:{}",
                 listen.port()
             )));
         }
@@ -87,7 +89,7 @@ impl Cluster {
             if awaited == 1 { "" } else { "s" },
             address.port()
         ));
-        // Several workers of one machine may come at once.
+        // All awaited workers may come from one address at once.
         let limits = DoorLimits { per_address: DOOR.per_address.max(usize::from(awaited)), ..DOOR };
         let mut door = Door::new(listener, security.clone(), limits);
         let deadline = tokio::time::Instant::now() + patience;
@@ -95,7 +97,7 @@ impl Cluster {
         while met.ends.len() < usize::from(awaited) {
             match tokio::time::timeout_at(deadline, door.next()).await {
                 Ok((_, Ok(arrival))) => {
-                    met.ends.push(End { link: arrival.link, threads_max: 0, was_dialled: false })
+                    met.ends.push(MachineLink { link: arrival.link, threads_max: 0, was_dialled: false })
                 }
                 Ok((peer, Err(e))) => {
                     turned_away.add(Instant::now(), peer, &e).iter().for_each(|line| crate::say(line));
@@ -105,7 +107,8 @@ impl Cluster {
                         (counted(met.ends.len() as u64, "worker"), seconds(patience.as_secs_f64()));
                     let refused = turned_away.last().map_or_else(String::new, |last| format!("; {last}"));
                     let text = format!(
-                        "--await {awaited}: {came} dialled in within {within}{refused}; start more there, or wait longer with \
+                        "--await {awaited}: {came} dialled in within {within}{refused}; start more workers, or wait \
+                        longer with \
                      --await-timeout"
                     );
                     met.missing.push(Failure::unreachable(text));
@@ -118,10 +121,10 @@ impl Cluster {
     }
 }
 
-async fn dial_all(hosts: Vec<Host>, security: Security) -> Met {
+async fn dial_all(hosts: Vec<Host>, security: Security) -> ConnectedWorkers {
     let dialling = |host: &Host| tokio::task::spawn_local(dial(host.clone(), security.clone()));
     let tasks: Vec<_> = hosts.iter().map(dialling).collect();
-    let mut met = Met::default();
+    let mut met = ConnectedWorkers::default();
     let (mut by_name, mut absent) = (BTreeMap::new(), Vec::new());
     for (host, task) in tasks.into_iter().enumerate() {
         match task.await {
@@ -136,18 +139,18 @@ async fn dial_all(hosts: Vec<Host>, security: Security) -> Met {
             Err(e) => met.missing.push(Failure::failed(format!("connecting: {e}"))),
         }
     }
-    met.later = Some(Later { door: None, hosts, by_name, absent, security });
+    met.later = Some(LateWorkers { door: None, hosts, by_name, absent, security });
     met
 }
 
-/// Two names of one worker: both sessions would want all of its memory.
+/// The error for two names of one worker: two sessions would both claim all of its memory.
 fn same_worker(one: &Host, other: &Host, address: &str) -> Failure {
     Failure::usage(format!(
         "worker {other}: is the same worker as {one}, both are at {address}; name it once"
     ))
 }
 
-async fn dial(host: Host, security: Security) -> Result<End, Failure> {
+async fn dial(host: Host, security: Security) -> Result<MachineLink, Failure> {
     let name = host.to_string();
     let lookup = tokio::net::lookup_host((host.name.as_str(), host.port)).await;
     let addresses: Vec<SocketAddr> = match lookup {
@@ -156,14 +159,14 @@ async fn dial(host: Host, security: Security) -> Result<End, Failure> {
     };
     if addresses.iter().any(|a| !security.reaches(a.ip())) {
         return Err(Failure::usage(format!(
-            "worker {name}: another machine is used only with a cluster key, and there is none here: make one with \
+            "worker {name}: another machine is used only with a cluster key, and this machine has none: make one with \
              `bramble key new` and give it to every machine"
         )));
     }
     let mut last = format!("worker {name}: no address");
     for address in addresses {
         match security.reach(address, HANDSHAKE_DEADLINE).await {
-            Ok(link) => return Ok(End { link, threads_max: host.slots, was_dialled: true }),
+            Ok(link) => return Ok(MachineLink { link, threads_max: host.slots, was_dialled: true }),
             Err(e @ (LinkError::Untrusted(_) | LinkError::Shut)) => last = format!("worker {name}: {e}"),
             Err(e) => {
                 last = format!("worker {name}: {e}; start one there with: bramble worker --listen {address}");

@@ -1,52 +1,55 @@
-//! `cluster.toml`: machines that are described, so that a product can be planned for them before they exist.
+//! `cluster.toml`: describes machines, so that products can be planned for machines that do not exist.
 //!
-//! Place in the flow: `bramble plan --cluster`, instead of asking real workers. docs/cluster-file.md is its page.
+//! Place in the flow: `bramble plan --cluster`, instead of contacting real workers (docs/cluster-file.md).
 //!
-//! Invariants: a text in, machines out. Every value is checked, every key is known, every machine has a name of its own;
-//! an error is one line that names the machine and the key. No more machines are made than `hosts` allows.
+//! Invariants: a pure function from text to machines. Every value is checked, unknown keys are refused, machines have
+//! unique names; an error is one line that names the machine and the key. No more machines are made than `hosts`
+//! allows.
 //!
-//! Deliberately absent: addresses and ports. A file describes machines, `-w` reaches them.
+//! Deliberately absent: addresses and ports, which `-w` and hostfiles have.
 
 use crate::hosts::parse_list;
 use crate::toml_keys::{self, Keys, all_differ, number, shown};
 use bramble_matrix::DType;
-use bramble_plan::{LinkRate, Machine};
+use bramble_plan::{LinkRate, Machine, MemoryRate};
 use std::path::Path;
 use toml::Table;
 
-/// A machine's link, where the file says nothing: what gigabit Ethernet carries in one direction.
+/// Default rate of a link: that of gigabit Ethernet in one direction.
 const LINK_MB_S: f64 = 117.5;
-/// Time there and back of a small message, where the file says nothing.
+/// Default round-trip time of a small message.
 const LATENCY_US: f64 = 200.0;
 
-/// What a file describes.
+/// The contents of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ClusterFile {
-    /// The machine that has the matrices; `None` is this one.
-    pub(crate) primary: Option<Described>,
+    /// The machine that has the matrices; `None` is this machine.
+    pub(crate) primary: Option<DescribedMachine>,
     /// The workers.
-    pub(crate) machines: Vec<Described>,
+    pub(crate) machines: Vec<DescribedMachine>,
 }
 
-/// A machine as it is described.
+/// The description of a machine.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Described {
+pub(crate) struct DescribedMachine {
     pub(crate) name: String,
     cores: u32,
     memory_bytes: u64,
-    /// Gflop/s of all cores together, by element type, as far as given.
+    /// Gflop/s of all cores together, by element type; `None` if not given.
     gflops: Speeds,
-    /// The same of what the cores could do at most.
+    /// Peak Gflop/s of all cores together.
     peak_gflops: Speeds,
     link_bytes_per_s: Option<f64>,
+    /// Memory bandwidth of all cores together; unlimited if it is missing.
+    memory_rate: Option<MemoryRate>,
     round_trip_s: f64,
-    /// Power while it computes.
+    /// Power while it computes, in watts.
     pub(crate) watts: Option<f64>,
 }
 
-impl Described {
-    /// The machine for products of that element type. No link is faster than that of the primary, through which all of
-    /// them go, and all together are no faster either.
+impl DescribedMachine {
+    /// The machine for products of an element type. The primary's link limits each worker's link, and all of them
+    /// together.
     pub(crate) fn machine(&self, dtype: DType, primary: Option<&Self>) -> Machine {
         let gflops = self.gflops.of(dtype).unwrap_or_default();
         let own = self.link_bytes_per_s.unwrap_or(LINK_MB_S * 1e6);
@@ -60,11 +63,12 @@ impl Described {
             link: Some(LinkRate { bytes_per_s: own.min(most), round_trip_s: self.round_trip_s }),
             shares_cores: false,
             nic_bytes_per_s: self.link_bytes_per_s,
+            memory_rate: self.memory_rate,
         }
     }
 }
 
-/// Gflop/s by element type, as far as they are known.
+/// Gflop/s by element type.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Speeds {
     f32: Option<f64>,
@@ -83,7 +87,7 @@ impl Speeds {
         }
     }
 
-    /// What is given, or follows from another type: f32 is twice as fast as f64, integers half as fast.
+    /// The given speed, or an estimate from another type: f32 is twice as fast as f64, integers half as fast.
     fn of(&self, dtype: DType) -> Option<f64> {
         let from_integers = || self.i32.or(self.i64).map(|g| g * 2.0);
         let f64 = self.f64.or_else(|| self.f32.map(|g| g / 2.0)).or_else(from_integers);
@@ -109,16 +113,16 @@ fn described(table: &Table) -> Result<ClusterFile, String> {
     let mut machines = Vec::new();
     for (keys, names) in toml_keys::machines(table)? {
         let one = machine(&keys, String::new())?;
-        machines.extend(names.into_iter().map(|name| Described { name, ..one.clone() }));
+        machines.extend(names.into_iter().map(|name| DescribedMachine { name, ..one.clone() }));
     }
     if machines.is_empty() {
         return Err("it names no machines; add [[machines]] with name, cores, memory and gflops".to_owned());
     }
-    all_differ(machines.iter().chain(&primary).map(|m: &Described| m.name.as_str()))?;
+    all_differ(machines.iter().chain(&primary).map(|m: &DescribedMachine| m.name.as_str()))?;
     Ok(ClusterFile { primary, machines })
 }
 
-fn primary(table: &Table) -> Result<Described, String> {
+fn primary(table: &Table) -> Result<DescribedMachine, String> {
     let keys = Keys { who: "primary".to_owned(), table };
     let name = keys.text("name", one_name)?.unwrap_or_else(|| "primary".to_owned());
     machine(&keys, name)
@@ -129,26 +133,27 @@ fn one_name(text: &str) -> Result<String, String> {
     hosts.pop().map(|h| h.name).ok_or_else(|| "must not be empty".to_owned())
 }
 
-/// Keys that a machine may have.
-const KEYS: [&str; 8] =
-    ["name", "cores", "memory", "gflops", "peak_gflops", "link_mb_s", "latency_us", "watts"];
+/// Parses the keys of a machine.
+const KEYS: [&str; 9] =
+    ["name", "cores", "memory", "memory_gb_s", "gflops", "peak_gflops", "link_mb_s", "latency_us", "watts"];
 
-fn machine(keys: &Keys<'_>, name: String) -> Result<Described, String> {
+fn machine(keys: &Keys<'_>, name: String) -> Result<DescribedMachine, String> {
     keys.only(&KEYS)?;
     let missing = |key: &'static str, why: &'static str| move || keys.wrong(key, why);
-    Ok(Described {
+    Ok(DescribedMachine {
         name,
         gflops: speeds(keys, "gflops")?.ok_or_else(missing("gflops", "is missing, as in { f64 = 12 }"))?,
         cores: keys.whole("cores", 1, 1024)?.ok_or_else(missing("cores", "is missing"))?,
         memory_bytes: keys.size("memory")?.ok_or_else(missing("memory", "is missing, as in \"4G\""))?,
         peak_gflops: speeds(keys, "peak_gflops")?.unwrap_or_default(),
         link_bytes_per_s: keys.number("link_mb_s", 1e-3, 1e6)?.map(|mb| mb * 1e6),
+        memory_rate: keys.number("memory_gb_s", 1e-3, 1e6)?.map(|gb| MemoryRate::stated(gb * 1e9)),
         round_trip_s: keys.number("latency_us", 0.0, 1e7)?.unwrap_or(LATENCY_US) / 1e6,
         watts: keys.number("watts", 0.0, 1e6)?,
     })
 }
 
-/// `{ f64 = 12, f32 = 24 }`.
+/// Parses speeds such as `{ f64 = 12, f32 = 24 }`.
 fn speeds(keys: &Keys<'_>, key: &str) -> Result<Option<Speeds>, String> {
     let Some(value) = keys.table.get(key) else { return Ok(None) };
     let form = || keys.wrong(key, "use a table by element type, as in { f64 = 12, f32 = 24 }");

@@ -1,23 +1,24 @@
-//! A failure for programs: the object `bramble.error/1` on stdout, beside the line on stderr (docs/json.md).
+//! A failure as JSON: the object `bramble.error/1` on stdout (docs/json.md), in addition to the line on stderr.
 //!
-//! Place in the flow: the last thing that a run with `--json` prints where it fails. A run that has printed its own object on
-//! stdout says there what failed, and this is not printed.
+//! Place in the flow: the last output of a failed run with `--json`. A verb that has already printed its own object
+//! reports the failure there instead.
 //!
-//! Invariant: `what` and `next` are parts of `message`. Messages have the form `WHAT: why; next step`, so they are found by
-//! that form, and are `null` where a message has no such part. The parser of the command line says itself what it is about.
+//! Invariant: `what` and `next` are substrings of `message`, found by its form `WHAT: why; next step`; they are
+//! `null` if a message lacks that part. For command-line errors, the parser provides `what`.
 
 use crate::exit::{Exit, Failure};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 
-/// Beginnings of a clause that tells the user what to do.
-const ADVICE: [&str; 34] = [
+/// First words of a clause that tells the user the next step.
+const ADVICE: [&str; 35] = [
     "add ",
     "ask ",
     "begin ",
     "check ",
     "choose ",
     "compare ",
+    "continue ",
     "convert ",
     "copy ",
     "describe ",
@@ -47,21 +48,22 @@ const ADVICE: [&str; 34] = [
     "use ",
     "write ",
 ];
-/// A longer beginning of a message is a sentence, and not the name of what it is about.
+/// Text before the first colon that is longer than this is a sentence, and not a name.
 const WHAT_CHARS_MAX: usize = 200;
 
-/// Whether the command line asks for JSON. It is looked for among the words themselves, since a command line that cannot be
-/// read asks for it too. Words after `--` are another program's.
+/// Whether the command line has `--json`. This searches the raw words, since an invalid command line may have it,
+/// too. Words after `--` belong to another program.
 pub(crate) fn is_wanted(words: impl Iterator<Item = OsString>) -> bool {
     words.skip(1).take_while(|word| word != "--").any(|word| word == "--json")
 }
 
-/// Prints the object of a failure, if JSON is wanted. Where stdout cannot be written, stderr has the message.
+/// Prints the object of a failure, if the command line has `--json`. If stdout cannot be written, stderr still has
+/// the message.
 pub(crate) fn print(failure: &Failure) {
     print_about(None, failure);
 }
 
-/// The same where it is known what the failure is about.
+/// The same with a known `what`.
 pub(crate) fn print_about(what: Option<&str>, failure: &Failure) {
     if is_wanted(std::env::args_os()) {
         let _ = crate::out(format!("{}\n", object(what, failure)).as_bytes());
@@ -85,7 +87,7 @@ fn object(known: Option<&str>, failure: &Failure) -> Value {
     })
 }
 
-/// The names of exit codes; scripts rely on them.
+/// The names of exit codes, which are a contract with scripts.
 fn code(exit: Exit) -> &'static str {
     match exit {
         Exit::Done => "done",
@@ -101,12 +103,12 @@ fn code(exit: Exit) -> &'static str {
     }
 }
 
-/// What a message is about, and the next step that it names.
+/// The `what` and `next` of a message.
 fn parts(message: &str) -> (Option<&str>, Option<&str>) {
     let head = message.split_once(": ").map(|(head, _)| head);
     let what = head.filter(|head| !head.contains("; ") && head.chars().count() <= WHAT_CHARS_MAX);
     let is_advice = |clause: &str| ADVICE.iter().any(|word| clause.starts_with(word));
-    // Several clauses may be advice: all of them from the first on.
+    // `next` extends from the first clause of advice to the end.
     let clauses = message.match_indices("; ").map(|(at, separator)| &message[at + separator.len()..]);
     (what, clauses.into_iter().find(|rest| is_advice(rest)))
 }
@@ -139,7 +141,7 @@ mod tests {
             ),
             ("C is wrong: row 3; C.npy was not written", Some("C is wrong"), None),
             ("x: y; z; use a; or b", Some("x"), Some("use a; or b")),
-            ("ended as was asked", None, None),
+            ("stopped by a signal", None, None),
             ("no room; use less: much less", None, Some("use less: much less")),
         ];
         for (message, what, next) in cases {

@@ -1,4 +1,4 @@
-//! Exit codes, which scripts rely on, and failures that carry one.
+//! Exit codes, which are a contract with scripts, and failures that carry one.
 
 use bramble_matrix::MatrixError;
 use bramble_plan::PlanError;
@@ -6,22 +6,22 @@ use bramble_primary::PrimaryError;
 use clap::CommandFactory;
 use std::ffi::OsString;
 
-/// How the program ends.
+/// The exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// Done as asked.
     Done,
-    /// Not done.
+    /// /// Failed.
     Failed,
-    /// The command line cannot be understood or followed.
+    /// The command line is invalid, or its options contradict each other.
     Usage,
-    /// Done, though machines were lost, left out or wrong.
+    /// Done, but machines were lost, missing or wrong.
     Degraded,
-    /// The result is wrong and was not kept.
+    /// C is wrong and was not kept.
     Unverified,
     /// A worker could not be reached.
     Unreachable,
-    /// Done and kept, and nothing wrong was found; but some of C could not be verified.
+    /// Done, and no error was found, but part of C could not be verified.
     Partial,
     /// SIGINT.
     Interrupted,
@@ -47,7 +47,7 @@ impl Exit {
         }
     }
 
-    /// What ended the run, where that was a signal.
+    /// The message for a run that a signal ended.
     pub(crate) fn signal(self) -> Option<&'static str> {
         match self {
             Self::HungUp => Some("ended because its terminal was closed (SIGHUP)"),
@@ -64,7 +64,7 @@ impl Exit {
     }
 }
 
-/// What went wrong, in one line for a person, and the exit code.
+/// An error: its one-line message and the exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
@@ -111,7 +111,7 @@ impl From<PrimaryError> for Failure {
     }
 }
 
-/// The variable that gave an option its value, where that is what is wrong: nobody has written the option.
+/// The environment variable that gave an option its invalid value, if the option is not on the command line.
 fn variable_behind(e: &clap::Error) -> Option<String> {
     use clap::error::{ContextKind, ContextValue};
     let Some(ContextValue::String(named)) = e.get(ContextKind::InvalidArg) else { return None };
@@ -127,14 +127,14 @@ fn variable_behind(e: &clap::Error) -> Option<String> {
     std::env::var_os(&variable).map(|_| variable)
 }
 
-/// The variable that an option of a verb, or of one below it, takes its value from.
+/// The environment variable of an option, searched in `command` and the verbs below it.
 fn variable_of(command: &clap::Command, option: &str) -> Option<String> {
     let here = command.get_arguments().find(|arg| arg.get_long() == Some(option) && arg.get_env().is_some());
     let name = here.and_then(|arg| arg.get_env()).map(|name| name.to_string_lossy().into_owned());
     name.or_else(|| command.get_subcommands().find_map(|verb| variable_of(verb, option)))
 }
 
-/// What an error of the command line is about: options and operands as the help names them.
+/// The option or operand that a command-line error is about, as the help names it.
 fn subject(e: &clap::Error) -> Option<String> {
     use clap::error::{ContextKind, ContextValue};
     let kinds = [ContextKind::InvalidArg, ContextKind::InvalidSubcommand];
@@ -145,7 +145,8 @@ fn subject(e: &clap::Error) -> Option<String> {
     }
 }
 
-/// Numbers may be negative, so an option that takes one takes the option after it, too, where its number is missing.
+/// The error for a numeric option without its number. Numbers may be negative, so clap takes the next option as the
+/// value.
 fn swallowed_option(e: &clap::Error) -> Option<String> {
     use clap::error::{ContextKind, ContextValue, ErrorKind};
     let text = |kind| match e.get(kind) {
@@ -161,7 +162,7 @@ fn swallowed_option(e: &clap::Error) -> Option<String> {
         .then(|| format!("{option}: a number is missing: the next word is the option {value}"))
 }
 
-/// Help and version as they are; anything else as one line.
+/// Prints help and version as clap renders them, and errors as one line; returns the exit code.
 pub(crate) fn usage(e: &clap::Error) -> u8 {
     use clap::error::ErrorKind;
     if matches!(
@@ -172,7 +173,7 @@ pub(crate) fn usage(e: &clap::Error) -> u8 {
     ) {
         let is_missing = e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
         let written = e.print().and_then(|()| std::io::Write::flush(&mut std::io::stdout()));
-        // Whoever closed a pipe has read enough.
+        // A closed pipe is not an error: its reader has read enough.
         if let Err(e) = written
             && e.kind() != std::io::ErrorKind::BrokenPipe
             && !is_missing

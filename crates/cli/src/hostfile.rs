@@ -1,19 +1,19 @@
-//! Machines as the command line names them: reads hostfiles, and says in an option's words what is wrong.
+//! Reads lists of workers from options and hostfiles, with errors that name the option.
 
 use crate::exit::Failure;
 use crate::hosts::{HOSTS_MAX, Host, parse_file, parse_workers};
 use crate::text_file;
 use std::path::Path;
 
-/// No list of ten thousand workers is longer.
+/// Enough for ten thousand workers.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// The machines of a list that an option or a variable gave, which errors name.
+/// The workers of a list from an option or a variable; `given_by` names it in errors.
 pub(crate) fn from_list(given_by: &str, text: &str) -> Result<Vec<Host>, Failure> {
     parse_workers(text, HOSTS_MAX).map_err(|why| Failure::usage(format!("{given_by} {why}")))
 }
 
-/// The machines of `--hostfile`.
+/// The workers of `--hostfile`.
 pub(crate) fn from_file(path: &Path) -> Result<Vec<Host>, Failure> {
     let name = path.display();
     let text = text_file::read(path, FILE_BYTES_MAX, "a list of workers")

@@ -1,31 +1,32 @@
-//! Which machines: nodesets (`pi[1-8,10]`, with padding), `host:port`, `host:[7400-7403]`, the lines of hostfiles.
+//! Parses lists of workers: nodesets (`pi[1-8,10]`, with padding), `host:port`, `host:[7400-7403]`, and lines of
+//! hostfiles.
 //!
-//! Invariants: texts in, hosts out; no more than `HOSTS_MAX` hosts and no longer names than `NAME_BYTES_MAX`
-//! are ever made, and a text that names more is refused before memory is taken for them; no name has a blank or a
-//! control character in it.
+//! Invariants: pure functions from text to hosts. At most `HOSTS_MAX` hosts with names of at most `NAME_BYTES_MAX`
+//! bytes; a text that exceeds this is refused before memory is allocated; no name contains a space or a control
+//! character.
 //!
-//! Deliberately absent: files and failures (see `hostfile`), and looking names up.
+//! Deliberately absent: files and failures (see `hostfile`), and name resolution.
 
 use std::fmt::{self, Display, Formatter};
 
-/// Where workers listen unless told otherwise.
+/// Default port of workers.
 pub(crate) const DEFAULT_PORT: u16 = 7400;
-/// More machines than this in one list is a slip of the pen.
+/// A longer list is assumed to be a typing error.
 pub(crate) const HOSTS_MAX: usize = 10_000;
-/// A machine has no more ports, and no list of them is longer than that of machines.
+/// Most ports in a list: as many as machines in a list.
 const PORTS_MAX: usize = HOSTS_MAX;
-/// No name in the domain name system is longer.
+/// Longest name in the domain name system.
 const NAME_BYTES_MAX: usize = 253;
-/// How much of a text is shown when it is wrong.
+/// Most characters of a wrong text that a message shows.
 const SHOWN_CHARS: usize = 60;
 
 /// A worker to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
-    /// Name or address.
+    /// Host name or address.
     pub(crate) name: String,
     pub(crate) port: u16,
-    /// Most threads to use there; 0 is no limit.
+    /// Most threads to use on it; 0 is no limit.
     pub(crate) slots: u16,
 }
 
@@ -39,8 +40,8 @@ impl Display for Host {
     }
 }
 
-/// A comma-separated list of nodesets with optional ports, of at most `hosts_max` machines. An error names
-/// the part of the list that it is about.
+/// Parses a comma-separated list of nodesets with optional ports, of at most `hosts_max` machines. An error names the
+/// wrong part of the list.
 pub(crate) fn parse_list(text: &str, hosts_max: usize) -> Result<Vec<Host>, String> {
     let mut hosts = Vec::new();
     for item in split_outside_brackets(text) {
@@ -54,17 +55,17 @@ pub(crate) fn parse_list(text: &str, hosts_max: usize) -> Result<Vec<Host>, Stri
     Ok(hosts)
 }
 
-/// The same for workers that are to be reached: none of them twice.
+/// The same, and refuses a worker that is listed twice.
 pub(crate) fn parse_workers(text: &str, hosts_max: usize) -> Result<Vec<Host>, String> {
     let hosts = parse_list(text, hosts_max)?;
     all_differ(&hosts)?;
     Ok(hosts)
 }
 
-/// The text of a hostfile: lines of NODESET [slots=N] [port=P], with # comments, of at most `hosts_max` machines
-/// together. An error comes with the number of its line, or with 0 where the file is wrong as a whole.
+/// Parses a hostfile: lines of NODESET [slots=N] [port=P], with # comments, of at most `hosts_max` machines together.
+/// An error comes with its line number, or with 0 if it concerns the whole file.
 pub(crate) fn parse_file(text: &str, hosts_max: usize) -> Result<Vec<Host>, (usize, String)> {
-    // Editors of some systems begin a file with a byte order mark.
+    // Some editors write a byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut hosts = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -93,7 +94,7 @@ fn parse_line(line: &str, hosts_max: usize) -> Result<Vec<Host>, String> {
         let number = value.parse().ok().filter(|number| *number > 0);
         let number: u16 = number.ok_or_else(|| wrong("must be a number from 1 to 65535"))?;
         if key.replace(number).is_some() {
-            return Err(wrong("is said twice on this line; leave one of them away"));
+            return Err(wrong("is given twice on this line; leave one of them out"));
         }
     }
     let mut hosts = Vec::new();
@@ -104,12 +105,13 @@ fn parse_line(line: &str, hosts_max: usize) -> Result<Vec<Host>, String> {
     Ok(hosts)
 }
 
-/// The workers of one item of a list: every name of its nodeset with every port. `port` is what the rest of the line says.
+/// The workers of one item of a list: every name of its nodeset with every port. `port` is the port from the rest of
+/// the line.
 fn workers(item: &str, port: Option<u16>, slots: u16, hosts_max: usize) -> Result<Vec<Host>, String> {
     let (set, own_ports) = split_port(item)?;
     let ports = match (own_ports, port) {
         (Some(_), Some(port)) => {
-            return Err(format!("has a port, and port={port} is another; leave one away"));
+            return Err(format!("has a port, and port={port} is another; leave one out"));
         }
         (Some(ports), None) => ports,
         (None, port) => vec![port.unwrap_or(DEFAULT_PORT)],
@@ -121,7 +123,7 @@ fn workers(item: &str, port: Option<u16>, slots: u16, hosts_max: usize) -> Resul
     Ok(names.into_iter().flat_map(of_name).collect())
 }
 
-/// Refuses a worker that is named twice: it would be asked for its memory twice.
+/// Refuses a worker that is listed twice: two sessions would both claim its memory.
 fn all_differ(hosts: &[Host]) -> Result<(), String> {
     let mut sorted: Vec<&Host> = hosts.iter().collect();
     sorted.sort_by(|a, b| (&a.name, a.port).cmp(&(&b.name, b.port)));
@@ -131,7 +133,7 @@ fn all_differ(hosts: &[Host]) -> Result<(), String> {
     }
 }
 
-/// The beginning of a text for a message, without control characters: a hostfile may be anybody's.
+/// The beginning of a text for a message, without control characters: a hostfile is untrusted.
 fn shown(text: &str) -> String {
     let mut shown: String =
         text.chars().take(SHOWN_CHARS).map(|c| if c.is_control() { '?' } else { c }).collect();
@@ -141,7 +143,7 @@ fn shown(text: &str) -> String {
     shown
 }
 
-/// Commas inside brackets belong to a nodeset.
+/// Splits at commas; those inside brackets belong to a nodeset.
 fn split_outside_brackets(text: &str) -> impl Iterator<Item = &str> {
     let mut inside = false;
     text.split(move |c| {
@@ -150,12 +152,12 @@ fn split_outside_brackets(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `host:port` into both, where there is a port; `host:[7400-7403]` has several. An IPv6 address with a port is in brackets.
+/// Splits `host:port`; `host:[7400-7403]` has several ports. An IPv6 address with a port is in brackets.
 fn split_port(item: &str) -> Result<(&str, Option<Vec<u16>>), String> {
     if item.parse::<std::net::IpAddr>().is_ok() {
         return Ok((item, None));
     }
-    // A colon inside of brackets is that of an IPv6 address; one before a bracket begins a range of ports.
+    // A colon inside brackets belongs to an IPv6 address; a colon before a bracket begins a range of ports.
     let Some((host, ports)) = item.rsplit_once(':').filter(|(_, ports)| brackets_match(ports)) else {
         return Ok((item, None));
     };
@@ -172,12 +174,12 @@ fn split_port(item: &str) -> Result<(&str, Option<Vec<u16>>), String> {
     Ok((host, Some(texts.into_iter().map(port).collect::<Result<_, _>>()?)))
 }
 
-/// Whether every bracket that is closed in a text was opened in it.
+/// Whether every closing bracket has an opening one.
 fn brackets_match(text: &str) -> bool {
     text.matches('[').count() == text.matches(']').count()
 }
 
-/// `pi[1-3,07]x` into `pi1x`, `pi2x`, `pi3x`, `pi07x`. Several brackets multiply, to `names_max` names at most.
+/// Expands `pi[1-3,07]x` to `pi1x`, `pi2x`, `pi3x`, `pi07x`. Several brackets multiply, up to `names_max` names.
 fn expand(set: &str, names_max: usize) -> Result<Vec<String>, String> {
     if set.len() > NAME_BYTES_MAX.max(32 * names_max) {
         return Err(format!("a text of {} bytes is no name", set.len()));
@@ -206,7 +208,7 @@ fn expand(set: &str, names_max: usize) -> Result<Vec<String>, String> {
     names.into_iter().map(|name| checked(name + end)).collect()
 }
 
-/// Refuses more names than there may be, before there is memory for them.
+/// Refuses too many names before memory is allocated for them.
 fn enough(names: usize, names_max: usize) -> Result<(), String> {
     match names {
         _ if names <= names_max => Ok(()),
@@ -215,7 +217,7 @@ fn enough(names: usize, names_max: usize) -> Result<(), String> {
     }
 }
 
-/// A part of a name outside brackets.
+/// Checks a part of a name outside brackets.
 fn plain(part: &str) -> Result<&str, String> {
     let stray = |c: char| c == ']' || c.is_whitespace() || c.is_control();
     if part.contains(stray) { Err("a name that is not one".to_owned()) } else { Ok(part) }
@@ -229,7 +231,7 @@ fn checked(name: String) -> Result<String, String> {
     }
 }
 
-/// `7` or `08-10`: numbers, both ends included, padded with zeros to the width of the first.
+/// Expands `7` or `08-10`: both ends are included, and numbers are padded with zeros to the width of the first.
 struct Range {
     first: u32,
     last: u32,
@@ -356,8 +358,8 @@ mod tests {
             ("a:7401 port=7402", "port=7402 is another"),
             ("a port=0", "from 1 to 65535"),
             ("a slots=0", "from 1 to 65535"),
-            ("a port=1 port=1", "is said twice"),
-            ("a slots=1 slots=2", "is said twice"),
+            ("a port=1 port=1", "is given twice"),
+            ("a slots=1 slots=2", "is given twice"),
             ("a:0", "from 1 to 65535"),
         ] {
             let (number, why) = parse(line).unwrap_err();

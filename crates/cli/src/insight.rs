@@ -1,9 +1,9 @@
-//! What a product of a matrix with its own transpose says: which rows are most alike.
+//! Similarity of the rows of X, if C = X Xᵀ: the most similar rows, and the rows nearest to given ones.
 //!
-//! Place in the flow: after the report, reading the finished C. An element (i, j) of C is the inner product of
-//! rows i and j of X, so over the square root of elements (i, i) and (j, j) it is the cosine of their angle.
+//! Place in the flow: after the report, from the finished C. Element (i, j) of C is the inner product of rows i and j
+//! of X; divided by the square roots of elements (i, i) and (j, j) it is the cosine of the angle between them.
 //!
-//! Deliberately absent: anything about other products.
+//! Deliberately absent: insight into other products.
 
 use crate::args::MultiplyArgs;
 use crate::exit::Failure;
@@ -11,20 +11,20 @@ use bramble_matrix::{Buffer, DType, Matrix, Rect, Span};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Results up to this many elements are looked through without being asked.
+/// Results with more elements are analysed only if `--nearest` is given.
 const ELEMENTS_MAX: u64 = 1 << 24;
-/// Rows printed for each one asked for.
+/// Rows printed for each row of `--nearest`.
 const NEAREST: usize = 5;
-/// More different labels than this are names, not classes.
+/// With more distinct labels than this, labels are names of rows and not classes.
 const CLASSES_MAX: usize = 64;
 
-/// What will be looked for in C, checked before C is computed.
+/// The options of the analysis, checked before C is computed.
 pub(crate) struct Insight {
     labels: Option<Vec<String>>,
 }
 
 impl Insight {
-    /// `None` where there is nothing to say about such a product.
+    /// `None` unless C is the product of a matrix and its own transpose.
     pub(crate) fn prepare(args: &MultiplyArgs, rows: u64) -> Result<Option<Self>, Failure> {
         let gram =
             args.a == args.b && args.operands.transpose_a != args.operands.transpose_b && args.beta == 0.0;
@@ -44,7 +44,7 @@ impl Insight {
         Ok(Some(Self { labels }))
     }
 
-    /// Prints what there is to say.
+    /// Prints the analysis.
     pub(crate) fn print(self, args: &MultiplyArgs, c: &Matrix) -> Result<(), Failure> {
         let rows = c.shape().rows;
         let look_around = args.nearest.is_empty() && !args.quiet && rows > 1 && rows * rows <= ELEMENTS_MAX;
@@ -62,14 +62,16 @@ impl Insight {
     }
 }
 
-/// The row with that label or number.
+/// The row with this label or number.
 fn place(name: &str, labels: Option<&[String]>, rows: usize) -> Result<usize, Failure> {
     let by_label = labels.and_then(|l| l.iter().position(|x| x == name));
     let by_number = name.parse::<usize>().ok().filter(|i| *i < rows);
-    by_label.or(by_number).ok_or_else(|| Failure::usage(format!("--nearest {name}: there is no such row")))
+    by_label
+        .or(by_number)
+        .ok_or_else(|| Failure::usage(format!("--nearest {name}: no row has this number or label")))
 }
 
-/// One label a row, from `--labels` or from NAME.labels beside NAME.npy.
+/// The labels of the rows, from `--labels` or from NAME.labels beside NAME.npy.
 fn labels(args: &MultiplyArgs, rows: u64) -> Result<Option<Vec<String>>, Failure> {
     let beside: PathBuf = Path::new(&args.a).with_extension("labels");
     let path = match &args.labels {
@@ -129,7 +131,7 @@ impl Look<'_> {
         }
     }
 
-    /// Cosines of row `i` with every row; rows of zeros are like nothing.
+    /// Cosines of row `i` with every row; 0 for rows of zeros.
     fn cosines(&self, i: usize) -> Result<Vec<f64>, Failure> {
         let row = row(self.c, i as u64)?;
         let scale = |x: f64, j: usize| {
@@ -155,7 +157,7 @@ impl Look<'_> {
         Ok(format!("nearest to {name}: {}", list.join(", ")))
     }
 
-    /// The most alike rows; with few labels, which of those are most alike and how well they group.
+    /// The most similar pair of rows; with few labels, also the most similar labels and how well rows group by label.
     fn alike(&self) -> Result<Vec<String>, Failure> {
         let n = self.norms.len();
         let mut best = (0, 0, f64::NEG_INFINITY);

@@ -1,13 +1,13 @@
-//! `bramble worker --join`: dials the primary until it is there, and serves it once.
+//! `bramble worker --join`: dials a primary until it answers, and serves one session.
 //!
-//! Place in the flow: from the command line to the one session of such a worker.
+//! Place in the flow: between the command line and the worker's only session.
 //!
-//! Invariants: a cause that may go away by itself (no listener yet, a network or a name that is not there yet) is
-//! tried again, ever less often, and said once; one that does not (another key, another protocol, a wrong address)
-//! ends the process, and so does the end of a session. A worker that a product has started (`--local`) tries
-//! once: it must not outlive that product.
+//! Invariants: a failure that may pass (no listener yet, no network or name yet) is retried with exponential back-off
+//! and printed once; a permanent one (another key, another protocol, a wrong address) ends the process, and so does
+//! the end of the session. A worker that a product started (`--local`) tries only once, so that it does not outlive
+//! the product.
 //!
-//! Deliberately absent: a limit to the tries. The program `timeout` sets one.
+//! Deliberately absent: a limit on retries. The program `timeout` sets one.
 
 use bramble_link::{LinkError, Security};
 use bramble_worker::{Config, WorkerError};
@@ -16,25 +16,27 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// The pause after the first try, and the longest one.
+/// The pause after the first attempt, and the longest pause.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// What a try came to, if it did not come to a session.
+/// Why an attempt did not open a session.
 enum Failed {
-    /// It may be otherwise later.
+    /// A later attempt may succeed.
     ForNow(WorkerError),
-    /// It will be the same the next time.
+    /// No process listens at that address any more, or its end broke the connection.
+    NobodyThere(WorkerError),
+    /// Every later attempt would fail, too.
     ForGood(WorkerError),
 }
 
-/// Whether a connection that did not come about may do so later.
+/// Whether a later attempt may succeed after this error.
 fn may_come_later(e: &LinkError) -> bool {
     match e {
         LinkError::Unreached(e) => !matches!(
             e.kind(),
             ErrorKind::InvalidInput | ErrorKind::PermissionDenied | ErrorKind::Unsupported
         ),
-        // It broke before the other end had proven anything: that one may just end.
+        // The connection broke before the other end proved the key: it may be a primary that is just ending.
         LinkError::Broken(_) | LinkError::Closed => true,
         LinkError::Shut
         | LinkError::Untrusted(_)
@@ -46,14 +48,15 @@ fn may_come_later(e: &LinkError) -> bool {
     }
 }
 
-/// The wait after that many failed tries. `drawn` spreads workers that began at the same time, by a quarter either way.
+/// The pause after this many failed attempts. `drawn` is random jitter of up to a quarter either way: it spreads
+/// workers that started together.
 fn pause(tries: u32, drawn: u64) -> Duration {
     let doubled = PAUSES.0.saturating_mul(1 << tries.saturating_sub(1).min(16));
     let part = (drawn % 1001) as f64 / 1000.0;
     doubled.min(PAUSES.1).mul_f64(0.75 + part / 2.0)
 }
 
-/// Dials until there is a session, and serves it.
+/// Dials until a session opens, and serves it.
 pub(crate) async fn join(
     host: &str,
     security: &Security,
@@ -64,12 +67,14 @@ pub(crate) async fn join(
     for tries in 1u32.. {
         match once(host, security, config, quiet).await {
             Ok(served) => return served,
-            Err(Failed::ForNow(e)) if tries_again => {
+            Err(Failed::ForNow(e) | Failed::NobodyThere(e)) if tries_again => {
                 if tries == 1 {
-                    // Said with --quiet, too: it is why nothing happens.
-                    crate::say(&format!("bramble: {e}; trying again until a primary is there"));
+                    // Printed even with --quiet: it tells why nothing happens.
+                    crate::say(&format!("bramble: {e}; trying again until a primary answers"));
                 }
             }
+            // The product that has started this worker has ended: it needs none, and has told the user why.
+            Err(Failed::NobodyThere(_)) => return Err(WorkerError::Link(LinkError::Closed)),
             Err(Failed::ForNow(e) | Failed::ForGood(e)) => return Err(e),
         }
         tokio::time::sleep(pause(tries, crate::seed().unwrap_or_default())).await;
@@ -77,7 +82,7 @@ pub(crate) async fn join(
     unreachable!("four thousand million tries take four thousand years")
 }
 
-/// Tries every address of a host once. What a session came to, or why there was none.
+/// Tries every address of a host once. Returns the result of the session, or why none opened.
 async fn once(
     host: &str,
     security: &Security,
@@ -87,16 +92,17 @@ async fn once(
     let here = |what: String| WorkerError::Here(format!("--join {host}: {what}"));
     let addresses = match tokio::net::lookup_host(host).await {
         Ok(addresses) => addresses,
-        Err(e) => return Err(Failed::ForNow(here(format!("its name is not known here: {e}")))),
+        Err(e) => return Err(Failed::ForNow(here(format!("the name cannot be resolved: {e}")))),
     };
-    let mut last = here("its name has no address".to_owned());
+    let mut last = Failed::ForNow(here("the name has no address".to_owned()));
     for address in addresses {
         let is_connected = Cell::new(false);
         let connected = || {
             is_connected.set(true);
             if !quiet {
                 crate::say(&format!(
-                    "connected to {address}; a primary (multiply --await N) begins when N have come, a worker never"
+                    "connected to {address}; a primary (multiply --await N) starts once N workers have connected; if \
+                    {address} is a worker, nothing will happen"
                 ));
             }
         };
@@ -110,18 +116,22 @@ async fn once(
             Err(e) => return Err(Failed::ForGood(e)),
         }
     }
-    Err(Failed::ForNow(last))
+    Err(last)
 }
 
-/// Why there is no primary at an address yet.
-fn not_yet(address: SocketAddr, e: &LinkError) -> WorkerError {
-    let is_refused = matches!(e, LinkError::Unreached(e) if e.kind() == ErrorKind::ConnectionRefused);
-    WorkerError::Here(match is_refused {
-        true => format!(
-            "--join {address}: no primary waits there; begin the product there (bramble multiply … --await N)"
-        ),
-        false => format!("--join {address}: {e}"),
-    })
+/// The error if no primary answers at an address yet.
+fn not_yet(address: SocketAddr, e: &LinkError) -> Failed {
+    let failed = |text: String| WorkerError::Here(format!("--join {address}: {text}"));
+    match e {
+        LinkError::Unreached(e) if e.kind() == ErrorKind::ConnectionRefused => Failed::NobodyThere(failed(
+            "no primary listens there; begin the product there (bramble multiply … --await N)".to_owned(),
+        )),
+        LinkError::Broken(_) | LinkError::Closed => Failed::NobodyThere(failed(e.to_string())),
+        LinkError::Unreached(cause) if cause.kind() == ErrorKind::ConnectionReset => {
+            Failed::NobodyThere(failed(e.to_string()))
+        }
+        _ => Failed::ForNow(failed(e.to_string())),
+    }
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
-//! `bramble key`: where the cluster key of this machine is, making it, showing it.
+//! `bramble key`: creates, shows and locates the cluster key of this machine.
 //!
-//! Place in the flow: before any link; worker and multiply ask `load` for the key that they prove.
+//! Place in the flow: before any link; workers and primaries call `load` for the key that they prove.
 //!
-//! Invariants: a key is only taken from where other users cannot read it, and is only ever written to a file
-//! of mode 600, whatever the umask is. A key that is there is not replaced unless the user says so. An error
-//! names the file or the variable and the next step, and shows nothing of a key.
+//! Invariants: a key is read only from a file that other users cannot read, and is written only with mode 600,
+//! whatever the umask is. An existing key is replaced only with --force. An error names the file or the variable and
+//! the next step, and shows no part of a key.
 //!
-//! Deliberately absent: sending the key anywhere; ssh does that better.
+//! Deliberately absent: copying the key to other machines; ssh does that.
 
 use crate::args::KeyCommand;
 use crate::exit::{Exit, Failure};
 use bramble_link::ClusterKey;
-use bramble_matrix::{Destination, Place};
+use bramble_matrix::{FilePlace, OutputTarget};
 use rustix::fs::OFlags;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -20,21 +20,21 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The key itself.
+/// Environment variable with the key itself.
 pub(crate) const TEXT_VARIABLE: &str = "BRAMBLE_KEY";
-/// The file that it is in.
+/// Environment variable with the path of the key file.
 pub(crate) const FILE_VARIABLE: &str = "BRAMBLE_KEY_FILE";
-/// A file that is longer is something else.
+/// A longer file is not a key file.
 const FILE_BYTES_MAX: usize = 1024;
 
-/// A value of the environment; an empty one counts as none.
+/// Looks up an environment variable; an empty value counts as unset.
 type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 fn environment(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// The verb.
+/// Runs the verb.
 pub(crate) fn run(command: &KeyCommand) -> Result<Exit, Failure> {
     match command {
         KeyCommand::New { force } => new(&needed_path()?, *force),
@@ -56,7 +56,7 @@ pub(crate) fn run(command: &KeyCommand) -> Result<Exit, Failure> {
     }
 }
 
-/// The cluster key of this machine; none where there is no file in the usual place.
+/// The cluster key of this machine; `None` if there is no file in the default place.
 pub(crate) fn load() -> Result<Option<ClusterKey>, Failure> {
     if let Some(text) = environment(TEXT_VARIABLE) {
         return parse(TEXT_VARIABLE, &text.to_string_lossy()).map(Some);
@@ -78,7 +78,7 @@ pub(crate) fn load() -> Result<Option<ClusterKey>, Failure> {
     }
 }
 
-/// The file that the key is looked for in. Relative values of XDG_CONFIG_HOME and HOME count as none.
+/// The path of the key file. Relative values of XDG_CONFIG_HOME and HOME count as unset.
 fn path_in(variables: Variables<'_>) -> Option<PathBuf> {
     let folder = |name: &str| variables(name).map(PathBuf::from).filter(|path| path.is_absolute());
     variables(FILE_VARIABLE).map(PathBuf::from).or_else(|| {
@@ -97,7 +97,7 @@ fn needed_path() -> Result<PathBuf, Failure> {
 
 fn say_if_variable_is_set() {
     if environment(TEXT_VARIABLE).is_some() {
-        crate::say(&format!("{TEXT_VARIABLE} is set: here it is used, and the file is not"));
+        crate::say(&format!("{TEXT_VARIABLE} is set, so this machine uses it instead of the file"));
     }
 }
 
@@ -108,7 +108,7 @@ fn parse(place: &str, text: &str) -> Result<ClusterKey, Failure> {
     })
 }
 
-/// Opens without waiting for whoever writes, should it be a pipe.
+/// Opens the file without blocking, in case it is a pipe.
 fn open(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
 }
@@ -121,7 +121,7 @@ fn read(path: &Path, file: File, credentials: Option<&Path>) -> Result<ClusterKe
     if !metadata.is_file() {
         return Err(wrong(format!("not a file, so no cluster key; set {FILE_VARIABLE} to a file")));
     }
-    // A credential is readable by the service alone; its group bits are the mask of an access list.
+    // Only the service can read a systemd credential; its group bits are the mask of an access control list.
     let others = if credentials.is_some_and(|folder| is_below(path, folder)) { 0o007 } else { 0o077 };
     if metadata.mode() & others != 0 {
         let quoted = quoted(path);
@@ -149,7 +149,7 @@ fn is_below(path: &Path, folder: &Path) -> bool {
     path.starts_with(folder)
 }
 
-/// Makes a key and says how it gets to other machines.
+/// Creates a key and prints how to copy it to other machines.
 fn new(path: &Path, force: bool) -> Result<Exit, Failure> {
     let name = path.display();
     let mut place = None;
@@ -160,9 +160,9 @@ fn new(path: &Path, force: bool) -> Result<Exit, Failure> {
         if !force {
             return Err(exists(path));
         }
-        match Destination::of(path)? {
-            Destination::File(file) => place = Some(file),
-            Destination::Stream => {
+        match OutputTarget::of(path)? {
+            OutputTarget::File(file) => place = Some(file),
+            OutputTarget::Stream => {
                 return Err(Failure::failed(format!("{name}: not a file; set {FILE_VARIABLE} to a file")));
             }
         }
@@ -184,14 +184,14 @@ fn new(path: &Path, force: bool) -> Result<Exit, Failure> {
 fn exists(path: &Path) -> Failure {
     let name = path.display();
     Failure::failed(format!(
-        "{name}: there is a key already; bramble key new --force makes another, which every machine then needs"
+        "{name}: there is a key already; bramble key new --force replaces it, and every machine then needs the new key"
     ))
 }
 
-/// The file appears whole or not at all, and is never open to others, not even for a moment.
-/// `place` is that of a key which it replaces.
-fn write(path: &Path, place: Option<Place>, text: &str) -> std::io::Result<()> {
-    let path = place.as_ref().map_or(path, Place::target);
+/// Writes the key file atomically; other users cannot read it at any moment. `place` is the destination if a key is
+/// replaced.
+fn write(path: &Path, place: Option<FilePlace>, text: &str) -> std::io::Result<()> {
+    let path = place.as_ref().map_or(path, FilePlace::target);
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let mut suffix = [0; 8];
@@ -207,7 +207,7 @@ fn write(path: &Path, place: Option<Place>, text: &str) -> std::io::Result<()> {
         None => fs::hard_link(&unfinished, path),
     };
     let written = write_private(&unfinished, text).and_then(|()| named());
-    // After a rename it is gone already.
+    // After a rename the file is gone already.
     let _ = fs::remove_file(&unfinished);
     written?;
     File::open(folder)?.sync_all()
@@ -215,7 +215,7 @@ fn write(path: &Path, place: Option<Place>, text: &str) -> std::io::Result<()> {
 
 fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    // A umask may have taken the owner's bits.
+    // The umask may have removed the owner's bits.
     file.set_permissions(Permissions::from_mode(0o600))?;
     if file.metadata()?.mode() & 0o077 != 0 {
         let why = "this file system cannot keep other users out; choose another with BRAMBLE_KEY_FILE";
@@ -225,7 +225,7 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// The path as a shell takes it.
+/// The path, quoted for a shell.
 fn quoted(path: &Path) -> String {
     let bytes = path.as_os_str().as_bytes();
     let is_plain = bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"/._-+,:=@%".contains(b));

@@ -1,10 +1,10 @@
-//! `bramble lab` where there are no network namespaces: it says so.
+//! `bramble lab` on systems without network namespaces: an error.
 //!
-//! Place in the flow: in place of `lab`, on systems other than Linux.
+//! Place in the flow: replaces `lab` where the system is not Linux.
 //!
-//! Invariant: nothing is made.
+//! Invariant: nothing is created.
 //!
-//! Deliberately absent: a lab by virtual machines.
+//! Deliberately absent: a lab of virtual machines.
 
 use crate::args::LabCommand;
 use crate::exit::{Exit, Failure};
@@ -15,7 +15,7 @@ pub(crate) fn run(_: &LabCommand) -> Result<Exit, Failure> {
     Err(Failure::failed(format!("lab: {why}; use a Linux machine, or a virtual one")))
 }
 
-/// Processor time as `--cores` takes it.
+/// Parses `--cores`.
 pub(crate) fn cores(text: &str) -> Result<f64, String> {
     text.parse().map_err(|_| "use a number".to_owned())
 }

@@ -1,7 +1,7 @@
-//! What goes with a kernel that multiplies by Strassen's method, on the command line.
+//! Tile sizes and option checks for kernels that use Strassen's method.
 //!
-//! Place in the flow: between arguments and requests: which tiles it is given where nobody says, and what cannot be
-//! asked for beside it.
+//! Place in the flow: between arguments and requests: picks tile sizes that the user did not set, and refuses
+//! incompatible options.
 //!
 //! Invariant: tiles are a function of the product's sizes, its type and the kernel's name, so that C's bits do not depend
 //! on the machines.
@@ -9,16 +9,16 @@
 use crate::exit::Failure;
 use bramble_kernel::Choice;
 use bramble_matrix::DType;
-use bramble_plan::{Cut, Strategy};
+use bramble_plan::{Strategy, TileSize};
 
-/// Tiles that a product should have before they are made large enough for a second level.
+/// Tiles that C must have at least if tiles are large enough for two levels.
 const TILES_WANTED: u64 = 64;
-/// And for a first.
+/// The same for one level.
 const TILES_LEAST: u64 = 4;
 
-/// The tiles and steps for a product m × n, k deep: what was asked for, else tiles that are worth a level or two. They are
-/// larger than those of other kernels, and so fewer.
-pub(crate) fn cut(asked: Cut, kernel: Choice, [m, n, k]: [u64; 3], dtype: DType) -> Cut {
+/// Tile size and step depth for an m × n product of depth k: the user's values, else tiles large enough for one or
+/// two levels. These are larger, and so fewer, than those of other kernels.
+pub(crate) fn cut(asked: TileSize, kernel: Choice, [m, n, k]: [u64; 3], dtype: DType) -> TileSize {
     let Some(rules) = kernel.levels(dtype) else { return asked };
     let tiles = |edge: u64| (m / edge) * (n / edge);
     let worth = |levels: u32, wanted: u64| {
@@ -26,13 +26,14 @@ pub(crate) fn cut(asked: Cut, kernel: Choice, [m, n, k]: [u64; 3], dtype: DType)
         (tiles(edge) >= wanted && k >= edge).then_some(edge)
     };
     let Some(edge) = worth(2, TILES_WANTED).or_else(|| worth(1, TILES_LEAST)) else { return asked };
-    // Even parts of a side, none of them shorter than that.
+    // Equal parts of a side, none shorter than `edge`.
     let even = |side: u64| side.div_ceil(side / edge);
     let tile = asked.tile.unwrap_or_else(|| even(m).max(even(n)));
-    Cut { tile: Some(tile), depth: Some(asked.depth.unwrap_or_else(|| even(k))) }
+    TileSize { tile: Some(tile), depth: Some(asked.depth.unwrap_or_else(|| even(k))) }
 }
 
-/// Refuses what such a kernel cannot promise. `elementwise`: whether each element is to be as accurate as classically.
+/// Refuses options that a Strassen kernel cannot satisfy. `elementwise`: whether each element must be as accurate as
+/// by the classical method.
 pub(crate) fn check(
     kernel: Choice,
     strategy: Option<Strategy>,
@@ -44,19 +45,20 @@ pub(crate) fn check(
     }
     if elementwise {
         return Err(Failure::usage(format!(
-            "--kernel {kernel}: its error is bounded by norms only, and --elementwise asks for more; use another kernel"
+            "--kernel {kernel}: its error is bounded only by norms, and --elementwise requires a bound for each \
+            element; use another kernel"
         )));
     }
     match strategy.filter(|s| s.levels > 0) {
         None => Ok(()),
         Some(strategy) => Err(Failure::usage(format!(
-            "--kernel {kernel}: levels inside tiles and above them (--strategy {strategy}) cannot be checked together; use \
-             one of both"
+            "--kernel {kernel}: Strassen's method inside tiles cannot be verified together with that above tiles \
+            (--strategy {strategy}); use one of both"
         ))),
     }
 }
 
-/// Whether products of that kernel have errors that only norms bound.
+/// Whether the errors of this kernel are bounded only by norms.
 pub(crate) fn is_norm_wise(kernel: Choice, dtype: DType) -> bool {
     dtype.is_float() && kernel.levels(dtype).is_some()
 }
@@ -66,10 +68,10 @@ pub(crate) fn is_norm_wise(kernel: Choice, dtype: DType) -> bool {
 mod tests {
     use super::*;
 
-    const NOTHING: Cut = Cut { tile: None, depth: None };
+    const NOTHING: TileSize = TileSize { tile: None, depth: None };
 
     fn cut_of(kernel: &str, sizes: [u64; 3]) -> (Option<u64>, Option<u64>) {
-        let Cut { tile, depth } = cut(NOTHING, kernel.parse().unwrap(), sizes, DType::F64);
+        let TileSize { tile, depth } = cut(NOTHING, kernel.parse().unwrap(), sizes, DType::F64);
         (tile, depth)
     }
 
@@ -85,7 +87,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_is_kept() {
-        let asked = Cut { tile: Some(300), depth: None };
+        let asked = TileSize { tile: Some(300), depth: None };
         let cut = cut(asked, "strassen:simd:64".parse().unwrap(), [1000; 3], DType::F64);
         assert_eq!((cut.tile, cut.depth), (Some(300), Some(143)));
     }

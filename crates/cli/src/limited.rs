@@ -1,26 +1,26 @@
-//! How often something is said that others can cause: at once a few times, and then ever so often, with the number of those
-//! that were not said. So strangers fill no disk and no terminal with lines.
+//! Rate limit for log lines that strangers can cause: a burst, then one line per interval with the number of
+//! suppressed ones. So strangers cannot fill a disk or a terminal.
 //!
 //! Invariant: the time is an argument, so that tests need no clock.
 
 use std::time::{Duration, Instant};
 
-/// Says when a line may be written.
+/// Decides when a line may be written.
 pub(crate) struct Limited {
     at_once: u32,
     every: Duration,
-    /// When there was, or will be, room for all of `at_once` again.
+    /// When a full burst of `at_once` lines is allowed again.
     calm: Option<Instant>,
     unsaid: u64,
 }
 
 impl Limited {
-    /// `at_once` lines, and then one in each `every`.
+    /// A burst of `at_once` lines, and then one line in each `every`.
     pub(crate) fn new(at_once: u32, every: Duration) -> Self {
         Self { at_once, every, calm: None, unsaid: 0 }
     }
 
-    /// Whether a line may be written now, and how many were not since the last one.
+    /// The number of lines suppressed since the last one, if a line may be written now.
     pub(crate) fn next(&mut self, now: Instant) -> Option<u64> {
         let calm = self.calm.unwrap_or(now).max(now) + self.every;
         if calm > now + self.every * self.at_once {
@@ -32,7 +32,7 @@ impl Limited {
     }
 }
 
-/// How many were not told of, for the end of a line.
+/// The number of suppressed lines, as the end of a line.
 pub(crate) fn before(unsaid: u64) -> String {
     match unsaid {
         0 => String::new(),

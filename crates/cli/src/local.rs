@@ -1,9 +1,9 @@
-//! `--local N`: worker processes of this machine, started and stopped with the product.
+//! `--local N`: worker processes on this machine that start and end with the product.
 //!
-//! Invariants: no process outlives the product. A worker ends with its link; whoever is still there at the end is killed and
-//! waited for. Only processes that were started here are taken as workers, and they take only this one as primary. Over TCP
-//! both prove a one-time key, which the workers find in their environment, where other users cannot read it. Over `pipe` and
-//! `shm` they are started with their end of the link, which nobody else can have.
+//! Invariants: no process outlives the product. A worker ends with its link; a process that still runs at the end is
+//! killed and reaped. This process accepts only its own children as workers, and the children accept only this
+//! process as primary: over TCP both prove a one-time key, which the children read from their environment, hidden
+//! from other users; over `pipe` and `shm` a child inherits its end of the link, so no other process can have it.
 
 use crate::exit::Failure;
 use crate::trust;
@@ -12,72 +12,72 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tokio::net::TcpListener;
 
-/// Workers have to have dialled by then.
+/// Deadline for all workers to connect.
 const START_DEADLINE: Duration = Duration::from_secs(10);
-/// Workers may take this long to end by themselves.
+/// Workers that have not ended after this time are killed.
 const END_DEADLINE: Duration = Duration::from_millis(1500);
 
-/// Whoever dials has to have proven the key by then.
+/// Deadline for a connection to prove the key.
 const PROOF_DEADLINE: Duration = Duration::from_secs(5);
-/// Other users of this machine who may be at the door beside the workers.
+/// Connections of other local users that are allowed besides the workers' own.
 const STRANGERS: usize = 64;
-/// Where a worker process finds the one-time key.
+/// The environment variable with the one-time key.
 pub(crate) const KEY_VARIABLE: &str = "BRAMBLE_ONE_TIME_KEY";
 
-/// Worker processes of ours.
+/// /// The worker processes that this process started.
 #[derive(Debug, Default)]
 pub(crate) struct LocalWorkers {
     children: Vec<Child>,
 }
 
-/// How they and this process meet.
+/// How a local worker gets its link.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
-    /// They dial.
+pub(crate) enum LocalTransport {
+    /// /// It dials this process over TCP.
     Loopback,
-    /// They are started with their end of a link.
+    /// It inherits its end of the link.
     Inherited(LocalKind),
 }
 
-/// Where this process meets those that it has started.
+/// This process's side of the links that are about to open.
 pub(crate) enum Meeting {
-    /// They come to this door.
+    /// The listener that the workers dial.
     Door(Door),
-    /// It has its end of a link with each.
+    /// This process's end of each inherited link.
     Endpoints(Vec<Endpoint>),
 }
 
-/// What each of them gets.
+/// The options of `--local`: transport, number of workers, and the resources of each.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Share {
-    pub(crate) way: Way,
+pub(crate) struct LocalConfig {
+    pub(crate) way: LocalTransport,
     pub(crate) workers: u16,
     pub(crate) threads: usize,
     pub(crate) memory_bytes: u64,
     pub(crate) cores: usize,
 }
 
-/// What is said where the system starts none.
+/// The message if the system cannot start a process.
 const NOT_STARTED: &str = "cannot start a worker process";
 
-impl Share {
+impl LocalConfig {
     fn failed(&self, what: &str, e: std::io::Error) -> Failure {
         Failure::failed(format!("--local {}: {what}: {e}", self.workers))
     }
 
-    /// How worker `i` is started, but for how it is met.
+    /// The command that starts worker `i`, without the arguments of the transport.
     fn command(&self, i: usize) -> Result<Command, Failure> {
         let program = std::env::current_exe().map_err(|e| self.failed("this program's file is gone", e))?;
         let mut command = Command::new(program);
         command.args(["worker", "--quiet", "--threads", &self.threads.to_string()]);
         command.args(["--memory", &self.memory_bytes.to_string()]);
-        // More threads than cores: let the system share them out.
+        // With more threads than cores, the system schedules the threads.
         if usize::from(self.workers) * self.threads <= self.cores {
             command.args(["--pin-from", &(i * self.threads).to_string()]);
         } else {
             command.arg("--no-pin");
         }
-        // They have no use for the cluster's.
+        // Local workers do not need the cluster key.
         command.env_remove(crate::key::TEXT_VARIABLE).env_remove(crate::key::FILE_VARIABLE);
         command.stdout(Stdio::null());
         // Ctrl-C reaches the whole group of a terminal; workers end with their link instead.
@@ -87,22 +87,22 @@ impl Share {
 }
 
 impl LocalWorkers {
-    /// Starts the processes; gives them and where they are met.
-    pub(crate) async fn start(share: Share) -> Result<(Self, Meeting), Failure> {
+    /// Starts the processes; returns them and this process's side of their links.
+    pub(crate) async fn start(share: LocalConfig) -> Result<(Self, Meeting), Failure> {
         match share.way {
-            Way::Loopback => {
+            LocalTransport::Loopback => {
                 let (workers, door) = Self::start_diallers(share).await?;
                 Ok((workers, Meeting::Door(door)))
             }
-            Way::Inherited(kind) => {
+            LocalTransport::Inherited(kind) => {
                 let (workers, endpoints) = Self::start_with_links(share, kind)?;
                 Ok((workers, Meeting::Endpoints(endpoints)))
             }
         }
     }
 
-    /// Starts processes that dial.
-    async fn start_diallers(share: Share) -> Result<(Self, Door), Failure> {
+    /// Starts processes that dial this one.
+    async fn start_diallers(share: LocalConfig) -> Result<(Self, Door), Failure> {
         let listener =
             TcpListener::bind("127.0.0.1:0").await.map_err(|e| share.failed("no loopback port", e))?;
         let address = listener.local_addr().map_err(|e| share.failed("no loopback port", e))?;
@@ -116,7 +116,7 @@ impl LocalWorkers {
             command.stdin(Stdio::null());
             workers.children.push(command.spawn().map_err(|e| share.failed(NOT_STARTED, e))?);
         }
-        // All workers may come at once, and all from one address.
+        // All workers may dial at once, and from one address.
         let connections = usize::from(share.workers) + STRANGERS;
         let limits = DoorLimits {
             connections,
@@ -129,8 +129,8 @@ impl LocalWorkers {
         Ok((workers, Door::new(listener, trust::between_processes(key), limits)))
     }
 
-    /// Starts processes that have their link from the beginning.
-    fn start_with_links(share: Share, kind: LocalKind) -> Result<(Self, Vec<Endpoint>), Failure> {
+    /// Starts processes that inherit their links.
+    fn start_with_links(share: LocalConfig, kind: LocalKind) -> Result<(Self, Vec<Endpoint>), Failure> {
         let (mut workers, mut endpoints) = (Self::default(), Vec::new());
         for i in 0..usize::from(share.workers) {
             let (own, other) = local_pair(kind).map_err(|e| share.failed("no link", e))?;
@@ -142,14 +142,14 @@ impl LocalWorkers {
         Ok((workers, endpoints))
     }
 
-    /// The links with all of them.
+    /// Opens the links to all workers.
     pub(crate) async fn meet(&mut self, meeting: Meeting) -> Result<Vec<Link>, Failure> {
         match meeting {
             Meeting::Door(door) => self.accept(door).await,
             Meeting::Endpoints(endpoints) => {
                 let open = |(i, end): (usize, Endpoint)| end.open(&format!("local {}", i + 1));
                 let links = endpoints.into_iter().enumerate().map(open).collect::<Result<_, _>>();
-                links.map_err(|e| Failure::failed(format!("a link with a local worker process: {e}")))
+                links.map_err(|e| Failure::failed(format!("the link to a local worker process: {e}")))
             }
         }
     }
@@ -160,7 +160,7 @@ impl LocalWorkers {
         let deadline = tokio::time::Instant::now() + START_DEADLINE;
         while links.len() < self.children.len() {
             let soon = tokio::time::Instant::now() + Duration::from_millis(200);
-            // Whoever is not ours is gone without a word.
+            // A connection of another process is dropped silently.
             if let Ok((_, Ok(arrival))) = tokio::time::timeout_at(soon, door.next()).await {
                 links.push(Link { peer: format!("local {}", links.len() + 1), ..arrival.link });
             }
@@ -191,7 +191,7 @@ impl Drop for LocalWorkers {
             while matches!(child.try_wait(), Ok(None)) && std::time::Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(2));
             }
-            // An error here means that it is gone.
+            // An error here means that the process has ended.
             let _ = child.kill();
             let _ = child.wait();
         }

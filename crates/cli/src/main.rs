@@ -1,10 +1,10 @@
-//! `bramble`: the command line over the shells of primary and worker.
+//! `bramble`: the command-line program around the crates of primary and worker.
 //!
-//! Place in the flow: the first and the last. Arguments become a request, a report becomes text or JSON.
+//! Place in the flow: first and last. It turns arguments into a request, and a report into text or JSON.
 //!
-//! Invariants: results on stdout, everything else on stderr; an error is one line that starts with
-//! `bramble:`, and the exit code says of which kind it is; a signal ends everything within two seconds and
-//! leaves no file and no process behind; where tiles of C are kept, within five seconds, with these and how to go on.
+//! Invariants: results go to stdout, everything else to stderr; an error is one line that starts with `bramble:`, and
+//! the exit code tells its kind; a signal ends everything within two seconds and leaves no file and no process
+//! behind, or, if completed tiles of C are saved, within five seconds with these tiles and the command that resumes.
 //!
 //! Deliberately absent: anything that computes, plans or moves matrices.
 
@@ -58,29 +58,30 @@ use exit::{Exit, Failure};
 
 fn main() {
     let code = run();
-    // Nothing is left to be told if it cannot be written.
+    // A failing flush cannot be reported any more.
     let _ = std::io::Write::flush(&mut std::io::stdout());
     bramble_kernel::leave(code)
 }
 
-/// Everything; gives the exit code.
+/// Runs the program; returns the exit code.
 fn run() -> u8 {
     let began = std::time::Instant::now();
-    // Before any thread exists: BLAS libraries read these when they are opened.
+    // Before any thread exists: this sets environment variables that BLAS libraries read when they are loaded.
     bramble_kernel::quiet_blas_threads();
+    bramble_kernel::survive_file_size_limit();
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(e) => return exit::usage(&e),
     };
     let mut command = cli.command;
     let (result, ranks) = match ranks::enter(&mut command) {
-        Ok((ranks::Role::Primary, ranks)) => (done(command, began), ranks),
-        Ok((ranks::Role::Worker(exit), _)) => return exit.number(),
+        Ok((ranks::RankRole::Primary, ranks)) => (done(command, began), ranks),
+        Ok((ranks::RankRole::Worker(exit), _)) => return exit.number(),
         Err(failure) => (Err(failure), ranks::Ranks::default()),
     };
     let code = match result {
         Ok(exit) => {
-            // A signal says enough on a terminal, and nothing to a program that reads the object.
+            // A person knows about the signal; a program that reads JSON gets an error object.
             exit.signal()
                 .into_iter()
                 .for_each(|text| error_object::print(&Failure { exit, text: text.to_owned() }));
@@ -97,7 +98,7 @@ fn run() -> u8 {
     code
 }
 
-/// Does what the verb says.
+/// Runs the verb.
 fn done(command: Command, began: std::time::Instant) -> Result<Exit, Failure> {
     match command {
         Command::Multiply(args) => multiply::run(&args, began),
@@ -143,7 +144,7 @@ fn seed() -> Result<u64, Failure> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Prints the man page: the program's, and a section for each verb.
+/// Prints the man page, with a section for each verb.
 fn man() -> Result<Exit, Failure> {
     let mut out = Vec::new();
     let io = |e: std::io::Error| Failure::failed(format!("man: {e}"));
@@ -158,7 +159,7 @@ fn man() -> Result<Exit, Failure> {
     self::out(&out)
 }
 
-/// A section for each verb below `command`, and for each of theirs.
+/// Writes a section for each verb below `command`, recursively.
 fn man_of_verbs(command: &clap::Command, name: &str, out: &mut Vec<u8>) -> std::io::Result<()> {
     for verb in command.get_subcommands().filter(|v| !v.is_hide_set()) {
         let name = format!("{name} {}", verb.get_name().to_uppercase());
@@ -171,7 +172,7 @@ fn man_of_verbs(command: &clap::Command, name: &str, out: &mut Vec<u8>) -> std::
     Ok(())
 }
 
-/// Writes to stdout. Whoever closed it has read enough.
+/// Writes to stdout. A closed pipe is not an error: its reader has read enough.
 fn out(bytes: &[u8]) -> Result<Exit, Failure> {
     use std::io::{ErrorKind, Write};
     let mut stdout = std::io::stdout().lock();
@@ -181,7 +182,7 @@ fn out(bytes: &[u8]) -> Result<Exit, Failure> {
     }
 }
 
-/// Writes what a verb has to tell beside its result: to stdout, or to stderr where the result is there.
+/// Writes the report of a verb: to stdout, or to stderr if the result itself goes to stdout.
 fn tell(bytes: &[u8], is_result_on_stdout: bool) -> Result<(), Failure> {
     use std::io::Write;
     if is_result_on_stdout {
@@ -191,7 +192,7 @@ fn tell(bytes: &[u8], is_result_on_stdout: bool) -> Result<(), Failure> {
     out(bytes).map(drop)
 }
 
-/// Writes a line to stderr. If nobody can be told, there is nobody to tell that either.
+/// Writes a line to stderr. An error is ignored, since there is no place to report it.
 fn say(line: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "{line}");

@@ -1,18 +1,18 @@
-//! `bramble matrix`: what is in a matrix file, whether it can be multiplied or not.
+//! `bramble matrix`: lists the contents of a matrix file, including matrices that Bramble cannot multiply.
 //!
-//! Invariant: only headers are read, so a file of any size takes milliseconds.
+//! Invariant: only the headers of a file are read, so one of any size takes milliseconds. Standard input is read to its end.
 
-use crate::args::MatrixArgs;
+use crate::args::{MatrixArgs, is_standard_stream};
 use crate::exit::{Exit, Failure};
 use crate::quantity::bytes;
-use crate::table;
-use bramble_matrix::{Described, describe};
+use crate::{stream, table};
+use bramble_matrix::{MatrixDescription, describe};
 use serde_json::{Value, json};
 
 /// Runs the verb.
 pub(crate) fn run(args: &MatrixArgs) -> Result<Exit, Failure> {
     let name = args.matrix.to_string_lossy();
-    let all = describe(&args.matrix)?;
+    let all = if is_standard_stream(&args.matrix) { stream::describe()? } else { describe(&args.matrix)? };
     if args.json {
         let matrices: Vec<Value> = all.iter().map(one_json).collect();
         let object = json!({"schema": "bramble.matrix/1", "name": name, "matrices": matrices});
@@ -21,8 +21,8 @@ pub(crate) fn run(args: &MatrixArgs) -> Result<Exit, Failure> {
     crate::out(text(&name, &all).as_bytes())
 }
 
-/// A table, and below it why some are not multiplied.
-fn text(name: &str, all: &[Described]) -> String {
+/// The table, and below it the reasons why some matrices cannot be multiplied.
+fn text(name: &str, all: &[MatrixDescription]) -> String {
     let names_tensors = all.iter().any(|one| one.tensor.is_some());
     let head = [
         if names_tensors { "tensor" } else { "matrix" },
@@ -32,7 +32,7 @@ fn text(name: &str, all: &[Described]) -> String {
         "order",
         "bytes",
     ];
-    let row = |one: &Described| {
+    let row = |one: &MatrixDescription| {
         let product = one.product.as_ref().map_or("-", |dtype| dtype.name());
         vec![
             shown(one.tensor.as_deref().unwrap_or(name)),
@@ -56,7 +56,7 @@ fn text(name: &str, all: &[Described]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// A name of a file without what would steer the terminal.
+/// A name from a file, without terminal control characters.
 fn shown(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
@@ -67,7 +67,7 @@ fn shape(dims: &[u64]) -> String {
     if dims.len() < 2 { format!("({listed})") } else { listed }
 }
 
-fn one_json(one: &Described) -> Value {
+fn one_json(one: &MatrixDescription) -> Value {
     json!({
         "tensor": one.tensor,
         "format": one.format,

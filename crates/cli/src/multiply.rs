@@ -4,17 +4,17 @@ use crate::args::MultiplyArgs;
 use crate::exit::{Exit, Failure};
 use crate::insight::Insight;
 use crate::operands;
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 use crate::report;
 use crate::stream;
-use crate::team::{Gathered, Purpose, Team, check_kernel};
+use crate::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
 use crate::trace::TraceFile;
 use crate::turned_away::TurnedAway;
-use crate::until::{Ended, done_or_stopped};
+use crate::until::{Completion, done_or_stopped};
 use bramble_matrix::{DType, Matrix, Output, Shape};
-use bramble_primary::keeper::{JournalFile, Journaling};
-use bramble_primary::log::{Log, Phase};
-use bramble_primary::{Finished, PrimaryError, Report, Request, Stop, Wrong, gone_on_with, multiply};
+use bramble_primary::journal_writer::{JournalFile, JournalOptions};
+use bramble_primary::log::{EventLog, Phase};
+use bramble_primary::{Finished, PrimaryError, Report, Request, Stop, WrongTiles, multiply, prepare_resume};
 use bramble_worker::{default_threads, host_name};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 /// Integer factors are exact up to here.
 const EXACT_LIMIT: f64 = 9_007_199_254_740_992.0;
 
-/// What the operands are, checked and ready.
+/// The operands, checked and converted to one type.
 struct Operands {
     a: Matrix,
     b: Matrix,
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
         return Err(crate::plan::only_described("multiply", file));
     }
     stream::check(args)?;
-    let team = Team::of(&args.team)?;
+    let team = TeamSpec::of(&args.team)?;
     args.cut.check_relay(&args.team)?;
     let mut operands = operands(args)?;
     if let Some(path) = args.file()
@@ -65,19 +65,19 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
         Ok(Kept { turned_away, ..kept })
     };
     match done_or_stopped(work, &|| stop.ask()) {
-        Ok(Ended::Done(mut kept)) => {
+        Ok(Completion::Done(mut kept)) => {
             let journal = kept.journal.take();
             let exit = conclude(args, &kept, insight, began)?;
             journal.iter().for_each(JournalFile::step);
             journal.into_iter().for_each(JournalFile::remove);
             Ok(exit)
         }
-        Ok(Ended::Signal(exit)) => {
-            // A signal while the trace was being written: that goes on in a thread, without its file.
+        Ok(Completion::Signal(exit)) => {
+            // The signal may have come while a thread was writing the trace; its unfinished file is removed under it.
             unfinished_trace.take().into_iter().for_each(|part| drop(std::fs::remove_file(part)));
             let own = args.file().filter(|_| has_place.get());
             if let Some(left) = own.and_then(crate::resume::left) {
-                crate::say(&format!("bramble: ended as was asked: {left}"));
+                crate::say(&format!("bramble: stopped by a signal: {left}"));
             }
             Ok(exit)
         }
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
     }
 }
 
-/// A failure that leaves something says how to go on.
+/// Adds the command that resumes the run to a failure that leaves a journal.
 fn with_way_back(args: &MultiplyArgs, failure: Failure) -> Failure {
     let is_of_the_run = matches!(failure.exit, Exit::Failed | Exit::Unreachable);
     let path = args.file().filter(|_| is_of_the_run && !failure.text.contains("--restart"));
@@ -96,13 +96,13 @@ fn with_way_back(args: &MultiplyArgs, failure: Failure) -> Failure {
     }
 }
 
-/// The file of `--trace`, and the log that it will be drawn from.
-fn trace(args: &MultiplyArgs, began: Instant) -> Result<Option<(TraceFile, Log)>, Failure> {
+/// The file of `--trace`, and the event log that it is rendered from.
+fn trace(args: &MultiplyArgs, began: Instant) -> Result<Option<(TraceFile, EventLog)>, Failure> {
     let Some(path) = &args.trace else { return Ok(None) };
     if is_same(path, args.file()) {
         return Err(Failure::usage(format!("--trace {}: is the name of C", path.display())));
     }
-    // A tensor of a file is FILE:TENSOR.
+    // The operand FILE:TENSOR reads FILE.
     let files = [&args.a, &args.b].map(|spec| {
         let colon = spec.as_bytes().iter().rposition(|byte| *byte == b':');
         let file = colon.map(|at| Path::new(OsStr::from_bytes(&spec.as_bytes()[..at])));
@@ -118,7 +118,7 @@ fn trace(args: &MultiplyArgs, began: Instant) -> Result<Option<(TraceFile, Log)>
     TraceFile::create(path, began).map(Some)
 }
 
-/// Whether two names are of one file, or would be.
+/// Whether two paths name the same file.
 fn is_same(one: &Path, other: Option<&Path>) -> bool {
     let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     other.is_some_and(|other| one == other || real(one) == real(other))
@@ -131,19 +131,19 @@ struct Kept {
     digest: Option<String>,
     /// Connections at `--listen` that became no worker.
     turned_away: Option<Rc<RefCell<TurnedAway>>>,
-    /// Where the old C was read for it: until all has been told, it says that this C is the new one.
+    /// Kept if C was computed from an old C: until the report is printed, it records that this C is the result.
     journal: Option<JournalFile>,
 }
 
-/// Opens the operands, and checks all that can be checked before anything is begun.
+/// Opens the operands, and checks everything that can be checked before the product starts.
 fn operands(args: &MultiplyArgs) -> Result<Operands, Failure> {
-    let operands::Pair { a, b, promoted } =
+    let operands::OperandPair { a, b, promoted } =
         operands::open(&args.a, &args.b, &args.operands, args.team.memory)?;
     let shape = Shape::new(a.shape().rows, b.shape().cols);
     let old_c = match args.file() {
         Some(path) if args.beta != 0.0 => {
             if !path.exists() {
-                // A factor that no C could make fit is what is wrong then.
+                // A bad factor is the more useful error than the missing C.
                 factors(args, a.dtype())?;
             }
             Some(old_c(path, shape, args)?)
@@ -167,7 +167,7 @@ fn operands(args: &MultiplyArgs) -> Result<Operands, Failure> {
     Ok(Operands { a, b, old_c, insight })
 }
 
-/// The type of C where an old one is added to: one that loses nothing of the old C, unless the user has named another.
+/// The type of C if it is added to an old C: a type that holds the old C exactly, unless the user named another.
 fn with_old_c(dtype: DType, old: &Matrix, args: &MultiplyArgs) -> Result<DType, Failure> {
     let (name, was, wide) = (old.name(), old.dtype(), dtype.promoted(old.dtype()));
     let loses =
@@ -197,9 +197,10 @@ fn factors(args: &MultiplyArgs, dtype: DType) -> Result<(), Failure> {
         let fits = dtype != DType::I32 || (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&x);
         let fine = dtype.is_float() || (exact && fits);
         if !fine {
+            // A factor is read as f64, which has every whole number below this limit.
+            let nearer = if dtype == DType::I64 { " (and nearer to 0 than 9007199254740992)" } else { "" };
             return Err(Failure::usage(format!(
-                "--{name} {x}: the matrices are {dtype}, so it must be a whole number of that type (and nearer to 0 than \
-                 9007199254740992); or use --dtype f64"
+                "--{name} {x}: the matrices are {dtype}, so it must be a whole number of that type{nearer}; or use --dtype f64"
             )));
         }
     }
@@ -227,28 +228,28 @@ fn old_c(path: &Path, shape: Shape, args: &MultiplyArgs) -> Result<Matrix, Failu
     Ok(old)
 }
 
-/// Where C goes. Signals are waited for from here on, so nothing that is begun stays behind.
-fn place(args: &MultiplyArgs, operands: &Operands) -> Result<(Output, Option<Journaling>), Failure> {
+/// Creates the output of C. Signals are handled from here on, so that no unfinished file stays behind.
+fn place(args: &MultiplyArgs, operands: &Operands) -> Result<(Output, Option<JournalOptions>), Failure> {
     let (shape, dtype) = (Shape::new(operands.a.shape().rows, operands.b.shape().cols), operands.a.dtype());
     let Some(path) = args.file() else { return Ok((Output::anonymous(shape, dtype)?, None)) };
     let (output, journal) = crate::resume::begin(args, path, shape, dtype)?;
     Ok((output, Some(journal)))
 }
 
-/// Gets everyone together and multiplies.
+/// Connects to the machines and multiplies.
 async fn compute(
     args: &MultiplyArgs,
-    team: Team,
+    team: TeamSpec,
     operands: Operands,
-    (output, journal): (Output, Option<Journaling>),
-    (mut log, began, stop): (Option<Log>, Instant, Rc<Stop>),
+    (output, journal): (Output, Option<JournalOptions>),
+    (mut log, began, stop): (Option<EventLog>, Instant, Rc<Stop>),
 ) -> Result<(Finished, Option<Rc<RefCell<TurnedAway>>>), Failure> {
     let dtype = operands.a.dtype();
     let (m, k, n) = (operands.a.shape().rows, operands.a.shape().cols, operands.b.shape().cols);
     let purpose = Purpose { kernel: args.cut.kernel(), dtype, flops: 2.0 * m as f64 * k as f64 * n as f64 };
-    let is_local = matches!(team, Team::Local(_));
+    let is_local = matches!(team, TeamSpec::Local(_));
     let (lost, told) = mpsc::unbounded_channel();
-    let watch = Progress::new(args, lost);
+    let watch = ProgressDisplay::new(args, lost);
     let request = Request {
         a: operands.a,
         b: operands.b,
@@ -257,7 +258,7 @@ async fn compute(
         beta: args.beta,
         output,
         cut: args.cut.cut([m, n, k], dtype),
-        // Known when the machines are.
+        // Known once the machines are connected.
         kernel: String::new(),
         wish: args.cut.wish(is_local),
         instead: None,
@@ -270,15 +271,16 @@ async fn compute(
         random: crate::random,
         name: host_name(),
         began,
-        // Reading the time of a thread costs what small frames would feel.
+        // Measuring the time of each thread would slow small frames down.
         account: args.verbose || args.trace.is_some(),
         degraded: args.team.degraded,
         log: None,
         journal,
         stop,
     };
-    // Reading A, B and C takes long where they are large: nobody is made to wait for that.
-    let mut request = gone_on_with(request, &watch).await?;
+    // Checking large A, B and C of the interrupted run takes long: no worker is connected yet that would have to
+    // wait.
+    let mut request = prepare_resume(request, &watch).await?;
     log.iter_mut().for_each(|log| log.phase(Phase::Reaching));
     let mut gathered = team.gather(&args.team, purpose).await?;
     gathered.expect_more(told);
@@ -293,11 +295,11 @@ async fn compute(
         // Tiles from before and from after the change do not belong together: no run may resume with them.
         crate::resume::forget(path);
     }
-    let finished = result.map_err(|e| Gathered::failure(is_local, e))?;
+    let finished = result.map_err(|e| GatheredTeam::failure(is_local, e))?;
     Ok((finished, turned_away))
 }
 
-/// Gives C its final name, or says why not. Syncing may take long, so it is done on a thread of its own.
+/// Gives C its final name, or fails if C is wrong. Syncing may take long, so a separate thread does it.
 async fn keep(
     args: &MultiplyArgs,
     finished: Finished,
@@ -317,9 +319,9 @@ async fn keep(
     }
     let (json, reads_c, is_streamed) = (args.json, args.beta != 0.0, args.is_streamed());
     let threads = args.team.threads.map_or_else(default_threads, usize::from);
-    // A signal now has to wait a little: who is told how to go on must find what he is told of.
+    // From here on a signal waits until the files are complete, so that the command that resumes the run finds them.
     stop.arm(!is_streamed);
-    let keeping = tokio::task::spawn_blocking(move || -> Result<_, Failure> {
+    let keeping = bramble_primary::off_loop("keeping C", move || -> Result<_, Failure> {
         log.iter_mut().for_each(|log| log.phase(Phase::Keeping));
         let digest = json.then(|| digest(sealed.bytes()));
         let c = sealed.matrix()?;
@@ -333,7 +335,7 @@ async fn keep(
         sealed.commit()?;
         journal.iter().for_each(JournalFile::step);
         if reads_c {
-            journal.iter().for_each(JournalFile::is_of_use_until_told);
+            journal.iter().for_each(JournalFile::keep_until_reported);
         } else {
             journal.take().into_iter().for_each(JournalFile::remove);
         }
@@ -342,8 +344,7 @@ async fn keep(
         }
         Ok((c, report, digest, journal))
     });
-    let kept = keeping.await.map_err(|e| Failure::failed(format!("keeping C: {e}")))?;
-    kept.map(|(c, report, digest, journal)| Kept { c, report, digest, turned_away: None, journal })
+    keeping.await?.map(|(c, report, digest, journal)| Kept { c, report, digest, turned_away: None, journal })
 }
 
 /// Prints the report.
@@ -357,7 +358,8 @@ fn conclude(
     let Report { lost, missing, wrong, .. } = &kept.report;
     let is_whole = lost.is_empty() && missing.is_empty() && wrong.is_empty();
     let exit = match is_whole {
-        // A machine that was lost is told in the report; a C that is not verified throughout has to stop a script.
+        // Exit code 6 takes precedence over 3: the report names lost machines, but an unverified C has to stop a
+        // script.
         _ if !kept.report.verify.verdict.is_complete() => Exit::Partial,
         true => Exit::Done,
         false => Exit::Degraded,
@@ -381,19 +383,20 @@ fn conclude(
     Ok(exit)
 }
 
-/// Who computed something wrong: C is right, and the machine still needs somebody to look at it.
-fn told(wrong: &Wrong) -> String {
+/// The notice about wrong tiles: C is right now, but the machine needs attention.
+fn told(wrong: &WrongTiles) -> String {
     let (tiles, were) = match wrong.tiles {
         1 => ("one tile".to_owned(), "was"),
         more => (format!("{more} tiles"), "were"),
     };
     match &wrong.names[..] {
-        [] => format!("bramble: {tiles} of what was there before {were} wrong, and made again"),
+        [] => format!("bramble: {tiles} of the interrupted run {were} wrong, and recomputed"),
         [one] => format!(
-            "bramble: {tiles} of C that {one} made {were} wrong, and others made that again: check its memory, clock and cooling"
+            "bramble: {tiles} of C from {one} {were} wrong, and recomputed by other machines: check the memory, clock and \
+             cooling of {one}"
         ),
         some => format!(
-            "bramble: {tiles} of C that {} made together {were} wrong, and others made that again",
+            "bramble: {tiles} of C from {} together {were} wrong, and recomputed by other machines",
             some.join(", ")
         ),
     }

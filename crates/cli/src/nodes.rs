@@ -1,28 +1,28 @@
-//! `bramble nodes`: which machines answer, and what they can do. They compute nothing but their own measurement.
+//! `bramble nodes`: shows which machines answer, with their measured speed, memory and links.
 //!
-//! Invariant: whoever answers is shown, whoever does not is named: nobody is left away in silence.
+//! Invariant: every named machine is in the table, or in an error that names it.
 
 use crate::args::NodesArgs;
 use crate::exit::{Exit, Failure};
 use crate::quantity::bytes;
 use crate::table;
-use crate::team::{Gathered, Purpose, Team, check_kernel};
-use crate::until::{Ended, done_or_signal};
+use crate::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
+use crate::until::{Completion, done_or_signal};
 use bramble_primary::{Survey, Surveyed, survey};
 use bramble_worker::host_name;
 use serde_json::{Value, json};
 
-/// Operations that are worth a measurement of a few milliseconds.
+/// Operations of an assumed product; large enough that workers measure their speed for a few milliseconds.
 const FLOPS: f64 = 1e12;
 
-/// Who answered, this machine first, and who did not.
+/// The machines that answered, this one first, and the errors of the others.
 struct Nodes {
     answered: Vec<Surveyed>,
     missing: Vec<Failure>,
 }
 
 impl Nodes {
-    /// What all links carry together, where there are several.
+    /// The rate of all links together, if there are several.
     fn together_bytes_per_s(&self) -> Option<f64> {
         self.answered.first()?.machine.nic_bytes_per_s
     }
@@ -33,11 +33,11 @@ pub(crate) fn run(args: &NodesArgs) -> Result<Exit, Failure> {
     if let Some(file) = &args.cluster {
         return Err(crate::plan::only_described("nodes", file));
     }
-    let team = Team::of(&args.team)?;
+    let team = TeamSpec::of(&args.team)?;
     check_kernel(args.kernel, args.dtype)?;
     let nodes = match done_or_signal(ask(args, team))? {
-        Ended::Done(nodes) => nodes,
-        Ended::Signal(exit) => return Ok(exit),
+        Completion::Done(nodes) => nodes,
+        Completion::Signal(exit) => return Ok(exit),
     };
     let shown = if args.json { format!("{}\n", object(args, &nodes)) } else { text(args, &nodes) };
     let exit = crate::out(shown.as_bytes())?;
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &NodesArgs) -> Result<Exit, Failure> {
     Ok(nodes.missing.first().map_or(exit, |failure| failure.exit))
 }
 
-async fn ask(args: &NodesArgs, team: Team) -> Result<Nodes, Failure> {
+async fn ask(args: &NodesArgs, team: TeamSpec) -> Result<Nodes, Failure> {
     let purpose = Purpose { kernel: args.kernel, dtype: args.dtype, flops: FLOPS };
     let mut gathered = team.gather_some(&args.team, purpose).await?;
     if let Some(at) = gathered.missing.iter().position(|f| f.exit == Exit::Usage) {
@@ -57,7 +57,7 @@ async fn ask(args: &NodesArgs, team: Team) -> Result<Nodes, Failure> {
     let asking = Survey {
         dtype: args.dtype,
         flops: FLOPS,
-        // All that there is.
+        // Ask for all memory that a worker offers.
         memory_bytes: u64::MAX,
         credits: None,
         kernel: gathered.kernel.clone(),
@@ -65,12 +65,13 @@ async fn ask(args: &NodesArgs, team: Team) -> Result<Nodes, Failure> {
         name: host_name(),
         session_seed: crate::seed()? as u32,
     };
-    let (own, others) = survey(&asking, gathered.ends).await.map_err(|e| Gathered::failure(is_local, e))?;
+    let (own, others) =
+        survey(&asking, gathered.ends).await.map_err(|e| GatheredTeam::failure(is_local, e))?;
     let mut nodes = Nodes { answered: vec![own], missing: gathered.missing };
     for other in others {
         match other {
             Ok(answer) => nodes.answered.push(answer),
-            Err(e) => nodes.missing.push(Gathered::failure(is_local, e)),
+            Err(e) => nodes.missing.push(GatheredTeam::failure(is_local, e)),
         }
     }
     Ok(nodes)

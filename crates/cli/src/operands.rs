@@ -1,4 +1,4 @@
-//! The operands as the command line names them: opened, converted, transposed, and checked to fit each other.
+//! Opens the operands that the command line names, converts and transposes them, and checks that their shapes fit.
 
 use crate::args::{OperandArgs, is_standard_stream};
 use crate::exit::Failure;
@@ -6,22 +6,28 @@ use crate::stream;
 use bramble_matrix::{Matrix, Shape};
 use std::ffi::OsStr;
 
-/// Operands of one type.
-pub(crate) struct Pair {
+/// Operands of the same element type.
+pub(crate) struct OperandPair {
     pub(crate) a: Matrix,
     pub(crate) b: Matrix,
-    /// Where A and B had two types: a sentence for the user about the type that was chosen.
+    /// If A and B had different types: a notice about the chosen type.
     pub(crate) promoted: Option<String>,
 }
 
-/// A and B, of one type: that of `--dtype`, or the one in which NumPy would multiply them. Files are mapped, not read.
-pub(crate) fn open(a: &OsStr, b: &OsStr, args: &OperandArgs, memory: Option<u64>) -> Result<Pair, Failure> {
+/// Opens A and B with the element type of `--dtype`, or else the type in which NumPy would multiply them. Files are
+/// mapped, not read.
+pub(crate) fn open(
+    a: &OsStr,
+    b: &OsStr,
+    args: &OperandArgs,
+    memory: Option<u64>,
+) -> Result<OperandPair, Failure> {
     if is_standard_stream(a) && is_standard_stream(b) {
         return Err(Failure::usage("- -: standard input is one matrix; name a file for the other"));
     }
     let open = |spec: &OsStr, is_left: bool, transpose: bool| -> Result<Matrix, Failure> {
         let matrix = if is_standard_stream(spec) { stream::read(memory)? } else { Matrix::open(spec)? };
-        // As NumPy's matmul has it: of one dimension, A is a row and B a column.
+        // As in NumPy's matmul, a one-dimensional A is a row and a one-dimensional B a column.
         let matrix = if matrix.is_vector() && !is_left { matrix.transposed() } else { matrix };
         let matrix = match args.dtype {
             Some(dtype) if dtype != matrix.dtype() => matrix.converted(dtype)?,
@@ -33,9 +39,12 @@ pub(crate) fn open(a: &OsStr, b: &OsStr, args: &OperandArgs, memory: Option<u64>
     let (a, b) = (a.to_string_lossy(), b.to_string_lossy());
     fit(&a, &b, args, &left, &right)?;
     let (one, two, dtype) = (left.dtype(), right.dtype(), left.promoted(&right));
-    let told = || format!("{a} is {one} and {b} is {two}: multiplied as {dtype}, as NumPy does");
+    let told = || {
+        let (one, two) = (left.stored_name(), right.stored_name());
+        format!("{a} is {one} and {b} is {two}: multiplied as {dtype}, as NumPy does")
+    };
     let promoted = (one != two).then(told);
-    Ok(Pair { a: left.converted(dtype)?, b: right.converted(dtype)?, promoted })
+    Ok(OperandPair { a: left.converted(dtype)?, b: right.converted(dtype)?, promoted })
 }
 
 fn fit(a_spec: &str, b_spec: &str, args: &OperandArgs, a: &Matrix, b: &Matrix) -> Result<(), Failure> {

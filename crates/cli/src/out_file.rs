@@ -1,19 +1,19 @@
-//! A file that an option names and this program writes from beginning to end: traces, plots, reports. (C itself is
-//! `bramble_matrix`'s to write, by the same rules: `bramble_matrix::Destination`.)
+//! A file that an option names and this program writes sequentially: a trace, a plot or a report.
+//! (`bramble_matrix::OutputTarget` writes C, by the same rules.)
 //!
-//! Invariants: under the name of a regular file there is a whole file or what was there before. What is unfinished is
-//! called `FILE.part`, has one writer, and is gone when that ends in any way but a kill. A device or a pipe is written
-//! to and never replaced.
+//! Invariants: a regular file is replaced atomically, so its name always holds the old or the complete new file. The
+//! unfinished file is `FILE.part`; it has one writer, and is removed unless the process is killed. A device or a pipe
+//! is written to and never replaced.
 
 use crate::exit::Failure;
-use bramble_matrix::{Destination, MatrixError, Replacement};
+use bramble_matrix::{MatrixError, OutputTarget, Replacement};
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// What is being written.
+/// An open output file.
 pub(crate) struct OutFile {
     option: &'static str,
     name: PathBuf,
@@ -21,7 +21,7 @@ pub(crate) struct OutFile {
 }
 
 enum To {
-    /// A file that will take its name.
+    /// A regular file, which is renamed when it is complete.
     Whole(Box<Replacement>),
     /// A device or a pipe.
     Stream(File),
@@ -32,17 +32,17 @@ impl OutFile {
     pub(crate) fn open(option: &'static str, name: &Path) -> Result<Self, Failure> {
         let failed = |e: MatrixError| Failure::failed(format!("{option} {e}"));
         let to = match destination(option, name)? {
-            Destination::File(place) => {
+            OutputTarget::File(place) => {
                 let replacement = place.begin().map_err(failed)?;
                 replacement.empty().map_err(failed)?;
                 To::Whole(Box::new(replacement))
             }
-            Destination::Stream => To::Stream(stream(option, name)?),
+            OutputTarget::Stream => To::Stream(stream(option, name)?),
         };
         Ok(Self { option, name: name.to_owned(), to })
     }
 
-    /// Where to write, from beginning to end.
+    /// The open file; it is written sequentially.
     pub(crate) fn file(&self) -> &File {
         match &self.to {
             To::Whole(replacement) => replacement.file(),
@@ -50,7 +50,7 @@ impl OutFile {
         }
     }
 
-    /// The file that is there until this is whole.
+    /// The path of the unfinished file.
     pub(crate) fn part(&self) -> Option<&Path> {
         match &self.to {
             To::Whole(replacement) => Some(replacement.part()),
@@ -58,7 +58,7 @@ impl OutFile {
         }
     }
 
-    /// Gives it its name.
+    /// Renames the complete file to its final name.
     pub(crate) fn keep(self) -> Result<(), Failure> {
         match self.to {
             To::Whole(replacement) => {
@@ -68,18 +68,18 @@ impl OutFile {
         }
     }
 
-    /// What is said of it where it cannot be written.
+    /// The failure for a write error.
     pub(crate) fn failed(&self, e: &std::io::Error) -> Failure {
         Failure::failed(format!("{} {}: {e}", self.option, self.name.display()))
     }
 }
 
-/// Refuses a name that could not be written, before hours are spent on what would be.
+/// Refuses a path that cannot be written, before hours of work are spent on its contents.
 pub(crate) fn check(option: &str, name: &Path) -> Result<(), Failure> {
     destination(option, name).map(drop)
 }
 
-/// Writes all of a file.
+/// Writes a whole file.
 pub(crate) fn write(option: &'static str, name: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let file = OutFile::open(option, name)?;
     let mut to = file.file();
@@ -87,15 +87,15 @@ pub(crate) fn write(option: &'static str, name: &Path, bytes: &[u8]) -> Result<(
     file.keep()
 }
 
-fn destination(option: &str, name: &Path) -> Result<Destination, Failure> {
+fn destination(option: &str, name: &Path) -> Result<OutputTarget, Failure> {
     if name.as_os_str() == "-" {
-        let what = "is no file; write /dev/stdout for standard output, or ./- for a file of that name";
+        let what = "is not a file; write /dev/stdout for standard output, or ./- for a file of that name";
         return Err(Failure::usage(format!("{option} -: {what}")));
     }
-    Destination::of(name).map_err(|e| Failure::failed(format!("{option} {e}")))
+    OutputTarget::of(name).map_err(|e| Failure::failed(format!("{option} {e}")))
 }
 
-/// Opens a device or a pipe; nobody is waited for.
+/// Opens a device or a pipe without waiting for a reader.
 fn stream(option: &str, name: &Path) -> Result<File, Failure> {
     let failed = |what: String| Failure::failed(format!("{option} {}: {what}", name.display()));
     let at_once = OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -103,12 +103,12 @@ fn stream(option: &str, name: &Path) -> Result<File, Failure> {
     let file = options.write(true).custom_flags(at_once.bits().cast_signed()).open(name).map_err(|e| {
         let nobody = e.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error());
         failed(if nobody {
-            "nobody reads from this pipe; start the reader first, or choose a file".to_owned()
+            "no process reads from this pipe; start the reader first, or choose a file".to_owned()
         } else {
             e.to_string()
         })
     })?;
-    // From now on whoever reads slowly is waited for.
+    // From now on, writes wait for a slow reader.
     let flags = rustix::fs::fcntl_getfl(&file).map_err(|e| failed(e.to_string()))?;
     rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK).map_err(|e| failed(e.to_string()))?;
     Ok(file)

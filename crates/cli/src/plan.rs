@@ -1,9 +1,10 @@
-//! `bramble plan`: how a product would be computed, what it would take, and why. It computes nothing.
+//! `bramble plan`: shows how a product would be computed, its predicted time and the reasons, without computing it.
 //!
-//! Place in the flow: as multiply up to the decision; then text and a picture, or a JSON object, instead of a product.
+//! Place in the flow: the same as multiply up to the decision; then text and a picture, or a JSON object, instead of
+//! a product.
 //!
-//! Invariant: real machines are asked, measured and decided about as multiply does it, so that what is said here is what
-//! would happen there.
+//! Invariant: real machines are contacted, measured and planned for exactly as by multiply, so multiply would use the
+//! plan that is shown.
 
 pub(crate) mod json;
 pub(crate) mod owners;
@@ -16,20 +17,21 @@ use crate::cluster_file::{self, ClusterFile};
 use crate::exit::{Exit, Failure};
 use crate::levels;
 use crate::operands;
-use crate::team::{Gathered, Purpose, Team, check_kernel};
-use crate::until::{Ended, done_or_signal};
-use bramble_plan::{Cut, Machine, Making, Problem, Wish, decide, memory_to_ask};
+use crate::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
+use crate::until::{Completion, done_or_signal};
+use bramble_plan::{Machine, MadeOperands, PlanOptions, Problem, TileSize, decide, memory_to_ask};
 use bramble_primary::{PrimaryError, Survey, Surveyed, survey};
 use bramble_worker::host_name;
-use picture::Look;
+use picture::PictureStyle;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Instant;
-use view::View;
+use view::PlanView;
 
-/// Characters in a line, where nobody says otherwise.
+/// Characters per line, if COLUMNS is not set.
 const COLUMNS: usize = 80;
-/// Multiply-adds, and jobs, beyond which no product is planned: its bytes would be no numbers of 64 bits.
+/// Larger products are refused: their byte counts could overflow 64 bits. This limits multiply-adds, `JOBS_MAX`
+/// limits jobs.
 const WORK_MAX: f64 = (1u64 << 60) as f64;
 /// See `WORK_MAX`.
 const JOBS_MAX: f64 = (1u64 << 48) as f64;
@@ -38,9 +40,9 @@ const JOBS_MAX: f64 = (1u64 << 48) as f64;
 pub(crate) struct Machines {
     pub(crate) primary: Machine,
     pub(crate) workers: Vec<Machine>,
-    /// Power of each of them, the primary first, where it is known.
+    /// Power of each machine in watts, the primary first; `None` if unknown.
     pub(crate) watts: Vec<Option<f64>>,
-    /// Whether the workers are there to be used, whatever is predicted.
+    /// Whether to use the workers even if the primary alone is predicted to be faster.
     pub(crate) workers_only: bool,
 }
 
@@ -48,8 +50,8 @@ pub(crate) struct Machines {
 pub(crate) fn run(args: &PlanArgs) -> Result<Exit, Failure> {
     let problem = problem("plan", args)?;
     let machines = match machines(args, &problem)? {
-        Ended::Signal(exit) => return Ok(exit),
-        Ended::Done(machines) => machines,
+        Completion::Signal(exit) => return Ok(exit),
+        Completion::Done(machines) => machines,
     };
     let view = view(args, &problem, machines)?;
     if args.json {
@@ -58,27 +60,27 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit, Failure> {
     crate::out(text::text(&view, look()).as_bytes())
 }
 
-/// The machines that are named, or described.
-pub(crate) fn machines(args: &PlanArgs, problem: &Problem) -> Result<Ended<Machines>, Failure> {
+/// The machines that the command line names or a cluster file describes.
+pub(crate) fn machines(args: &PlanArgs, problem: &Problem) -> Result<Completion<Machines>, Failure> {
     check_kernel(args.cut.kernel(), problem.dtype)?;
     args.cut.check(problem.dtype)?;
     args.cut.check_relay(&args.team)?;
     let file = args.cluster.as_deref().map(described).transpose()?;
-    let team = if file.is_some() { Team::Alone } else { Team::of(&args.team)? };
+    let team = if file.is_some() { TeamSpec::Alone } else { TeamSpec::of(&args.team)? };
     match file {
-        Some(file) if file.primary.is_some() => Ok(Ended::Done(described_only(&file, problem))),
+        Some(file) if file.primary.is_some() => Ok(Completion::Done(described_only(&file, problem))),
         file => Ok(match done_or_signal(real(args, &args.team, problem, team))? {
-            Ended::Signal(exit) => Ended::Signal(exit),
-            Ended::Done(real) => Ended::Done(beside(real, file.as_ref(), problem)),
+            Completion::Signal(exit) => Completion::Signal(exit),
+            Completion::Done(real) => Completion::Done(beside(real, file.as_ref(), problem)),
         }),
     }
 }
 
-/// A cluster file where machines are needed that compute or answer.
+/// The error for `--cluster` with a verb that needs real machines.
 pub(crate) fn only_described(verb: &str, file: &Path) -> Failure {
     Failure::usage(format!(
-        "--cluster {}: a cluster file describes machines and `bramble {verb}` reaches them: name them with -w, or use \
-         `bramble plan`",
+        "--cluster {}: a cluster file only describes machines, and `bramble {verb}` needs real ones: name them with \
+        -w, or use `bramble plan`",
         file.display()
     ))
 }
@@ -87,7 +89,7 @@ fn described(path: &Path) -> Result<ClusterFile, Failure> {
     cluster_file::read(path).map_err(|why| Failure::usage(format!("--cluster {why}")))
 }
 
-/// The product, by its operands' shapes or by sizes alone.
+/// The product, from the shapes of the operands or from sizes.
 pub(crate) fn problem(verb: &str, args: &PlanArgs) -> Result<Problem, Failure> {
     let reads_c = args.beta != 0.0;
     let size = match (&args.a, &args.b) {
@@ -101,7 +103,7 @@ pub(crate) fn problem(verb: &str, args: &PlanArgs) -> Result<Problem, Failure> {
     };
     let problem = match (&args.a, &args.b, size) {
         (Some(a), Some(b), _) => {
-            let operands::Pair { a, b, .. } = operands::open(a, b, &args.operands, args.team.memory)?;
+            let operands::OperandPair { a, b, .. } = operands::open(a, b, &args.operands, args.team.memory)?;
             Problem {
                 m: a.shape().rows,
                 n: b.shape().cols,
@@ -142,32 +144,33 @@ pub(crate) fn problem(verb: &str, args: &PlanArgs) -> Result<Problem, Failure> {
     Ok(problem)
 }
 
-/// Tiles and steps as they are asked for, or as the kernel wants them.
-fn cut_of(args: &PlanArgs, problem: &Problem) -> Cut {
+/// Tile size and step depth: the user's, or a choice that suits the kernel.
+fn cut_of(args: &PlanArgs, problem: &Problem) -> TileSize {
     args.cut.cut([problem.m, problem.n, problem.k], problem.dtype)
 }
 
-/// What is wanted of the plan, with what goes with the kernel: levels of a plan do not go with a kernel's.
-fn wish_of(args: &PlanArgs, problem: &Problem, workers_only: bool) -> Wish {
+/// The constraints on the plan: the user's, and no levels of Strassen's method in the plan if the kernel already uses
+/// it.
+fn wish_of(args: &PlanArgs, problem: &Problem, workers_only: bool) -> PlanOptions {
     let wish = args.cut.wish(workers_only);
     let elementwise = wish.elementwise || levels::is_norm_wise(args.cut.kernel(), problem.dtype);
-    // As for a product with -o, which keeps a journal.
-    let tiles_early = Some(Making { a: !problem.sends_a, b: !problem.sends_b });
-    Wish { elementwise, tiles_early, ..wish }
+    // As for a product with -o, whose journal benefits from tiles that are complete early.
+    let tiles_early = Some(MadeOperands { a: !problem.sends_a, b: !problem.sends_b });
+    PlanOptions { elementwise, tiles_early, ..wish }
 }
 
-/// Asks the machines that are there.
+/// Contacts and measures real machines.
 async fn real(
     args: &PlanArgs,
     team_args: &TeamArgs,
     problem: &Problem,
-    team: Team,
+    team: TeamSpec,
 ) -> Result<Machines, Failure> {
     let purpose = Purpose { kernel: args.cut.kernel(), dtype: problem.dtype, flops: problem.flops() };
     let mut gathered = team.gather(team_args, purpose).await?;
     let mut missing = std::mem::take(&mut gathered.ends.missing);
     let is_local = gathered.is_local;
-    let fail = |e: PrimaryError| Gathered::failure(is_local, e);
+    let fail = |e: PrimaryError| GatheredTeam::failure(is_local, e);
     let wish = wish_of(args, problem, is_local);
     let ask = Survey {
         dtype: problem.dtype,
@@ -188,7 +191,7 @@ async fn real(
             Err(e) => return Err(e),
         }
     }
-    missing.iter().for_each(|why| crate::say(&format!("{why}; planned without it (--degraded)")));
+    missing.iter().for_each(|why| crate::say(&format!("{why}; planning without it (--degraded)")));
     let workers: Vec<Machine> = answered.into_iter().map(|s| s.machine).collect();
     Ok(Machines {
         primary: own.machine,
@@ -198,7 +201,7 @@ async fn real(
     })
 }
 
-/// Machines of a file, the primary too.
+/// The machines of a cluster file that describes the primary, too.
 fn described_only(file: &ClusterFile, problem: &Problem) -> Machines {
     let all = file.primary.iter().chain(&file.machines);
     let mut machines: Vec<Machine> = all.map(|m| m.machine(problem.dtype, file.primary.as_ref())).collect();
@@ -207,7 +210,7 @@ fn described_only(file: &ClusterFile, problem: &Problem) -> Machines {
     Machines { primary, workers: machines, watts, workers_only: false }
 }
 
-/// The machines of a file beside this one, where there is a file.
+/// This machine as primary and the workers of a cluster file; without a file, the real machines.
 fn beside(real: Machines, file: Option<&ClusterFile>, problem: &Problem) -> Machines {
     let Some(file) = file else { return real };
     let workers = file.machines.iter().map(|m| m.machine(problem.dtype, None)).collect();
@@ -215,8 +218,8 @@ fn beside(real: Machines, file: Option<&ClusterFile>, problem: &Problem) -> Mach
     Machines { primary: real.primary, workers, watts, workers_only: false }
 }
 
-/// Decides.
-pub(crate) fn view(args: &PlanArgs, problem: &Problem, machines: Machines) -> Result<View, Failure> {
+/// /// Makes the plan.
+pub(crate) fn view(args: &PlanArgs, problem: &Problem, machines: Machines) -> Result<PlanView, Failure> {
     let Machines { primary, mut workers, watts, workers_only } = machines;
     if let (Some(credits), Some(_)) = (args.cut.credits, &args.cluster) {
         workers.iter_mut().for_each(|m| m.memory_bytes = m.memory_bytes.min(credits));
@@ -227,14 +230,14 @@ pub(crate) fn view(args: &PlanArgs, problem: &Problem, machines: Machines) -> Re
             .map_err(|e| Failure::from(PrimaryError::from(e.with_credits(args.cut.credits))))?;
     let plan_seconds = began.elapsed().as_secs_f64();
     let machines = std::iter::once(primary).chain(workers).collect();
-    Ok(View { decision, machines, watts, plan_seconds })
+    Ok(PlanView { decision, machines, watts, plan_seconds })
 }
 
-/// What the terminal can show.
-fn look() -> Look {
+/// Width and colours of the terminal.
+fn look() -> PictureStyle {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
     let columns = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|n| *n > 0);
-    Look {
+    PictureStyle {
         columns: columns.unwrap_or(COLUMNS),
         colours: std::io::stdout().is_terminal() && !is_set("NO_COLOR"),
     }

@@ -1,35 +1,39 @@
-//! What a person sees while a product runs: one sentence that says who computes, and on a terminal a bar.
+//! Progress of a running product on standard error: the decision and notices as lines, and on a terminal a progress
+//! bar.
 
 use crate::args::MultiplyArgs;
-use crate::meter::{Meter, PARTS};
-use crate::quantity::{counted, seconds};
+use crate::meter::{PARTS, ProgressMeter};
+use crate::quantity::{bytes, counted, seconds};
 use bramble_plan::Decision;
-use bramble_primary::{PrimaryError, Progress as State, RelayReport, Resumed, Unreachable, Watch};
+use bramble_primary::{
+    PrimaryError, ProductObserver, ProductProgress as State, RelayReport, Resumed, Unreachable,
+};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::RefCell;
 use std::io::IsTerminal;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// What is lost with an interrupted run is told before where it is more than this part of the work …
+/// An interrupted run loses the tiles that it is working on. The user is warned at the start if that is more than
+/// this part of the work …
 const MUCH_AT_ONCE: f64 = 0.1;
-/// … and of this time.
+/// … and more than this time.
 const LONG_S: f64 = 10.0;
 
-/// The bar and the sentences.
-pub(crate) struct Progress {
+/// The progress bar and the notices.
+pub(crate) struct ProgressDisplay {
     bar: ProgressBar,
-    meter: RefCell<Meter>,
+    meter: RefCell<ProgressMeter>,
     quiet: bool,
-    /// Whether machines that come in are named.
+    /// Whether joining workers are named.
     names_comers: bool,
     verbose: bool,
-    /// Whether another run could go on from where this one ends.
+    /// Whether this run keeps a journal, so that another run can resume it.
     keeps_journal: bool,
-    /// Told the name of each link that was lost.
+    /// Receives the name of each lost link.
     lost: UnboundedSender<String>,
 }
 
-impl Progress {
+impl ProgressDisplay {
     pub(crate) fn new(args: &MultiplyArgs, lost: UnboundedSender<String>) -> Self {
         let quiet = args.quiet || args.json;
         let shown = !quiet && std::io::stderr().is_terminal();
@@ -44,7 +48,7 @@ impl Progress {
         Self { bar, meter, quiet, names_comers, verbose: args.verbose, keeps_journal, lost }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn done(&self) {
         self.bar.finish_and_clear();
     }
@@ -54,7 +58,7 @@ impl Progress {
     }
 }
 
-impl Watch for Progress {
+impl ProductObserver for ProgressDisplay {
     fn decided(&self, decision: &Decision) {
         if self.quiet {
             return;
@@ -64,14 +68,14 @@ impl Watch for Progress {
         let part_s = part * decision.plan.predicted.seconds;
         if self.keeps_journal && part > MUCH_AT_ONCE && part_s > LONG_S {
             self.say(&format!(
-                "tiles of C are complete in lots of about {:.0} % of the work ({}): a run that is interrupted keeps the lots \
-                 before, not the one under way",
+                "tiles of C are completed in batches of about {:.0} % of the work ({}): an interrupted run keeps the \
+                completed batches and loses the current one",
                 part * 100.0,
                 seconds(part_s)
             ));
         }
         for machine in &decision.left_out {
-            self.say(&format!("left out: {}: {}", machine.name, machine.reason));
+            self.say(&format!("not used: {}: {}", machine.name, machine.reason));
         }
         if self.verbose {
             let plan = &decision.plan;
@@ -82,18 +86,18 @@ impl Watch for Progress {
                 let (tiles, steps) = (counted(tiles, "tile"), counted(steps, "step"));
                 self.say(&format!("{tiles} of {rows}x{cols}, {steps} of {depth}"));
             }
-            let memory = plan.predicted.worker_memory_bytes as f64 / 1e6;
-            self.say(&format!("at most {memory:.0} MB of matrices at any one machine"));
+            let memory = bytes(plan.predicted.worker_memory_bytes as f64);
+            self.say(&format!("at most {memory} of matrices at any one machine"));
         }
     }
 
     fn introduced(&self, relay: &RelayReport) {
         let Some(first) = relay.unreachable.first() else { return };
-        // Said in any case: whoever reads nothing else still has to know that the network is not as he thinks.
+        // Printed even with --quiet: the user may not know that these machines cannot reach each other.
         let (without, pairs) = (relay.unreachable.len(), relay.unreachable.len() + relay.pairs);
         self.say(&format!(
-            "bramble: {without} of {pairs} pairs of workers have no link, such as {} and {} ({}): this machine sends to \
-             them itself what they would have passed on",
+            "bramble: {without} of {pairs} pairs of workers have no link, such as {} and {} ({}): this machine sends \
+            them the panels that they would have relayed",
             first.from, first.to, first.why
         ));
         if self.verbose {
@@ -105,35 +109,39 @@ impl Watch for Progress {
 
     fn parted(&self, pair: &Unreachable) {
         self.say(&format!(
-            "bramble: the link between {} and {} broke ({}): this machine sent to them itself what they would have passed on",
+            "bramble: the link between {} and {} broke ({}): this machine sent them the panels that they would have \
+            relayed",
             pair.from, pair.to, pair.why
         ));
     }
 
     fn missing(&self, why: &str) {
-        self.say(&format!("bramble: {why}; going on without it (--degraded)"));
+        self.say(&format!("bramble: {why}; continuing without it (--degraded)"));
     }
 
     fn resumed(&self, resumed: &Resumed) {
         let recorded = resumed.tiles_there + resumed.tiles_damaged + resumed.tiles_not_on_disk;
         if resumed.tiles_damaged > 0 {
-            // Said in any case: the result will be right, and the disk still needs somebody to look at it.
+            // Printed even with --quiet: the result will be right, but the disk needs attention.
             let (damaged, all) = (resumed.tiles_damaged, counted(recorded, "tile"));
-            self.say(&format!("bramble: {damaged} of {all} are not what they were, and are made again"));
+            self.say(&format!(
+                "bramble: {damaged} of {all} of the interrupted run are damaged on the disk, and are \
+            recomputed"
+            ));
         }
         if resumed.tiles_not_on_disk > 0 {
             let (missing, all) = (resumed.tiles_not_on_disk, counted(recorded, "tile"));
             self.say(&format!(
-                "bramble: {missing} of {all} had not reached the disk when this machine went down, and are made again"
+                "bramble: {missing} of {all} had not reached the disk when this machine went down, and are recomputed"
             ));
         }
     }
 
     fn lost(&self, name: &str, why: &str, helps: bool) {
-        // Said in any case: the result will be right, and the machine still needs somebody to look at it.
-        self.say(&format!("bramble: worker {name} was lost: {why}; others do what it had to do"));
+        // Printed even with --quiet: the result will be right, but the machine needs attention.
+        self.say(&format!("bramble: worker {name} was lost: {why}; other machines take over its work"));
         if helps {
-            // Where nobody listens, nobody is dialled again.
+            // If the receiver is gone, lost workers are not dialled again.
             let _ = self.lost.send(name.to_owned());
         }
     }
@@ -141,12 +149,12 @@ impl Watch for Progress {
     fn wrong(&self, makers: &[String], tiles: usize, text: &str) {
         let s = if tiles == 1 { "" } else { "s" };
         let by = match makers {
-            [] => "made before it was gone on with".to_owned(),
-            [one] => format!("made by {one}"),
-            some => format!("made by some of {}", some.join(", ")),
+            [] => "computed by the interrupted run".to_owned(),
+            [one] => format!("computed by {one}"),
+            some => format!("computed by some of {}", some.join(", ")),
         };
         self.say(&format!(
-            "bramble: {tiles} tile{s} of C may be wrong ({text}), {by}; others make that again"
+            "bramble: {tiles} tile{s} of C may be wrong ({text}), {by}; other machines recompute"
         ));
     }
 

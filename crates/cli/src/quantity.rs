@@ -1,8 +1,8 @@
-//! Sizes as users type them, and quantities as they read them: in one form everywhere.
+//! Parses sizes, times and rates, and formats quantities, in the same form everywhere.
 
 use std::time::Duration;
 
-/// Bytes, with K, M, G or T (powers of 1024; `KB`, `MiB` and so on are taken too); `1.5G` is as good as `1536M`.
+/// Parses bytes with K, M, G or T (powers of 1024; `KB`, `MiB` and so on work, too); `1.5G` equals `1536M`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let form = || "use a number with K, M, G or T, as in 512M or 1.5G".to_owned();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -17,7 +17,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     };
     let bytes = match number.contains('.') {
         false => number.parse::<u64>().map_err(|_| form())?.checked_mul(1 << shift),
-        // Parts of a byte are none.
+        // Fractions of a byte are truncated.
         true => {
             let bytes = number.parse::<f64>().map_err(|_| form())? * (1u64 << shift) as f64;
             (bytes < 2f64.powi(63)).then_some(bytes as u64)
@@ -30,7 +30,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A finite number, with a sign or without. One that `f64` would round to 0 is refused.
+/// Parses a finite number, with or without a sign. A number that `f64` would round to 0 is refused.
 pub(crate) fn number(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().map_err(|_| "use a number, as in -0.5 or 1e-3".to_owned())?;
     let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
@@ -40,7 +40,7 @@ pub(crate) fn number(text: &str) -> Result<f64, String> {
     if number.is_finite() { Ok(number) } else { Err("must be a finite number, at most 1.79e308".to_owned()) }
 }
 
-/// A time: seconds, or a number with s, m or h, as in `90s`.
+/// Parses a time: seconds, or a number with s, m or h, such as `90s`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let form = || "use a number with s, m or h, as in 90s or 10m".to_owned();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -53,10 +53,10 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     };
     let seconds = number.parse::<f64>().map_err(|_| form())? * unit_s;
     let time = Duration::try_from_secs_f64(seconds).map_err(|_| form())?;
-    if time.is_zero() { Err("must be longer than nothing".to_owned()) } else { Ok(time) }
+    if time.is_zero() { Err("must be longer than 0".to_owned()) } else { Ok(time) }
 }
 
-/// A size as `size` takes it: 512M, 1536M, 2G.
+/// Formats a size as `size` parses it: 512M, 1536M, 2G.
 pub(crate) fn size_text(bytes: u64) -> String {
     let whole = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
     let unit = whole.iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift));
@@ -68,12 +68,12 @@ pub(crate) fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Slowest rate of a link, bits a second.
+/// Slowest allowed rate of a link, bits a second.
 const RATE_MIN: f64 = 64e3;
-/// Fastest.
+/// /// Fastest allowed rate of a link, bits a second.
 const RATE_MAX: f64 = 400e9;
 
-/// The rate of a link in bits a second, with kbit/s, Mbit/s or Gbit/s (powers of 1000, as links are sold).
+/// Parses the rate of a link in bits a second, with kbit/s, Mbit/s or Gbit/s (powers of 1000).
 pub(crate) fn rate(text: &str) -> Result<u64, String> {
     let form = || "use a rate as in 200Mbit/s or 2.5Gbit/s".to_owned();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -87,11 +87,11 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
     };
     let rate = number.parse::<f64>().map_err(|_| form())? * scale;
     let fits = (RATE_MIN..=RATE_MAX).contains(&rate);
-    // Whole bits: nobody sells parts of them.
+    // Rounded to whole bits.
     if fits { Ok(rate.round() as u64) } else { Err("a rate is from 64 kbit/s to 400 Gbit/s".to_owned()) }
 }
 
-/// A rate as `rate` takes it: 64 kbit/s, 200 Mbit/s, 2.5 Gbit/s.
+/// Formats a rate: 64 kbit/s, 200 Mbit/s, 2.5 Gbit/s.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))] // For labs.
 pub(crate) fn rate_text(bits_per_s: u64) -> String {
     let rate = bits_per_s as f64;
@@ -114,7 +114,7 @@ pub(crate) fn seconds(t: f64) -> String {
     if t >= 1.0 { format!("{t:.2} s") } else { format!("{:.1} ms", t * 1e3) }
 }
 
-/// 45.6 µs, 45.6 ms, and longer ones as `seconds`.
+/// 45.6 µs, 45.6 ms; longer times as by `seconds`.
 pub(crate) fn brief(t: f64) -> String {
     match t {
         _ if t < 1e-3 => format!("{} µs", three(t * 1e6)),
@@ -123,7 +123,7 @@ pub(crate) fn brief(t: f64) -> String {
     }
 }
 
-/// 1.23 GB (powers of 1000, as links are sold).
+/// 1.23 GB (powers of 1000).
 pub(crate) fn bytes(b: f64) -> String {
     const UNITS: [(&str, f64); 4] = [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
     for (unit, size) in UNITS {
@@ -134,7 +134,7 @@ pub(crate) fn bytes(b: f64) -> String {
     format!("{b:.0} B")
 }
 
-/// Three figures: 1.23, 12.3, 123.
+/// Three significant digits: 1.23, 12.3, 123.
 fn three(x: f64) -> String {
     match x {
         _ if x < 9.995 => format!("{x:.2}"),

@@ -1,58 +1,59 @@
-//! `--link mpi`: this process is one of those that an `mpirun` has started, all with the same arguments.
+//! `--link mpi`: this process is one of several that an `mpirun` started with the same arguments.
 //!
-//! Place in the flow: before the verb. The first of them (rank 0) runs it as primary; the others are workers, and read
+//! Place in the flow: before the verb runs. Rank 0 runs the verb as primary; the other ranks are workers, and read
 //! and write no files.
 //!
-//! Invariants: all enter before anything can fail, and all leave together, when the first one says so; so none waits for
-//! one that is no more. Processes of one machine share out its processors, those on which each may run, and its memory.
-//! An error is told once: by the first, or, where there is no world yet, by the first of each machine. None waits for ever in a
-//! call of the MPI library: to enter, to leave and to end the job have deadlines.
+//! Invariants: all ranks initialise MPI before anything else can fail, and finalise it together, when rank 0 says so;
+//! so no rank waits for one that has ended. Ranks on one machine divide its allowed processors and its memory among
+//! themselves. An error is printed once: by rank 0, or, before MPI is initialised, by the first rank of each machine.
+//! No rank waits forever in the MPI library: initialising, finalising and aborting have deadlines.
 //!
-//! Deliberately absent: going on without a process that has died. Whoever has started them ends them all.
+//! Deliberately absent: continuing without a rank that has died. mpirun ends the whole job then.
 
 use crate::args::{BenchCommand, Command, LinkKind, TeamArgs};
 use crate::bench::{LinkName, follow};
 use crate::exit::{Exit, Failure};
-use crate::signals::Signals;
-use bramble_link::{Late, Launch, Link, LinkError, Order, World};
-use bramble_primary::End;
-use bramble_worker::{Config, Ledger, available_memory, default_threads, host_name, serve_link};
+use crate::signals::StopSignals;
+use bramble_link::{Late, Launch, Link, LinkError, RankOrder, World};
+use bramble_primary::MachineLink;
+use bramble_worker::{Config, SessionLedger, available_memory, default_threads, host_name, serve_link};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::task::{LocalSet, spawn_local};
 
-/// After a signal the first process keeps what is done, and then ends all; the others wait so long before they begin to leave.
+/// After a signal, rank 0 saves the completed tiles and then ends all ranks; the others wait this long before they
+/// begin to leave on their own.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(6);
 
-/// How long a process waits for the others at the start, unless the variable below sets another time. They are started
-/// together, but the program file has to get to every machine.
+/// How long a rank waits for the others at the start, unless the variable below sets another time. mpirun starts the
+/// ranks together, but the program file may take time to reach every machine.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// Seconds of it.
+/// The environment variable that sets this time, in seconds.
 const START_VARIABLE: &str = "BRAMBLE_MPI_START_S";
 
-/// The other processes of the job, if this one is of a job.
+/// The ranks of this MPI job; empty if this process is not part of one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ranks(Option<Rc<World>>);
 
-/// What becomes of this process.
-pub(crate) enum Role {
-    /// It does what it was asked to.
+/// The part of this process in the MPI job.
+pub(crate) enum RankRole {
+    /// Rank 0, or a process outside MPI: it runs the verb.
     Primary,
-    /// It was a worker, and ends like this.
+    /// A worker that has finished; the process exits with this code.
     Worker(Exit),
 }
 
-/// What a process has of its machine.
+/// The resources of its machine that a process may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allotment {
     pub(crate) threads: usize,
     pub(crate) memory_bytes: u64,
-    /// Where its threads are pinned from on, among the processors on which it may run.
+    /// The first processor to pin threads to, among those on which the process may run.
     pub(crate) pin_from: Option<usize>,
 }
 
-/// Enters the world, where the verb wants it. Workers are workers until the end in here.
-pub(crate) fn enter(command: &mut Command) -> Result<(Role, Ranks), Failure> {
+/// Joins the MPI job if the command line asks for it. On a worker rank, this returns only when the job is over.
+pub(crate) fn enter(command: &mut Command) -> Result<(RankRole, Ranks), Failure> {
     let team = match command {
         Command::Multiply(args) => &mut args.team,
         Command::Plan(args) => &mut args.team,
@@ -64,10 +65,10 @@ pub(crate) fn enter(command: &mut Command) -> Result<(Role, Ranks), Failure> {
             args.ranks = ranks.clone();
             return Ok((role, ranks));
         }
-        _ => return Ok((Role::Primary, Ranks::default())),
+        _ => return Ok((RankRole::Primary, Ranks::default())),
     };
     if team.link != Some(LinkKind::Mpi) {
-        return Ok((Role::Primary, Ranks::default()));
+        return Ok((RankRole::Primary, Ranks::default()));
     }
     let named = [
         (team.local.is_some(), "--local"),
@@ -77,13 +78,13 @@ pub(crate) fn enter(command: &mut Command) -> Result<(Role, Ranks), Failure> {
     ];
     if let Some((_, option)) = named.iter().find(|(is_given, _)| *is_given) {
         let text =
-            format!("--link mpi: the workers are the processes that mpirun has started; leave {option} away");
-        // Every process of a job sees that, and one says it.
+            format!("--link mpi: the workers are the processes that mpirun started; leave {option} out");
+        // Every rank finds this error; rank 0 prints it.
         let exit = Exit::Usage;
         return if is_first() {
             Err(Failure::usage(text))
         } else {
-            Ok((Role::Worker(exit), Ranks::default()))
+            Ok((RankRole::Worker(exit), Ranks::default()))
         };
     }
     let (role, ranks) = world(|world| serve(world, team.threads, sessions(world, team)))?;
@@ -91,62 +92,65 @@ pub(crate) fn enter(command: &mut Command) -> Result<(Role, Ranks), Failure> {
     Ok((role, ranks))
 }
 
-/// Enters the world; all but the first process do that `work`.
-fn world(work: impl FnOnce(&World) -> Option<Exit>) -> Result<(Role, Ranks), Failure> {
+/// Initialises MPI. All ranks but 0 do `work`, and then leave.
+fn world(work: impl FnOnce(&World) -> Option<Exit>) -> Result<(RankRole, Ranks), Failure> {
     let launch = Launch::of_environment();
     let patience = match start_patience(std::env::var(START_VARIABLE).ok().as_deref()) {
         Ok(patience) => patience,
-        // Every process of a job sees that, and one says it.
+        // Every rank finds this error; rank 0 prints it.
         Err(failure) if is_first() => return Err(failure),
-        Err(failure) => return Ok((Role::Worker(failure.exit), Ranks::default())),
+        Err(failure) => return Ok((RankRole::Worker(failure.exit), Ranks::default())),
     };
     let world = match World::enter(launch, patience, when_late) {
         Ok(world) => Rc::new(world),
         Err(e) if launch.is_first_of_machine => return Err(Failure::failed(format!("--link mpi: {e}"))),
-        Err(_) => return Ok((Role::Worker(Exit::Failed), Ranks::default())),
+        Err(_) => return Ok((RankRole::Worker(Exit::Failed), Ranks::default())),
     };
     if world.size() == 1 && !launch.is_alone() {
-        let text = "--link mpi: nobody has started other processes; use mpirun, as in: mpirun -n 4 bramble multiply A.npy B.npy \
-                    -o C.npy --link mpi";
-        // Alone, there is nothing that could be in the way.
+        let text = "--link mpi: this process was not started by mpirun; use mpirun, as in: mpirun -n 4 bramble \
+        multiply A.npy B.npy -o C.npy --link mpi";
+        // With one rank, nothing can delay this.
         let _ = world.leave(Exit::Usage.number());
         return Err(Failure::usage(text));
     }
     if world.rank() == 0 {
-        return Ok((Role::Primary, Ranks(Some(world))));
+        return Ok((RankRole::Primary, Ranks(Some(world))));
     }
     let exit = work(&world);
-    // What went wrong is seen by the first one, which says it.
+    // Rank 0 sees and prints any error.
     let is_left = world.leave(Exit::Failed.number()).is_ok();
-    Ok((Role::Worker(exit.filter(|_| is_left).unwrap_or(Exit::Failed)), Ranks::default()))
+    Ok((RankRole::Worker(exit.filter(|_| is_left).unwrap_or(Exit::Failed)), Ranks::default()))
 }
 
-/// How long a process waits for the others at the start, by the variable's value.
+/// How long a rank waits for the others at the start, from the value of the environment variable.
 fn start_patience(value: Option<&str>) -> Result<Duration, Failure> {
     let Some(text) = value else { return Ok(START_PATIENCE) };
     let seconds = text.parse().ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
     seconds.ok_or_else(|| {
-        Failure::usage(format!("{START_VARIABLE}={text}: give seconds, a whole number from 1 on, as in 120"))
+        Failure::usage(format!(
+            "{START_VARIABLE}={text}: give a whole number of seconds, at least 1, such as 120"
+        ))
     })
 }
 
-/// Ends this process, whose thread is inside a call of the MPI library that waits for others; mpirun then ends those.
+/// Ends this process if a call of the MPI library still waits for other ranks at its deadline; mpirun then ends the
+/// other ranks.
 fn when_late(late: Late) {
     let (text, code) = late_text(late, Launch::of_environment().size);
     crate::say(&format!("bramble: --link mpi: {text}"));
-    // The report may be there already.
+    // The report may already be in the buffer of standard output.
     let _ = std::io::Write::flush(&mut std::io::stdout());
     bramble_kernel::leave(code)
 }
 
-/// The message for a deadline that has passed, and the exit code of this process.
+/// The message for an MPI call that passed its deadline, and the exit code of this process.
 fn late_text(late: Late, size: Option<usize>) -> (String, u8) {
     match late {
         Late::Entering(patience) => {
             let count = size.map_or_else(|| "all".to_owned(), |size| format!("all {size}"));
             let text = format!(
-                "after {} s not {count} processes of the job have entered MPI; see that every machine is up and no process is \
-                 stopped, or wait longer with {START_VARIABLE}=SECONDS",
+                "not {count} processes of the job have initialised MPI after {} s; check that every machine is up \
+                and no process is stopped, or wait longer with {START_VARIABLE}=SECONDS",
                 patience.as_secs()
             );
             (text, Exit::Failed.number())
@@ -156,34 +160,34 @@ fn late_text(late: Late, size: Option<usize>) -> (String, u8) {
                         job; C is complete";
             (text.to_owned(), code)
         }
-        Late::Aborting(code) => ("mpirun does not answer; this process ends without it".to_owned(), code),
+        Late::Aborting(code) => {
+            ("mpirun does not react to MPI_Abort; this process exits without it".to_owned(), code)
+        }
     }
 }
 
-/// Whether this process speaks for the job that it is of, if it is of one.
+/// Whether this process prints the errors of its job: rank 0, or a process outside a job.
 fn is_first() -> bool {
     Launch::of_environment().rank.is_none_or(|rank| rank == 0)
 }
 
-/// The same for a command line that could not be read.
+/// The same if the command line could not be parsed.
 pub(crate) fn speaks() -> bool {
     is_first() || !wants_mpi(std::env::args())
 }
 
-/// What a product may lack that is one of several, as an mpirun starts them: they get in each other's way.
+/// A hint for a failed product that mpirun started several times without `--link mpi`: the copies disturb each other.
 pub(crate) fn hint() -> String {
     let is_product = std::env::args().nth(1).is_some_and(|verb| verb == "multiply");
     match Launch::of_environment().size.filter(|size| *size > 1) {
         Some(size) if is_product && !wants_mpi(std::env::args()) => {
-            format!(
-                "; this is one of {size} processes that were started together: --link mpi makes one machine of them"
-            )
+            format!("; mpirun started {size} copies of this process: add --link mpi to make them one machine")
         }
         _ => String::new(),
     }
 }
 
-/// Number of processes of the job that this one is of, if it was asked to be of one.
+/// Number of ranks of this process's job, if the command line has `--link mpi`.
 pub(crate) fn size() -> Option<usize> {
     Launch::of_environment().size.filter(|_| wants_mpi(std::env::args()))
 }
@@ -194,41 +198,41 @@ fn wants_mpi(arguments: impl Iterator<Item = String>) -> bool {
 }
 
 impl Ranks {
-    /// The world, where there are others.
+    /// The MPI job, if it has other ranks.
     pub(crate) fn others(&self) -> Option<Rc<World>> {
         self.0.clone().filter(|world| world.size() > 1)
     }
 
-    /// Processes of the job.
+    /// Number of ranks; 1 outside a job.
     pub(crate) fn size(&self) -> usize {
         self.0.as_ref().map_or(1, |world| world.size())
     }
 
-    /// Links with all others. Has to run inside a `LocalSet`.
-    pub(crate) fn meet(world: &World, threads: Option<u16>) -> Result<Vec<End>, Failure> {
+    /// Links to all other ranks. Has to run inside a `LocalSet`.
+    pub(crate) fn meet(world: &World, threads: Option<u16>) -> Result<Vec<MachineLink>, Failure> {
         let failed = |e: LinkError| Failure::failed(format!("--link mpi: {e}"));
         drive(world, threads)?;
-        world.tell(Order::Serve).map_err(failed)?;
+        world.tell(RankOrder::Serve).map_err(failed)?;
         let link = |rank| world.link(rank, &format!("rank {rank}")).map_err(failed);
-        let end = |link: Link| End { link, threads_max: 0, was_dialled: false };
+        let end = |link: Link| MachineLink { link, threads_max: 0, was_dialled: false };
         (1..world.size()).map(|rank| link(rank).map(end)).collect()
     }
 
-    /// Ends the job, once all that was to be told is told.
+    /// Ends the job, after all results are printed.
     pub(crate) fn leave(&self, code: u8) {
         let Some(world) = &self.0 else { return };
-        // Where others cannot be told any more, they are ended.
-        let _ = world.tell(Order::Done);
+        // Ranks that cannot be told are aborted by `leave`.
+        let _ = world.tell(RankOrder::Done);
         if let Err(e) = world.leave(code) {
             crate::say(&format!("bramble: --link mpi: {e}"));
         }
     }
 }
 
-/// Moves the world's messages, on the event loop of this thread.
+/// Starts the task that moves MPI messages, on this thread's event loop.
 pub(crate) fn drive(world: &World, threads: Option<u16>) -> Result<(), Failure> {
     let portion = world.portion();
-    // With less than a processor for each process, to look for messages takes time from somebody who computes.
+    // With less than one processor per rank, polling for messages would take time from compute threads.
     let has_cores =
         portion.sharers <= default_threads() && threads.map_or(1, usize::from) <= default_threads();
     let driving = world.drive(has_cores).map_err(|e| Failure::failed(format!("--link mpi: {e}")))?;
@@ -236,7 +240,7 @@ pub(crate) fn drive(world: &World, threads: Option<u16>) -> Result<(), Failure> 
     Ok(())
 }
 
-/// What this process has of its machine, as far as the user does not say.
+/// The resources of this rank: the user's values, else an equal share of the machine.
 pub(crate) fn allotment(world: &World, threads: Option<u16>, memory_bytes: Option<u64>) -> Allotment {
     let (portion, cores) = (world.portion(), default_threads());
     let threads = threads.map_or_else(|| (cores / portion.sharers).max(1), usize::from);
@@ -248,15 +252,15 @@ pub(crate) fn allotment(world: &World, threads: Option<u16>, memory_bytes: Optio
     }
 }
 
-/// Does work for the first process until that says that it is over; nothing where that is not to be had any more.
+/// Runs the work of a worker rank to its end; `None` if it cannot run, or lost rank 0.
 fn serve(world: &World, threads: Option<u16>, work: impl Future<Output = Option<Exit>>) -> Option<Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let local = LocalSet::new();
     let exit = local.block_on(&runtime, async {
         drive(world, threads).ok()?;
-        let mut signals = Signals::new().ok()?;
+        let mut signals = StopSignals::new().ok()?;
         let signalled = async {
-            // The signal is for all of them, and the first one has something to keep.
+            // All ranks get the signal, and rank 0 may have tiles to save first.
             let exit = signals.next().await;
             tokio::time::sleep(SIGNAL_PATIENCE).await;
             exit
@@ -267,21 +271,21 @@ fn serve(world: &World, threads: Option<u16>, work: impl Future<Output = Option<
         }
     });
     drop(local);
-    // Compute threads may be inside a kernel; nobody waits for them.
+    // Compute threads may be inside a kernel; the process does not wait for them.
     runtime.shutdown_background();
     exit
 }
 
-/// One session after the other.
+/// Serves sessions of rank 0, one after another.
 async fn sessions(world: &World, args: &TeamArgs) -> Option<Exit> {
     let Allotment { threads, memory_bytes, pin_from } = allotment(world, args.threads, args.memory);
     let config = Config { threads, memory_bytes, kernel: None, pin_from, gives_way: true, name: host_name() };
-    let ledger = Ledger::new();
+    let ledger = SessionLedger::new();
     let mut order = world.told().await.ok()?;
-    while order == Order::Serve {
+    while order == RankOrder::Serve {
         let link = world.link(0, "primary").ok()?;
         tokio::select! {
-            // How it ended is seen at the other end.
+            // The primary's end of the link reports how the session ended.
             _ = serve_link(link, None, &config, &ledger) => order = world.told().await.ok()?,
             told = world.told() => order = told.ok()?,
         }

@@ -7,10 +7,10 @@ use crate::plan::{json as plan_json, text as plan_text};
 use crate::quantity::{bytes, counted, seconds};
 use bramble_matrix::Verdict;
 use bramble_plan::Sums;
-use bramble_primary::{Loss, MachineReport, Moved, RelayReport, Report, Unreachable, Wrong};
+use bramble_primary::{MachineLoss, MachineReport, MovedWork, RelayReport, Report, Unreachable, WrongTiles};
 use serde_json::{Value, json};
 
-/// What limits a run whose first job began later than its product took.
+/// The limit of a run that took longer to start than to compute.
 const START_UP: &str = "start-up";
 
 /// The report as lines of text.
@@ -41,7 +41,7 @@ pub(crate) fn text(
     out.push(format!("time      {}  {gflops:.1} Gflop/s{peak}", seconds(report.seconds)));
     if report.machines.iter().any(|m| m.link_bytes_per_s.is_some()) {
         let (sent, received) = (bytes(report.bytes_sent as f64), bytes(report.bytes_received as f64));
-        out.push(format!("moved     {sent} out, {received} in"));
+        out.push(format!("moved     {sent} sent, {received} received"));
     }
     if report.predicted.seconds > 0.0 {
         let (predicted, took) = (seconds(report.predicted.seconds), seconds(report.seconds));
@@ -50,9 +50,9 @@ pub(crate) fn text(
             true => START_UP.to_owned(),
             false => report.predicted.by.to_string(),
         };
-        out.push(format!("plan      {strategy}: {predicted} predicted, {took} taken; limited by {by}"));
+        out.push(format!("plan      {strategy}: {predicted} predicted, {took} measured; limited by {by}"));
         let held = report.machines.iter().map(|m| m.memory_bytes).max().unwrap_or(0);
-        out.push(format!("memory    {}", plan_text::memory(held, report.aside_bytes_max)));
+        out.push(format!("memory    {}", plan_text::memory(held, report.partial_sum_bytes_max)));
     }
     if let Some(instead) = &report.instead {
         out.push(format!("instead   {instead}"));
@@ -60,7 +60,9 @@ pub(crate) fn text(
     if report.bound.seconds >= plan_text::BOUND_SECONDS_MIN {
         let ratio = report.seconds / report.bound.seconds;
         let (bound, by) = (seconds(report.bound.seconds), report.bound.by.name());
-        out.push(format!("bound     {bound} by {by}; the run took {ratio:.2} times that"));
+        out.push(format!(
+            "bound     no plan takes less than {bound} ({by}); the run took {ratio:.2} times that"
+        ));
     }
     if let Some(relay) = &report.relay {
         let relayed = bytes(report.machines.iter().map(|m| m.relayed_bytes_in as f64).sum());
@@ -74,7 +76,7 @@ pub(crate) fn text(
     out.extend(refused);
     out.push(verified(report));
     out.push(format!(
-        "in all    {}, of which {} before the first job",
+        "total     {}, of which {} before the first job",
         seconds(total_seconds),
         seconds(report.opening_seconds)
     ));
@@ -82,20 +84,20 @@ pub(crate) fn text(
         out.extend(report.machines.iter().map(|m| machine(m, report.seconds)));
         out.extend(report.moved.iter().map(|m| {
             let (part, times) = (m.part * 100.0, if m.times == 1 { "once" } else { "in several parts" });
-            format!("  {part:.1} % of the work went from {} to {}, {times}", m.from, m.to)
+            format!("  {part:.1} % of the work moved from {} to {}, {times}", m.from, m.to)
         }));
         out.extend(account::text(report));
     }
     out.join("\n") + "\n"
 }
 
-/// Whether getting ready took longer than the product: from the start of the program to the first job it connects, greets,
-/// measures, plans, and waits for workers that dial in.
+/// Whether starting up took longer than the product. Start-up is the time to the first job: connecting, greeting,
+/// measuring, planning, and waiting for workers that dial in.
 fn is_limited_by_start_up(report: &Report) -> bool {
     report.opening_seconds > report.seconds
 }
 
-/// Whether C was checked, how, and what could not be.
+/// The line about verification: whether C was verified, how, and which part could not be.
 fn verified(report: &Report) -> String {
     let verify = &report.verify;
     if report.unverified() {
@@ -103,7 +105,7 @@ fn verified(report: &Report) -> String {
     }
     let Verdict { method, worst_ratio, unverified, .. } = &verify.verdict;
     let used = format!(
-        "{method}; at most {:.2} % of what rounding may do; {}",
+        "{method}; largest residual {:.2} % of the rounding tolerance; {}",
         worst_ratio * 100.0,
         seconds(verify.seconds)
     );
@@ -115,7 +117,7 @@ fn verified(report: &Report) -> String {
     format!("verified  in part: {elements} of {all} elements not verified ({reasons}); {used}")
 }
 
-/// Whether C was checked: the state, and as much as fits a yes or no.
+/// The verification as JSON. `passed` is null if C was not verified.
 fn verify_json(report: &Report) -> Value {
     let verdict = &report.verify.verdict;
     let state = match () {
@@ -127,7 +129,6 @@ fn verify_json(report: &Report) -> Value {
     json!({
         "method": verdict.method,
         "state": state,
-        // Nobody looked is neither yes nor no.
         "passed": (!report.unverified()).then_some(verdict.is_complete()),
         "unverified": {"elements": verdict.unverified.elements, "reasons": verdict.unverified.reasons},
         "worst_ratio": verdict.worst_ratio,
@@ -143,7 +144,7 @@ fn machine(m: &MachineReport, run_seconds: f64) -> String {
     let link = m.link_bytes_per_s.map_or_else(String::new, |rate| {
         let trip = m.round_trip_s.unwrap_or_default() * 1e6;
         let cipher = m.encryption.map_or_else(String::new, |cipher| format!(" with {cipher}"));
-        format!(", link{cipher} {}/s and {trip:.0} us there and back", bytes(rate))
+        format!(", link{cipher} {}/s, round trip {trip:.0} us", bytes(rate))
     });
     format!(
         "  {}: {:.0} % of C with {}, {} busy {percent:.0} % of the time, {} of matrices{link}",
@@ -155,7 +156,7 @@ fn machine(m: &MachineReport, run_seconds: f64) -> String {
     )
 }
 
-/// The report as the object that docs and scripts rely on.
+/// The report as the object `bramble.multiply/1` (docs/json.md), which scripts rely on.
 pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
     let machines: Vec<Value> = report.machines.iter().map(machine_json).collect();
     let kernels: Vec<&str> = report.machines.iter().map(|m| m.kernel.as_str()).collect();
@@ -184,7 +185,7 @@ pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
         "primary": {
             "bytes_sent": report.bytes_sent,
             "bytes_received": report.bytes_received,
-            "sums_bytes_max": report.aside_bytes_max,
+            "sums_bytes_max": report.partial_sum_bytes_max,
             "cpu_s": cpu_seconds(),
             "rss_peak_bytes": rss_peak_bytes(),
             "io": account::io_json(report.io.as_ref()),
@@ -216,15 +217,15 @@ fn relay_json(relay: &RelayReport) -> Value {
     json!({"pairs": relay.pairs, "unreachable": relay.unreachable.iter().map(pair).collect::<Vec<_>>()})
 }
 
-fn wrong_json(w: &Wrong) -> Value {
+fn wrong_json(w: &WrongTiles) -> Value {
     json!({ "names": w.names, "tiles": w.tiles, "text": w.text })
 }
 
-fn lost_json(l: &Loss) -> Value {
+fn lost_json(l: &MachineLoss) -> Value {
     json!({"name": l.name, "why": l.why, "at_s": l.at_s, "parts": l.parts, "part": l.part})
 }
 
-fn moved_json(m: &Moved) -> Value {
+fn moved_json(m: &MovedWork) -> Value {
     json!({"from": m.from, "to": m.to, "times": m.times, "tile_steps": m.tile_steps, "part": m.part})
 }
 
@@ -241,7 +242,7 @@ fn machine_json(m: &MachineReport) -> Value {
         "bytes_out": m.bytes_out,
         "relayed_bytes_in": m.relayed_bytes_in,
         "relayed_bytes_out": m.relayed_bytes_out,
-        // A sum of nothing is -0.
+        // The sum of an empty iterator is -0.0; adding 0.0 makes it 0.0.
         "busy_s": m.threads.iter().map(|t| t.busy_s).sum::<f64>() + 0.0,
         "jobs": m.threads.iter().map(|t| t.jobs).sum::<u64>(),
         "memory_bytes": m.memory_bytes,
@@ -258,7 +259,7 @@ pub(crate) fn cpu_seconds() -> f64 {
     t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
 }
 
-/// Largest resident size of this process, mapped files included; 0 where the system does not say.
+/// Peak resident size of this process, mapped files included; 0 if the system does not report it.
 fn rss_peak_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|l| l.starts_with("VmHWM:"));

@@ -1,8 +1,9 @@
-//! What a run before has left of C, and what becomes of it: `--resume`, `--restart`, and the way back that a run leaves behind.
+//! `--resume` and `--restart`: what to do with the files that an interrupted run left, and the command that resumes a
+//! run.
 //!
-//! Place in the flow: `multiply` asks before anything is begun, and again when a run has ended without C.
+//! Place in the flow: `multiply` calls this before the product starts, and again when a run ends without C.
 //!
-//! Invariants: what another run could go on with is thrown away only by who says `--restart`. It is looked at while the
+//! Invariants: completed tiles of an earlier run are discarded only with `--restart`. The journal is read while the
 //! unfinished file is locked.
 
 use crate::args::MultiplyArgs;
@@ -10,7 +11,9 @@ use crate::exit::Failure;
 use crate::quantity::counted;
 use bramble_kernel::Choice;
 use bramble_matrix::{DType, Digest128, Matrix, Output, Shape, Unfinished};
-use bramble_primary::keeper::{Found, Journal, Journaling, Steps, find, journal_of, look};
+use bramble_primary::journal_writer::{
+    CrashPoints, FoundJournal, Journal, JournalOptions, find_journal, journal_of, read_journal,
+};
 use bramble_worker::default_threads;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -18,20 +21,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The file that C will be, and its journal: anew, or from where another run ended.
+/// The output file of C and its journal: new ones, or those of the interrupted run.
 pub(crate) fn begin(
     args: &MultiplyArgs,
     path: &Path,
     shape: Shape,
     dtype: DType,
-) -> Result<(Output, Journaling), Failure> {
+) -> Result<(Output, JournalOptions), Failure> {
     let place = Unfinished::lock(path)?;
     let file = journal_of(place.target());
     let name = file.display().to_string();
     let found = found(&file, place.has_begun()?, place.target())?;
     let anew = |why: &str| {
         if args.resume {
-            crate::say(&format!("bramble: --resume: {why}; this run begins anew"));
+            crate::say(&format!("bramble: --resume: {why}; starting over"));
         }
     };
     let before = match found {
@@ -45,7 +48,7 @@ pub(crate) fn begin(
         }
         Left::Tiles(before) if !args.restart => {
             return Err(Failure::usage(format!(
-                "{name}: a run before has left {}; go on with --resume, or begin anew with --restart",
+                "{name}: an interrupted run left {}; continue it with --resume, or start over with --restart",
                 share_of(&before)
             )));
         }
@@ -54,42 +57,47 @@ pub(crate) fn begin(
     let output = match &before {
         Some(_) => place.resume(shape, dtype)?,
         None => {
-            // Before what it is about: a run that ends in between leaves nothing that looks like something.
+            // The journal goes before the tiles: a run that is killed in between must not leave a journal of tiles
+            // that are gone.
             let _ = fs::remove_file(&file);
             place.restart(shape, dtype)?
         }
     };
     let every = Duration::from_millis(args.journal_ms);
-    let steps = args.die_at.map_or_else(Steps::default, Steps::die_at);
-    Ok((output, Journaling { path: file, before, every, steps }))
+    let crash_points = args.die_at.map_or_else(CrashPoints::default, CrashPoints::die_at);
+    Ok((output, JournalOptions { path: file, before, every, crash_points }))
 }
 
-/// What a run before has left.
+/// What an interrupted run left.
 enum Left {
     /// A journal with tiles.
     Tiles(Box<Journal>),
-    /// Nothing that could be gone on with, and why.
+    /// Nothing that can be resumed, and the reason.
     Nothing(String),
 }
 
-/// What the unfinished file and the journal beside it are.
+/// What the unfinished file and the journal beside it hold.
 fn found(journal: &Path, has_part: bool, target: &Path) -> Result<Left, Failure> {
     let (name, part) = (journal.display(), part_of(target));
-    let (found, part) = (find(journal)?, part.display());
+    let (found, part) = (find_journal(journal)?, part.display());
     let why = match (found, has_part) {
-        (Found::Journal(before), true) => return Ok(Left::Tiles(before)),
-        (Found::Journal(before), false) => {
-            format!("{name} names {}, but the file with them, {part}, is missing", share_of(&before))
+        (FoundJournal::Journal(before), true) => return Ok(Left::Tiles(before)),
+        (FoundJournal::Journal(before), false) => {
+            format!("{name} lists {}, but their file, {part}, is missing", share_of(&before))
         }
-        (Found::Missing, true) => {
-            format!(
-                "{part} is there, but the journal that says which of its tiles are complete, {name}, is missing"
-            )
+        (FoundJournal::Missing, true) => {
+            format!("{part} exists, but its journal of completed tiles, {name}, is missing")
         }
-        (Found::Missing, false) => format!("no run has left anything: neither {part} nor {name} is there"),
-        (Found::Empty, _) => format!("{name} is empty: the run before ended before its journal had begun"),
-        (Found::NoTiles, _) => format!("{name} has no tile: the run before ended before one was complete"),
-        (Found::Unreadable(why), _) => format!("{name} cannot be used: {why}"),
+        (FoundJournal::Missing, false) => {
+            format!("there is nothing to resume: neither {part} nor {name} exists")
+        }
+        (FoundJournal::Empty, _) => {
+            format!("{name} is empty: the interrupted run ended before it wrote its journal")
+        }
+        (FoundJournal::NoTiles, _) => {
+            format!("{name} has no tile: the interrupted run completed none")
+        }
+        (FoundJournal::Unreadable(why), _) => format!("{name} cannot be used: {why}"),
     };
     Ok(Left::Nothing(why))
 }
@@ -97,27 +105,28 @@ fn found(journal: &Path, has_part: bool, target: &Path) -> Result<Left, Failure>
 /// "12 of 256 tiles (5 %)".
 fn share_of(journal: &Journal) -> String {
     let (there, tiles) = (journal.tiles.len() as u64, journal.head.plan.tiles());
-    // Rounded down: what is kept is never called more than it is.
+    // Rounded down, so as not to promise more than is kept.
     let percent = u128::from(there) * 100 / u128::from(tiles.max(1));
     format!("{there} of {} ({percent} %)", counted(tiles, "tile"))
 }
 
-/// A kernel that is asked for by name is that of the run before, which is used in any case: tiles of one C are of one kernel.
+/// Refuses a `--kernel` that differs from the interrupted run's, which is used anyway: one kernel computes all tiles
+/// of C.
 fn same_kernel(args: &MultiplyArgs, was: &str) -> Result<(), Failure> {
     let was = was.split(' ').next().unwrap_or_default().trim_end_matches(',');
     match args.cut.kernel() {
         Choice::Named(wanted) if !was.is_empty() && wanted.to_string() != was => {
             Err(Failure::failed(format!(
-                "--resume: --kernel was {was}, and is {wanted} now; give what the run before was given, or begin anew \
-                 with --restart"
+                "--resume: --kernel was {was}, and is {wanted} now; give the same --kernel, or start over with --restart"
             )))
         }
         _ => Ok(()),
     }
 }
 
-/// Whether the run before ended after C got its name, so that only its journal is left; that goes then. A C that was made from
-/// the one that it replaced is not read as that one: neither by who goes on, nor by who says nothing.
+/// Whether the interrupted run had already given C its final name, so that only its journal was left; with `--resume`
+/// the journal is then removed. This also keeps a C that was computed with `--beta` from being taken for the old C
+/// and scaled twice, with or without `--resume`.
 pub(crate) fn is_done(
     args: &MultiplyArgs,
     path: &Path,
@@ -129,7 +138,7 @@ pub(crate) fn is_done(
     if !is_asked || part_of(&target).exists() || !target.exists() {
         return Ok(false);
     }
-    let Found::Journal(journal) = look(&file)? else { return Ok(false) };
+    let FoundJournal::Journal(journal) = read_journal(&file)? else { return Ok(false) };
     let (name, threads) = (target.display(), args.team.threads.map_or_else(default_threads, usize::from));
     let is_result = is_result(&journal, &Matrix::open_file(&target)?, threads)?;
     if !is_result && old_c.is_none() {
@@ -146,11 +155,11 @@ pub(crate) fn is_done(
             Ok(true)
         }
         (true, false, true) => Err(Failure::usage(format!(
-            "--resume: {name} is complete, but of other operands or factors; begin anew with --restart"
+            "--resume: {name} is complete, but from other operands or factors; start over with --restart"
         ))),
         (true, true, false) => Err(Failure::usage(format!(
-            "{name} is complete already: a run before ended when it had its name, and --beta {} would scale it once more; \
-             leave it so with --resume, or take it as the old C with --restart",
+            "{name} is complete already: the interrupted run had renamed it, and --beta {} would scale it again; \
+            leave it as it is with --resume, or use it as the old C with --restart",
             args.beta
         ))),
         (false, true, true) => {
@@ -158,8 +167,8 @@ pub(crate) fn is_done(
                 && !is_same(old, was)?
             {
                 return Err(Failure::usage(format!(
-                    "--resume: {name} is neither the C that the run before read nor the one that it made; put the old one \
-                     there, or take this one as the old C with --restart"
+                    "--resume: {name} is neither the old C that the interrupted run read nor its result; put the old \
+                    C there, or use this one as the old C with --restart"
                 )));
             }
             Ok(false)
@@ -168,7 +177,7 @@ pub(crate) fn is_done(
     }
 }
 
-/// Whether a matrix is what the run with that journal has made.
+/// Whether `c` is the result of the run with this journal.
 fn is_result(journal: &Journal, c: &Matrix, threads: usize) -> Result<bool, Failure> {
     let problem = &journal.head.plan.problem;
     if c.shape() != problem.result_shape() || c.dtype() != problem.dtype {
@@ -185,34 +194,38 @@ fn is_result(journal: &Journal, c: &Matrix, threads: usize) -> Result<bool, Fail
     Ok(!journal.tiles.is_empty() && journal.tiles.iter().all(is_right))
 }
 
-/// After a run without C: what it has left, as a sentence. Where that is nothing, its files are removed.
+/// After a run without C: the kept tiles and the command that resumes, as a sentence. If no tile is kept, the files
+/// are removed.
 pub(crate) fn left(path: &Path) -> Option<String> {
     let left = kept(path);
     let target = target_of(path);
-    // What cannot be read now may be read another time.
-    if matches!(find(&journal_of(&target)), Ok(Found::Missing | Found::Empty | Found::NoTiles)) {
-        // While C is being synced that goes on in a thread, without its file.
+    // A journal that cannot be read now may be readable later, so its files stay.
+    if matches!(
+        find_journal(&journal_of(&target)),
+        Ok(FoundJournal::Missing | FoundJournal::Empty | FoundJournal::NoTiles)
+    ) {
+        // A thread may still be syncing C; it does so on the removed file.
         forget(path);
     }
     left
 }
 
-/// Removes what a run has left of C.
+/// Removes the unfinished C and its journal.
 pub(crate) fn forget(path: &Path) {
     let target = target_of(path);
     let _ = fs::remove_file(part_of(&target));
     let _ = fs::remove_file(journal_of(&target));
 }
 
-/// What another run could go on with, and how, as a sentence.
+/// The kept tiles and the command that resumes the run, as a sentence.
 pub(crate) fn kept(path: &Path) -> Option<String> {
     let target = target_of(path);
-    let Ok(Found::Journal(journal)) = find(&journal_of(&target)) else { return None };
+    let Ok(FoundJournal::Journal(journal)) = find_journal(&journal_of(&target)) else { return None };
     let text = || format!("{} are kept; resume with: {}", share_of(&journal), command());
     part_of(&target).exists().then(text)
 }
 
-/// The result with links followed, as far as it is there.
+/// The path of C with symbolic links resolved, if it exists.
 fn target_of(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
@@ -224,18 +237,18 @@ pub(crate) fn part_of(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// The command line that goes on.
+/// The command line that resumes this run.
 fn command() -> String {
     let mut words: Vec<OsString> =
         std::env::args_os().filter(|word| word != "--restart" && word != "--resume").collect();
     words.push("--resume".into());
     let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-    // What mpirun was told beside the number of processes is not known here.
+    // Other options of mpirun are not known here.
     let launcher = crate::ranks::size().map_or_else(String::new, |ranks| format!("mpirun -n {ranks} "));
     launcher + &words.join(" ")
 }
 
-/// A word as a shell takes it.
+/// A word, quoted for a shell.
 fn quoted(word: &OsStr) -> String {
     let is_plain = |b: &u8| b.is_ascii_alphanumeric() || b"-_=+./:,@%".contains(b);
     let text = word.to_string_lossy().into_owned();

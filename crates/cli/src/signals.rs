@@ -1,6 +1,6 @@
-//! The signals that ask a process to end: Ctrl-C, SIGTERM, and SIGHUP, which a terminal sends that is closed.
+//! The signals that ask a process to end: SIGINT (Ctrl-C), SIGTERM, and SIGHUP (the terminal was closed).
 //!
-//! Place in the flow: every verb that runs for long waits for them beside its work.
+//! Place in the flow: every long-running verb waits for these signals concurrently with its work.
 //!
 //! Invariant: a SIGHUP that was ignored when the process began, as under `nohup`, stays ignored.
 
@@ -8,23 +8,23 @@ use crate::exit::Exit;
 use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Where the signals come.
-pub(crate) struct Signals {
+/// Receives the signals.
+pub(crate) struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
-    /// Nothing where a closed terminal is not to end the process.
+    /// `None` if SIGHUP is ignored.
     hang_up: Option<Signal>,
 }
 
-impl Signals {
-    /// Waits for them from now on.
+impl StopSignals {
+    /// Installs the handlers.
     pub(crate) fn new() -> io::Result<Self> {
         let hang_up = if may_hang_up() { Some(signal(SignalKind::hangup())?) } else { None };
         let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         Ok(Self { interrupt, terminate, hang_up })
     }
 
-    /// The next one, as the exit code that goes with it.
+    /// Waits for the next signal; returns its exit code.
     pub(crate) async fn next(&mut self) -> Exit {
         let Self { interrupt, terminate, hang_up } = self;
         let hung_up = async {
@@ -41,8 +41,8 @@ impl Signals {
     }
 }
 
-/// Whether SIGHUP was not ignored when the process began. Where that cannot be read, as on macOS, SIGHUP is left as it is: it
-/// ends the process at once, unless it is ignored.
+/// Whether to handle SIGHUP: only if the process did not inherit it as ignored. If this cannot be determined, as on
+/// macOS, SIGHUP is left alone: it ends the process at once, unless it is ignored.
 fn may_hang_up() -> bool {
     std::fs::read_to_string("/proc/self/status").is_ok_and(|status| !ignores_hang_up(&status))
 }
@@ -51,7 +51,7 @@ fn may_hang_up() -> bool {
 fn ignores_hang_up(status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    // Where the line is not understood, a handler could take from the user what nohup gave him.
+    // If the line cannot be parsed, count SIGHUP as ignored: a handler would break `nohup`.
     mask.is_none_or(|mask| mask & 1 == 1)
 }
 

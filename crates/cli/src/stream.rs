@@ -1,30 +1,30 @@
-//! Standard input as an operand, and standard output as the place of C.
+//! Standard input as an operand, and standard output as the destination of C.
 //!
-//! Invariants: C leaves only when it is complete and checked; nothing else is written to standard output then. What is
-//! read is bounded by the memory that this machine may take.
+//! Invariants: C is written only when it is complete and verified, and standard output then gets nothing else. The
+//! size of an operand on standard input is limited by the memory that this process may take.
 
 use crate::args::MultiplyArgs;
 use crate::exit::Failure;
-use bramble_matrix::{Matrix, npy_header};
+use bramble_matrix::{Matrix, MatrixDescription, describe_bytes, npy_header};
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// What the operand is called in messages.
+/// The name of the operand in messages.
 const INPUT: &str = "standard input";
 
-/// The most that is asked of the allocator at a time.
+/// The buffer grows by at most this much at a time.
 const GROWTH_BYTES: usize = 64 << 20;
 
-/// Refuses what standard input and output cannot be.
+/// Refuses options that do not work with C on standard output.
 pub(crate) fn check(args: &MultiplyArgs) -> Result<(), Failure> {
     if !args.is_streamed() {
         return Ok(());
     }
     let refused = |what: &str| Err(Failure::usage(format!("-o -: {what}")));
     if args.json {
-        return refused("--json writes to standard output, too; write C to a file, or leave --json away");
+        return refused("--json writes to standard output, too; write C to a file, or leave --json out");
     }
     if args.beta != 0.0 {
         return refused("--beta reads the old C from the output file; name a file");
@@ -46,29 +46,48 @@ pub(crate) fn write(c: &Matrix, bytes: &[u8]) -> Result<(), Failure> {
     });
     written.map_err(|e| match e.kind() {
         ErrorKind::BrokenPipe => {
-            Failure::failed("standard output: whoever reads it ended before all of C was written")
+            Failure::failed("standard output: the reader closed it before all of C was written")
         }
-        _ => Failure::failed(format!("standard output: {e}; C is not complete there")),
+        _ => Failure::failed(format!("standard output: {e}; C is incomplete there")),
     })
 }
 
-/// Reads the matrix that standard input is; `bytes_max` are taken at most, or what is free.
+/// Reads a matrix from standard input, into at most `bytes_max` of memory, or into all free memory.
 pub(crate) fn read(bytes_max: Option<u64>) -> Result<Matrix, Failure> {
+    let bytes_max = bytes_max.unwrap_or_else(bramble_worker::available_memory);
+    let all = read_all(bytes_max)?;
+    let holds_tensors = |all: &[MatrixDescription]| all.iter().any(|one| one.format == "safetensors");
+    if describe_bytes(INPUT, &all).is_ok_and(|all| holds_tensors(&all)) {
+        return Err(Failure::failed(format!(
+            "{INPUT}: is a .safetensors file, and one of its tensors has to be named; save it as a file, and \
+             name FILE.safetensors:TENSOR"
+        )));
+    }
+    let dense_bytes_max = bytes_max.saturating_sub(all.len() as u64);
+    Ok(Matrix::from_bytes(INPUT, Arc::new(all), Some(dense_bytes_max))?)
+}
+
+/// Describes the file on standard input.
+pub(crate) fn describe() -> Result<Vec<MatrixDescription>, Failure> {
+    Ok(describe_bytes(INPUT, &read_all(bramble_worker::available_memory())?)?)
+}
+
+/// Reads standard input to its end.
+fn read_all(bytes_max: u64) -> Result<Vec<u8>, Failure> {
     let failed = |what: String| Failure::failed(format!("{INPUT}: {what}"));
     if io::stdin().is_terminal() {
         return Err(Failure::usage(format!(
             "-: {INPUT} is a terminal; pipe a .npy file to it, or name a file"
         )));
     }
-    let bytes_max = bytes_max.unwrap_or_else(bramble_worker::available_memory);
     let mut input = own(io::stdin().as_fd()).map_err(|e| failed(e.to_string()))?;
     let mut all: Vec<u8> = Vec::new();
     loop {
-        // Twice as much each time, but no more than is allowed: a pipe does not say how long it is.
+        // The length of a pipe is unknown, so the buffer doubles, within limits.
         let room = all.len().clamp(64 << 10, GROWTH_BYTES);
         all.try_reserve(room).map_err(|_| {
             failed(format!(
-                "more than {} bytes do not fit memory; save it as a file, which is not read as a whole",
+                "more than {} bytes do not fit in memory; save it as a file, which is mapped and not read as a whole",
                 all.len()
             ))
         })?;
@@ -76,8 +95,8 @@ pub(crate) fn read(bytes_max: Option<u64>) -> Result<Matrix, Failure> {
         let read = read.map_err(|e| failed(e.to_string()))?;
         if all.len() as u64 > bytes_max {
             return Err(failed(format!(
-                "is larger than the {bytes_max} bytes of memory that may be taken; \
-                 save it as a file, which is not read as a whole, or give more --memory"
+                "is larger than the {bytes_max} bytes of memory that may be used; save it as a file, which is mapped \
+                and not read as a whole, or give more --memory"
             )));
         }
         if read == 0 {
@@ -87,11 +106,10 @@ pub(crate) fn read(bytes_max: Option<u64>) -> Result<Matrix, Failure> {
     if all.is_empty() {
         return Err(failed("is empty; a .npy file was expected".to_owned()));
     }
-    let dense_bytes_max = bytes_max.saturating_sub(all.len() as u64);
-    Ok(Matrix::from_bytes(INPUT, Arc::new(all), Some(dense_bytes_max))?)
+    Ok(all)
 }
 
-/// A descriptor without the buffer of the standard library, which looks for ends of lines.
+/// The descriptor without the standard library's buffer, which scans for line ends.
 fn own(descriptor: BorrowedFd<'_>) -> io::Result<File> {
     descriptor.try_clone_to_owned().map(File::from)
 }

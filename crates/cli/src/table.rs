@@ -1,6 +1,6 @@
-//! Tables for people: columns as wide as their widest text, the first to the left, the others to the right.
+//! Text tables: each column is as wide as its widest cell; the first is left-aligned, the others right-aligned.
 
-/// The lines of a table; every row has as many texts as the head.
+/// The lines of a table; every row has as many cells as the head.
 pub(crate) fn lines(head: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     let wide = |text: &str| text.chars().count();
     let width = |at: usize| {

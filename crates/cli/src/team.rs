@@ -1,71 +1,72 @@
-//! Who computes: from the command line to links with every machine, this one's own threads included.
+//! The machines of a product: from the command line to one link per machine, including one to this process's own
+//! compute threads.
 //!
-//! Place in the flow: before the opening of sessions, for products, plans and looks at the machines alike.
+//! Place in the flow: before sessions are opened, for the verbs multiply, plan, sim and nodes alike.
 //!
 //! Invariant: this machine's own threads are a worker like any other, over a link that shares memory.
 
 use crate::args::{LinkKind, TeamArgs};
-use crate::cluster::{Cluster, Later, Met};
+use crate::cluster::{ClusterSpec, ConnectedWorkers, LateWorkers};
 use crate::exit::{Exit, Failure};
 use crate::hostfile;
-use crate::local::{LocalWorkers, Share, Way};
+use crate::local::{LocalConfig, LocalTransport, LocalWorkers};
 use crate::quantity::size_text;
 use crate::ranks::{Allotment, Ranks, allotment};
 use crate::trust;
 use crate::turned_away::TurnedAway;
-use bramble_kernel::Choice;
+use bramble_kernel::{Choice, KernelError};
 use bramble_link::{LocalKind, World, thread_pair};
 use bramble_matrix::DType;
-use bramble_primary::{End, Ends};
-use bramble_worker::{Config, Ledger, available_memory, default_threads, host_name, serve_link};
+use bramble_primary::{MachineLink, MachineLinks};
+use bramble_worker::{Config, SessionLedger, available_memory, default_threads, host_name, serve_link};
 use std::cell::RefCell;
 use std::rc::Rc;
 use tokio::sync::mpsc;
 
-/// Workers that have come and that the product has not taken yet.
+/// Connected workers that wait until the running product takes them in.
 const COMERS_MAX: usize = 16;
 
-/// Who computes, as the command line says.
-pub(crate) enum Team {
+/// The machines that the command line names.
+pub(crate) enum TeamSpec {
     /// This process alone.
     Alone,
-    /// Processes that it starts.
-    Local(Share),
-    /// Workers that listen or dial in.
-    Cluster(Cluster),
-    /// Those that were started with it.
+    /// Worker processes that this process starts on this machine (`--local`).
+    Local(LocalConfig),
+    /// Workers that are dialled or that dial in.
+    Cluster(ClusterSpec),
+    /// The other processes of the same mpirun.
     Ranks(Rc<World>),
 }
 
-/// Links with everybody who could be had.
-pub(crate) struct Gathered {
-    pub(crate) ends: Ends,
-    /// Workers that could not be had, and why.
+/// Links to all workers that could be reached.
+pub(crate) struct GatheredTeam {
+    pub(crate) ends: MachineLinks,
+    /// Errors of the workers that could not be reached.
     pub(crate) missing: Vec<Failure>,
-    /// Where more may come from while a product runs.
-    later: Option<Later>,
-    /// Connections at the door for workers that became none.
+    /// Accepts and dials workers while the product runs.
+    later: Option<LateWorkers>,
+    /// Connections at `--listen` that were refused.
     pub(crate) turned_away: Option<Rc<RefCell<TurnedAway>>>,
-    /// The kernel to ask for.
+    /// The kernel that workers are asked to use.
     pub(crate) kernel: String,
-    /// Threads of this machine.
+    /// Compute threads of this machine.
     pub(crate) threads: usize,
     /// Whether the workers are processes of this machine.
     pub(crate) is_local: bool,
-    /// Those processes; they end with this.
+    /// The local worker processes; dropping this ends them.
     _processes: LocalWorkers,
 }
 
-/// What the machines are gathered for.
+/// The product that the machines are gathered for.
 #[derive(Clone, Copy)]
 pub(crate) struct Purpose {
     pub(crate) kernel: Choice,
     pub(crate) dtype: DType,
-    /// Operations: few are not worth a long comparison of kernels.
+    /// Floating-point operations of the product: a small one does not justify a long comparison of kernels.
     pub(crate) flops: f64,
 }
 
-impl Team {
+impl TeamSpec {
     /// The machines that the command line names.
     pub(crate) fn of(args: &TeamArgs) -> Result<Self, Failure> {
         if let Some(bytes) = args.memory.filter(|bytes| *bytes <= Config::PROGRAM_BYTES) {
@@ -76,21 +77,21 @@ impl Team {
         }
         let cores = default_threads();
         if args.link == Some(LinkKind::Mpi) {
-            // Alone in its world it is this machine alone.
+            // An MPI job of one process computes alone.
             return Ok(args.ranks.others().map_or(Self::Alone, Self::Ranks));
         }
         if let Some(workers) = args.local {
             let way = match args.link {
                 Some(LinkKind::Thread) => {
-                    let text = "--link thread: --local starts processes; leave --local away to use threads";
+                    let text = "--link thread: --local starts processes; leave --local out to use threads";
                     return Err(Failure::usage(text));
                 }
-                None | Some(LinkKind::Tcp) => Way::Loopback,
-                Some(LinkKind::Pipe) => Way::Inherited(LocalKind::Pipe),
-                Some(LinkKind::Shm) => Way::Inherited(LocalKind::Shm),
+                None | Some(LinkKind::Tcp) => LocalTransport::Loopback,
+                Some(LinkKind::Pipe) => LocalTransport::Inherited(LocalKind::Pipe),
+                Some(LinkKind::Shm) => LocalTransport::Inherited(LocalKind::Shm),
                 Some(LinkKind::Mpi) => unreachable!("refused before, and taken care of above"),
             };
-            return Ok(Self::Local(Share {
+            return Ok(Self::Local(LocalConfig {
                 workers,
                 way,
                 threads: args.threads.map_or_else(|| (cores / usize::from(workers)).max(1), usize::from),
@@ -98,7 +99,7 @@ impl Team {
                 cores,
             }));
         }
-        // A flag goes before the variable, so this is no business of the argument parser's.
+        // Any of these options overrides the variable, which clap cannot express.
         let is_named = args.workers.is_some() || args.hostfile.is_some() || args.awaited.is_some();
         let from_environment = match is_named {
             false => std::env::var("BRAMBLE_HOSTS").ok().filter(|list| !list.is_empty()),
@@ -115,12 +116,12 @@ impl Team {
             if let Some(link) = args.link.filter(|link| *link != LinkKind::Tcp) {
                 let link = link.name();
                 let text = format!(
-                    "--link {link}: workers that are reached or awaited are so over TCP; --link is for --local N"
+                    "--link {link}: workers of --workers, --hostfile and --await use TCP; --link is for --local N"
                 );
                 return Err(Failure::usage(text));
             }
             let security = trust::security(&args.trust)?;
-            return Ok(Self::Cluster(Cluster {
+            return Ok(Self::Cluster(ClusterSpec {
                 hosts,
                 awaited,
                 patience: args.await_timeout,
@@ -141,8 +142,12 @@ impl Team {
         Ok(Self::Alone)
     }
 
-    /// Gets everyone together; whoever cannot be had is in `missing`. Has to run inside a `LocalSet`.
-    pub(crate) async fn gather_some(self, args: &TeamArgs, purpose: Purpose) -> Result<Gathered, Failure> {
+    /// Connects to all machines; errors of unreachable workers are in `missing`. Has to run inside a `LocalSet`.
+    pub(crate) async fn gather_some(
+        self,
+        args: &TeamArgs,
+        purpose: Purpose,
+    ) -> Result<GatheredTeam, Failure> {
         let mut kernel = purpose.kernel;
         let is_local = matches!(self, Self::Local(_));
         let allotment = match &self {
@@ -150,25 +155,28 @@ impl Team {
             Self::Alone | Self::Local(_) | Self::Cluster(_) => None,
         };
         let mut processes = LocalWorkers::default();
-        let Met { ends: workers, missing, later, turned_away } = match self {
-            Self::Alone => Met::default(),
+        let ConnectedWorkers { ends: workers, missing, later, turned_away } = match self {
+            Self::Alone => ConnectedWorkers::default(),
             Self::Local(share) => {
                 let (started, meeting) = LocalWorkers::start(share).await?;
                 processes = started;
-                // All are this machine: one probe, while they start, serves them all.
+                // All local workers run on this machine, so one kernel probe serves them all; it runs while they
+                // start.
                 kernel = probed(purpose)?;
                 let links = processes.meet(meeting).await?;
-                let end = |link| End { link, threads_max: 0, was_dialled: false };
+                let end = |link| MachineLink { link, threads_max: 0, was_dialled: false };
                 let ends = links.into_iter().map(end).collect();
-                Met { ends, ..Met::default() }
+                ConnectedWorkers { ends, ..ConnectedWorkers::default() }
             }
             Self::Cluster(cluster) => cluster.meet().await?,
-            Self::Ranks(world) => Met { ends: Ranks::meet(&world, args.threads)?, ..Met::default() },
+            Self::Ranks(world) => {
+                ConnectedWorkers { ends: Ranks::meet(&world, args.threads)?, ..ConnectedWorkers::default() }
+            }
         };
         let allotment = allotment.unwrap_or_else(|| own(args, is_local));
         let (local, threads) = (own_threads(allotment, !workers.is_empty()), allotment.threads);
-        Ok(Gathered {
-            ends: Ends { local, workers, alike: is_local, missing: Vec::new(), later: None },
+        Ok(GatheredTeam {
+            ends: MachineLinks { local, workers, alike: is_local, missing: Vec::new(), later: None },
             missing,
             later,
             turned_away,
@@ -179,8 +187,8 @@ impl Team {
         })
     }
 
-    /// Gets everyone together, or says who cannot be had. With `--degraded` those who do not answer are left out.
-    pub(crate) async fn gather(self, args: &TeamArgs, purpose: Purpose) -> Result<Gathered, Failure> {
+    /// Connects to all machines, or returns the first error. With `--degraded`, unreachable workers are only listed.
+    pub(crate) async fn gather(self, args: &TeamArgs, purpose: Purpose) -> Result<GatheredTeam, Failure> {
         let mut gathered = self.gather_some(args, purpose).await?;
         let is_final = |f: &Failure| !args.degraded || f.exit != Exit::Unreachable;
         if let Some(at) = gathered.missing.iter().position(is_final) {
@@ -191,9 +199,9 @@ impl Team {
     }
 }
 
-impl Gathered {
-    /// From now on, whoever comes is among the ends: those that dial in, and those that answer again after they were said to be
-    /// lost. Has to run inside a `LocalSet`.
+impl GatheredTeam {
+    /// From now on, the product can take in more workers: new ones dial in, and lost ones, whose names come on
+    /// `lost`, are dialled again. Has to run inside a `LocalSet`.
     pub(crate) fn expect_more(&mut self, lost: mpsc::UnboundedReceiver<String>) {
         let Some(later) = self.later.take() else { return };
         let (to, ends) = mpsc::channel(COMERS_MAX);
@@ -201,7 +209,8 @@ impl Gathered {
         tokio::task::spawn_local(later.serve(lost, to));
     }
 
-    /// A failure of these machines: processes of our own are no cluster that could be unreachable.
+    /// The failure of a product on these machines. Local worker processes are never "unreachable", so their failures
+    /// have exit code 1.
     pub(crate) fn failure(is_local: bool, failure: impl Into<Failure>) -> Failure {
         match failure.into() {
             Failure { exit: Exit::Unreachable, text } if is_local => Failure::failed(text),
@@ -210,7 +219,7 @@ impl Gathered {
     }
 }
 
-/// What this process has of its machine, where it was not started with others.
+/// Threads and memory of this process, if it is not one of an mpirun.
 fn own(args: &TeamArgs, is_local: bool) -> Allotment {
     let threads =
         if is_local { default_threads() } else { args.threads.map_or_else(default_threads, usize::from) };
@@ -218,35 +227,42 @@ fn own(args: &TeamArgs, is_local: bool) -> Allotment {
         Some(bytes) if !is_local => bytes,
         _ => available_memory(),
     };
-    // Worker processes of the same cores come and go; pinning is for a machine of one's own.
+    // Local worker processes use the same cores, so this process is pinned only without them.
     let pin_from = (!is_local && threads <= default_threads()).then_some(0);
     Allotment { threads, memory_bytes, pin_from }
 }
 
-/// This machine's own threads as a worker.
-fn own_threads(allotment: Allotment, has_others: bool) -> End {
+/// Runs this process's own compute threads as a worker, over a thread link.
+fn own_threads(allotment: Allotment, has_others: bool) -> MachineLink {
     let Allotment { threads, memory_bytes, pin_from } = allotment;
     let config =
         Config { threads, memory_bytes, kernel: None, pin_from, gives_way: has_others, name: host_name() };
     let (here, there) = thread_pair("primary", "this machine");
     tokio::task::spawn_local(async move {
-        // How it ended is seen at the other end.
-        let _ = serve_link(there, None, &config, &Ledger::new()).await;
+        // The primary's end of the link reports how the session ended.
+        let _ = serve_link(there, None, &config, &SessionLedger::new()).await;
     });
-    End { link: here, threads_max: 0, was_dialled: false }
+    MachineLink { link: here, threads_max: 0, was_dialled: false }
 }
 
-/// `auto` resolved once.
+/// The kernel that `auto` resolves to on this machine.
 fn probed(purpose: Purpose) -> Result<Choice, Failure> {
-    let pick = bramble_kernel::pick(purpose.kernel, purpose.dtype, purpose.flops)
-        .map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
+    let pick =
+        bramble_kernel::pick(purpose.kernel, purpose.dtype, purpose.flops).map_err(|e| no_kernel(&e))?;
     pick.kernel.name().parse().map_err(|e| Failure::failed(format!("{e}")))
 }
 
-/// A kernel that cannot be had here is said before anything is begun.
+/// Refuses a kernel that this machine does not have, before anything is started.
 pub(crate) fn check_kernel(kernel: Choice, dtype: DType) -> Result<(), Failure> {
     if kernel != Choice::Auto {
-        bramble_kernel::pick(kernel, dtype, 0.0).map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
+        bramble_kernel::pick(kernel, dtype, 0.0).map_err(|e| no_kernel(&e))?;
     }
     Ok(())
+}
+
+/// A kernel that does not go with the type of the elements is a mistake of the command line; one that is not installed is
+/// none.
+fn no_kernel(e: &KernelError) -> Failure {
+    let text = format!("--kernel: {e}");
+    if matches!(e, KernelError::Unsupported { .. }) { Failure::usage(text) } else { Failure::failed(text) }
 }

@@ -1,13 +1,14 @@
-//! Files of text that users write by hand: lists of workers, descriptions of clusters.
+//! Reads text files that users write: hostfiles and descriptions of clusters.
 //!
-//! Invariant: no more than the given number of bytes and one is read, whatever the path names: a device never ends, and says
-//! that it has no bytes at all.
+//! Invariant: at most one byte more than the limit is read, whatever the path names. A device may be endless although
+//! its size is 0.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// The text of a file of at most `bytes_max` bytes; `what` is what the file should be. An error does not name the path.
+/// The text of a file of at most `bytes_max` bytes; `what` names the expected contents in errors. An error does not
+/// name the path.
 pub(crate) fn read(path: &Path, bytes_max: u64, what: &str) -> Result<String, String> {
     let unreadable = |e: std::io::Error| format!("cannot be read: {e}");
     let mut bytes = Vec::new();

@@ -1,21 +1,21 @@
-//! What is said of several runs of one thing.
+//! Statistics of repeated measurements.
 
-/// Runs slower than this many medians are told of.
+/// A run is an outlier if it takes longer than this many medians.
 const OUTLIER: f64 = 1.2;
 
-/// Times of runs, seconds, sorted.
+/// Times of runs in seconds, sorted.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Times(Vec<f64>);
 
 impl Times {
-    /// Panics without any.
+    /// Panics if `times` is empty.
     pub(crate) fn new(mut times: Vec<f64>) -> Self {
-        assert!(!times.is_empty(), "there is a run at least");
+        assert!(!times.is_empty(), "at least one run is needed");
         times.sort_by(f64::total_cmp);
         Self(times)
     }
 
-    /// The middle one, or the mean of the two in the middle.
+    /// The middle value, or the mean of the two middle values.
     pub(crate) fn median(&self) -> f64 {
         let (below, above) = ((self.0.len() - 1) / 2, self.0.len() / 2);
         f64::midpoint(self.0[below], self.0[above])
@@ -29,12 +29,12 @@ impl Times {
         self.0[self.0.len() - 1]
     }
 
-    /// How far the slowest is from the fastest, as a part of the median.
+    /// Difference between slowest and fastest, relative to the median.
     pub(crate) fn spread(&self) -> f64 {
         (self.max() - self.min()) / self.median()
     }
 
-    /// How many took much longer than the median.
+    /// The number of outliers.
     pub(crate) fn outliers(&self) -> usize {
         let limit = OUTLIER * self.median();
         self.0.iter().filter(|time| **time > limit).count()

@@ -1,11 +1,11 @@
-//! What all TOML files of this program share: reading them, their keys, and errors that name the machine and the key.
+//! Common parts of this program's TOML files: reading, typed keys, and errors that name the machine and the key.
 //!
-//! Place in the flow: under `cluster_file` (machines for `plan`) and `lab::file` (machines of a lab).
+//! Place in the flow: `cluster_file` (machines for `plan`) and `lab::file` (machines of a lab) use this.
 //!
-//! Invariants: an error is one line. It names the file, and either the line or the machine and the key. Texts of a file
-//! are shown without control characters, and never at length.
+//! Invariants: an error is one line. It names the file, and either the line or the machine and the key. Texts from a
+//! file are shown shortened and without control characters.
 //!
-//! Deliberately absent: serde; it would say what is wrong, but not with which machine.
+//! Deliberately absent: serde, whose errors would not name the machine.
 
 use crate::hosts::{HOSTS_MAX, parse_list};
 use crate::quantity::size;
@@ -13,10 +13,10 @@ use crate::text_file;
 use std::path::Path;
 use toml::{Table, Value};
 
-/// No description of ten thousand machines is longer.
+/// Enough for ten thousand machines.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// Reads a file and makes of its tables what it describes.
+/// Reads a file, and converts its tables with `make`.
 pub(crate) fn read<T>(path: &Path, make: impl FnOnce(&Table) -> Result<T, String>) -> Result<T, String> {
     let name = path.display();
     let text = text_file::read(path, FILE_BYTES_MAX, "a description of a cluster")
@@ -27,7 +27,7 @@ pub(crate) fn read<T>(path: &Path, make: impl FnOnce(&Table) -> Result<T, String
     })
 }
 
-/// The same from a text; errors come with a line's number, or with 0 and the machine and key that they are about.
+/// The same from a text; an error comes with a line number, or with 0 if it names machine and key instead.
 pub(crate) fn parse<T>(
     text: &str,
     make: impl FnOnce(&Table) -> Result<T, String>,
@@ -40,7 +40,7 @@ pub(crate) fn parse<T>(
     make(&table).map_err(|why| (0, why))
 }
 
-/// The table `[primary]`, where there is one.
+/// The table `[primary]`, if there is one.
 pub(crate) fn primary(table: &Table) -> Result<Option<&Table>, String> {
     match table.get("primary") {
         None => Ok(None),
@@ -49,7 +49,7 @@ pub(crate) fn primary(table: &Table) -> Result<Option<&Table>, String> {
     }
 }
 
-/// The tables `[[machines]]`, and the names that each gives: a nodeset makes several.
+/// The tables `[[machines]]`, each with its machine names: a nodeset has several.
 pub(crate) fn machines(table: &Table) -> Result<Vec<(Keys<'_>, Vec<String>)>, String> {
     let form = || "machines: use one table for each: [[machines]]".to_owned();
     let entries = match table.get("machines") {
@@ -74,7 +74,7 @@ pub(crate) fn machines(table: &Table) -> Result<Vec<(Keys<'_>, Vec<String>)>, St
     Ok(kinds)
 }
 
-/// Refuses two machines of one name.
+/// Refuses two machines with the same name.
 pub(crate) fn all_differ<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), String> {
     let mut names: Vec<&str> = names.collect();
     names.sort_unstable();
@@ -84,24 +84,24 @@ pub(crate) fn all_differ<'a>(names: impl Iterator<Item = &'a str>) -> Result<(),
     }
 }
 
-/// A text of the file for a message: short, and without control characters.
+/// A text from the file for a message: shortened, and without control characters.
 pub(crate) fn shown(text: &str) -> String {
     text.chars().take(60).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// Any number, whole or not.
+/// A number, whole or not.
 pub(crate) fn number(value: &Value) -> Option<f64> {
     value.as_float().or_else(|| value.as_integer().map(|n| n as f64))
 }
 
-/// The keys of one machine, and what messages call it. A key that is not there is `None`.
+/// The keys of one machine, and its name in messages. A missing key is `None`.
 pub(crate) struct Keys<'a> {
     pub(crate) who: String,
     pub(crate) table: &'a Table,
 }
 
 impl Keys<'_> {
-    /// Refuses keys that are not known.
+    /// Refuses unknown keys.
     pub(crate) fn only(&self, known: &[&str]) -> Result<(), String> {
         match self.table.keys().find(|k| !known.contains(&k.as_str())) {
             Some(key) => Err(self.wrong(key, &format!("no such key; use {}", known.join(", ")))),
@@ -109,7 +109,7 @@ impl Keys<'_> {
         }
     }
 
-    /// What is wrong with a key.
+    /// The error message for a key.
     pub(crate) fn wrong(&self, key: &str, why: &str) -> String {
         format!("{}: {}: {why}", self.who, shown(key))
     }
@@ -145,7 +145,7 @@ impl Keys<'_> {
         bytes.map(Some).map_err(|why| self.wrong(key, &why))
     }
 
-    /// What `read` makes of a text.
+    /// The text of a key, parsed by `read`.
     pub(crate) fn text<T>(
         &self,
         key: &str,

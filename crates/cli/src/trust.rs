@@ -1,11 +1,12 @@
-//! Who may be the other end of a connection, as the command line and the cluster key say.
+//! The security of connections, from the command line and the cluster key.
 //!
-//! Place in the flow: before the first connection of a worker or a multiply.
+//! Place in the flow: before the first connection of a worker or a primary.
 //!
-//! Invariants: with a cluster key every connection to workers is encrypted and proven, on loopback too. Without
-//! one nothing leaves this machine, unless two options say so, and then a banner says so every time.
+//! Invariants: with a cluster key, every connection is encrypted, and both ends prove the key, on loopback, too.
+//! Without one, only loopback connections are allowed, unless two options permit others, and then each run prints a
+//! warning.
 //!
-//! Deliberately absent: any other way to switch this off, a variable or a file for instance.
+//! Deliberately absent: any other way to switch security off, such as a variable or a file.
 
 use crate::args::TrustArgs;
 use crate::exit::Failure;
@@ -14,18 +15,20 @@ use bramble_worker::limits::PROTOCOL;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// How this machine's connections become links.
+/// The security that this process applies to its connections.
 pub(crate) fn security(args: &TrustArgs) -> Result<Security, Failure> {
     match (args.insecure, args.i_trust_this_network) {
         (true, true) => {
             crate::say(
-                "bramble: INSECURE: nothing is encrypted and nobody is asked for a key: anyone on this network can \
-                 use these machines, and read and change matrices",
+                "bramble: INSECURE: no encryption and no cluster key: anyone on this network can use these machines, \
+                and read and change matrices",
             );
             Ok(Security::open(Reach::Anywhere, PROTOCOL, VERSION))
         }
         (true, false) => {
-            crate::say("bramble: INSECURE: nobody is asked for a key, so only this machine is reached");
+            crate::say(
+                "bramble: INSECURE: no cluster key is used, so only connections within this machine are allowed",
+            );
             Ok(Security::open(Reach::Loopback, PROTOCOL, VERSION))
         }
         (false, _) => match crate::key::load()? {
@@ -35,12 +38,12 @@ pub(crate) fn security(args: &TrustArgs) -> Result<Security, Failure> {
     }
 }
 
-/// Connections of this machine with processes that share a key which nobody else knows.
+/// Security between processes of this machine that share a one-time key.
 pub(crate) fn between_processes(key: ClusterKey) -> Security {
     Security::proven(key, PROTOCOL, VERSION)
 }
 
-/// One sentence for those who start a worker.
+/// The security of a worker, for its start message.
 pub(crate) fn sentence(security: &Security) -> String {
     match security.key_id() {
         Some(id) => format!("cluster key {id}"),

@@ -1,8 +1,8 @@
-//! Connections to `--listen` that became no worker: how many, and the last with its reason.
+//! Counts refused connections to `--listen`, and remembers the last one with its reason.
 //!
-//! Place in the flow: beside the door, before and while a product runs; then in the report.
+//! Place in the flow: filled while workers dial in, before and during a product; then part of the report.
 //!
-//! Invariant: a flood of connections makes few lines, and takes no memory.
+//! Invariant: a flood of connections prints few lines and takes no memory.
 
 use crate::limited::{self, Limited};
 use crate::quantity::counted;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// So many are named at once, and then one in each `EVERY`.
+/// This many refusals are printed at once, and then one in each `EVERY`.
 const AT_ONCE: u32 = 5;
 /// See `AT_ONCE`.
 const EVERY: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ impl Default for TurnedAway {
 }
 
 impl TurnedAway {
-    /// One more; a line about it, if it is time for one.
+    /// Counts a refused connection; returns a line about it, unless the rate limit suppresses it.
     pub(crate) fn add(
         &mut self,
         now: Instant,
@@ -42,18 +42,18 @@ impl TurnedAway {
         Some(format!("bramble: turned away {peer}: {why}{}", limited::before(unsaid)))
     }
 
-    /// The last of them, in words.
+    /// The last refused connection, for an error message.
     pub(crate) fn last(&self) -> Option<String> {
-        self.last.as_ref().map(|(peer, why)| format!("the last to come was {peer}, but {why}"))
+        self.last.as_ref().map(|(peer, why)| format!("the last connection, from {peer}, was refused: {why}"))
     }
 
-    /// The line of the report, if there is anything to report.
+    /// The line of the report; `None` if no connection was refused.
     pub(crate) fn text(&self) -> Option<String> {
         let (peer, why) = self.last.as_ref()?;
         Some(format!("refused   {}, the last from {peer}: {why}", counted(self.count, "connection")))
     }
 
-    /// The same for programs.
+    /// The same as JSON.
     pub(crate) fn json(&self) -> Value {
         let last = self.last.as_ref().map(|(peer, why)| json!({"address": peer.to_string(), "why": why}));
         json!({"count": self.count, "last": last})

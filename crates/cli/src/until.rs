@@ -1,60 +1,79 @@
 //! Runs a verb's work on one event loop until it ends or a signal comes.
 //!
-//! Invariant: with the signal everything that was begun on the loop is dropped, files and processes with it. Work that can
-//! keep what is done has a few seconds for that; a second signal drops it at once.
+//! Invariant: a signal drops all work on the loop, and with it unfinished files and child processes. Work that can
+//! save completed results gets a few seconds to do so; a second signal drops it at once.
 
 use crate::exit::{Exit, Failure};
-use crate::signals::Signals;
+use crate::signals::StopSignals;
+use rustix::io::Errno;
 use std::future::Future;
+use std::io;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
+use tokio::runtime::Runtime;
 use tokio::task::LocalSet;
 
-/// How long work may take to keep what is done.
+/// How long work may take to save completed results.
 const DRAINING: Duration = Duration::from_secs(3);
 
-/// How it ended.
-pub(crate) enum Ended<T> {
+/// Pairs of sockets that are as many descriptors as an event loop takes for itself, with some to spare.
+const LOOP_PAIRS: usize = 4;
+
+/// How the work ended.
+pub(crate) enum Completion<T> {
     Done(T),
     Signal(Exit),
 }
 
-/// Does the work, which may start tasks of its own.
-pub(crate) fn done_or_signal<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<Ended<T>, Failure> {
+/// Runs the work, which may spawn local tasks, until it ends or a signal comes.
+pub(crate) fn done_or_signal<T>(
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<Completion<T>, Failure> {
     done_or_stopped(work, &|| false)
 }
 
-/// The same for work that can keep what is done: `stop` asks it to, and says whether there is anything to be kept.
+/// The same for work that can save completed results: `stop` asks it to, and returns whether there is anything to
+/// save.
 pub(crate) fn done_or_stopped<T>(
     work: impl Future<Output = Result<T, Failure>>,
     stop: &dyn Fn() -> bool,
-) -> Result<Ended<T>, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| Failure::failed(format!("cannot start: {e}")))?;
+) -> Result<Completion<T>, Failure> {
+    let runtime = runtime()?;
     let local = LocalSet::new();
     let result = local.block_on(&runtime, first(work, stop));
-    // Tasks hold what is unfinished; with them it goes.
+    // Dropping the tasks removes the unfinished files that they own.
     drop(local);
     runtime.shutdown_background();
     result
 }
 
+/// An event loop on this thread.
+pub(crate) fn runtime() -> Result<Runtime, Failure> {
+    let cannot = |e: io::Error| match e.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE) => Failure::failed(format!("cannot start: {e}; allow more of them (ulimit -n)")),
+        _ => Failure::failed(format!("cannot start: {e}")),
+    };
+    // The loop's own part for signals panics where it gets no descriptors, so they are tried before.
+    let tried: io::Result<Vec<_>> = (0..LOOP_PAIRS).map(|_| UnixStream::pair()).collect();
+    drop(tried.map_err(cannot)?);
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)
+}
+
 async fn first<T>(
     work: impl Future<Output = Result<T, Failure>>,
     stop: &dyn Fn() -> bool,
-) -> Result<Ended<T>, Failure> {
-    let broken = |e: std::io::Error| Failure::failed(format!("cannot wait for signals: {e}"));
-    let mut signals = Signals::new().map_err(broken)?;
+) -> Result<Completion<T>, Failure> {
+    let broken = |e: io::Error| Failure::failed(format!("cannot wait for signals: {e}"));
+    let mut signals = StopSignals::new().map_err(broken)?;
     let mut work = std::pin::pin!(work);
     let exit = tokio::select! {
-        result = &mut work => return Ok(Ended::Done(result?)),
+        result = &mut work => return Ok(Completion::Done(result?)),
         exit = signals.next() => exit,
     };
     if stop() {
         tokio::select! {
             result = &mut work => match result {
-                Ok(done) => return Ok(Ended::Done(done)),
+                Ok(done) => return Ok(Completion::Done(done)),
                 Err(failure) if failure.exit != Exit::Interrupted => return Err(failure),
                 Err(_) => {}
             },
@@ -62,5 +81,5 @@ async fn first<T>(
             _ = signals.next() => {}
         }
     }
-    Ok(Ended::Signal(exit))
+    Ok(Completion::Signal(exit))
 }

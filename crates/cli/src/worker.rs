@@ -5,24 +5,25 @@ use crate::exit::{Exit, Failure};
 use crate::joining::join;
 use crate::limited::{self, Limited};
 use crate::quantity::counted;
-use crate::signals::Signals;
+use crate::signals::StopSignals;
 use crate::trust;
 use bramble_link::{ClusterKey, Endpoint, Security};
 use bramble_worker::{
-    Config, Ledger, WorkerError, available_memory, default_threads, host_name, pinnable_cores, serve_link,
+    Config, SessionLedger, WorkerError, available_memory, default_threads, host_name, pinnable_cores,
+    serve_link,
 };
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// So many failed connections are told of at once, and then one in each `STRANGERS_EVERY`, so that a flood of
-/// them fills no disk with lines.
+/// /// This many failed connections are logged at once, and then one in each `STRANGERS_EVERY`, so that a flood of
+/// connections cannot fill a disk.
 const STRANGERS_AT_ONCE: u32 = 100;
 /// See `STRANGERS_AT_ONCE`.
 const STRANGERS_EVERY: Duration = Duration::from_secs(1);
 
-/// Runs until a signal comes, or with `--join` until the session is over.
+/// Runs until a signal comes, or with `--join` until the session ends.
 pub(crate) fn run(args: &WorkerArgs) -> Result<Exit, Failure> {
     let config = Config {
         threads: args.threads.map_or_else(default_threads, usize::from),
@@ -32,7 +33,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<Exit, Failure> {
         gives_way: true,
         name: host_name(),
     };
-    // Who was started by a primary tells that one.
+    // A worker that a primary started reports this to the primary instead.
     let is_own = args.join.is_none() && !args.inherited && args.memory.is_some();
     if let Some(why) = config.is_of_no_use().filter(|_| is_own) {
         return Err(Failure::usage(why));
@@ -40,10 +41,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<Exit, Failure> {
     if !args.no_pin {
         check_pin(args.pin_from, pinnable_cores())?;
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| Failure::failed(format!("cannot start: {e}")))?;
+    let runtime = crate::until::runtime()?;
     let local = tokio::task::LocalSet::new();
     let result = local.block_on(&runtime, serve(args, config));
     // Compute threads may be inside a kernel; the process does not wait for them.
@@ -51,22 +49,22 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<Exit, Failure> {
     result
 }
 
-/// Refuses a first core that there is not.
+/// Refuses a first core that does not exist.
 fn check_pin(pin_from: usize, cores: usize) -> Result<(), Failure> {
     let last = match cores {
-        // Not known, or threads are not pinned here.
+        // The number of cores is unknown, or this system cannot pin threads.
         0 => return Ok(()),
         cores => cores - 1,
     };
     match pin_from {
         core if core <= last => Ok(()),
         core => Err(Failure::usage(format!(
-            "--pin-from {core}: the cores that this worker may use are numbered 0 to {last}; use one of these, or --no-pin"
+            "--pin-from {core}: this worker may use cores 0 to {last}; use one of these, or --no-pin"
         ))),
     }
 }
 
-/// How this worker meets primaries: with the one-time key of the process that started it, if one did.
+/// The security of this worker's connections: by the one-time key of a parent process, if it has one.
 fn security(args: &WorkerArgs) -> Result<Security, Failure> {
     match std::env::var(crate::local::KEY_VARIABLE) {
         Ok(text) => {
@@ -80,17 +78,17 @@ fn security(args: &WorkerArgs) -> Result<Security, Failure> {
 
 async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
     let broken = |e: std::io::Error| Failure::failed(format!("cannot wait for signals: {e}"));
-    let mut signals = Signals::new().map_err(broken)?;
+    let mut signals = StopSignals::new().map_err(broken)?;
     let quiet = args.quiet;
-    // A product has started this process, reads what it sends, and says itself what goes wrong.
+    // If a product started this process, the product's primary reports errors of the link.
     let is_of_a_product = args.inherited || std::env::var_os(crate::local::KEY_VARIABLE).is_some();
-    // Whoever was started with its link has no use for a key.
+    // A worker that inherits its link needs no key.
     let security = if args.inherited { None } else { Some(security(args)?) };
     let is_too_far = |security: &Security| args.join.is_none() && !security.reaches(args.listen.ip());
     if args.trust.insecure && security.as_ref().is_some_and(is_too_far) {
         return Err(Failure::usage(format!(
-            "--listen {}: with --insecure anyone on the network could use this machine: add --i-trust-this-network if \
-             that may be, or listen on 127.0.0.1:{}",
+            "--listen {}: with --insecure anyone on the network could use this machine: add --i-trust-this-network \
+            to allow that, or listen on 127.0.0.1:{}",
             args.listen,
             args.listen.port()
         )));
@@ -130,16 +128,16 @@ async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
     }
 }
 
-/// Serves the process that started this one.
+/// Serves the parent process.
 async fn inherited(config: &Config) -> Result<(), WorkerError> {
     let endpoint = Endpoint::inherited().map_err(|e| WorkerError::Here(format!("--inherited: {e}")))?;
-    serve_link(endpoint.open("primary")?, None, config, &Ledger::new()).await
+    serve_link(endpoint.open("primary")?, None, config, &SessionLedger::new()).await
 }
 
-/// Tells how sessions ended.
+/// Logs how sessions end.
 struct Log {
     quiet: bool,
-    /// Anybody can make a connection that fails, as often as he likes.
+    /// Strangers can cause any number of failed connections, so these lines are rate-limited.
     limited: RefCell<Limited>,
 }
 
@@ -170,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_core_that_there_is_not_is_refused_with_those_that_there_are() {
+    fn a_core_that_does_not_exist_is_refused_with_the_valid_range() {
         assert!(check_pin(1, 2).is_ok() && check_pin(99, 0).is_ok());
         let failure = check_pin(2, 2).unwrap_err();
         assert!(failure.exit == Exit::Usage && failure.text.contains("0 to 1"), "{}", failure.text);

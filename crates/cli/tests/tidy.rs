@@ -1,7 +1,7 @@
-//! The house rules that a machine can check: which room may know which, what the pure rooms may not touch,
-//! where `unsafe` may be, sizes, headers, and links between documents. STYLE.md has the reasons.
+//! The rules of STYLE.md that a machine can check: dependencies between rooms, words forbidden in pure rooms,
+//! places of `unsafe`, sizes, headers, links and paths in pages (`tidy/paths.rs`), and type names (`tidy/types.rs`).
 //!
-//! Deliberately absent: what rustfmt, clippy and rustdoc check already.
+//! Deliberately absent: the checks of rustfmt, clippy and rustdoc.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
@@ -9,6 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+#[path = "tidy/paths.rs"]
+mod paths;
+#[path = "tidy/types.rs"]
+mod types;
 
 /// Which rooms a room may depend on. A new crate has to be entered here, with a reason in its change.
 const ROOMS: [(&str, &[&str]); 9] = [
@@ -43,8 +48,8 @@ const IMPURE: [&str; 14] = [
     "Mutex",
 ];
 
-/// Where `unsafe` may be: the kernels, the memory maps with the views and loans of them, memory that two processes share,
-/// descriptors on the event loop, two calls on sockets, one that gives free memory back, MPI's functions with the memory that
+/// Where `unsafe` may be: the kernels, the memory maps with their views and leases, memory that two processes share,
+/// descriptors on the event loop, two calls on sockets, one that returns free memory, MPI's functions with the memory that
 /// they use between two calls, a stand-in for it in tests, and an allocator that counts, in an example.
 const UNSAFE: [&str; 13] = [
     "crates/kernel/src/",
@@ -57,13 +62,13 @@ const UNSAFE: [&str; 13] = [
     "crates/link/src/tcp/socket.rs",
     "crates/matrix/src/file/map.rs",
     "crates/matrix/src/heap.rs",
-    "crates/matrix/src/output/lent.rs",
+    "crates/matrix/src/output/lease.rs",
     "crates/matrix/src/view.rs",
     "crates/schedule/examples/job_cost/heap.rs",
 ];
 
-/// Where numbers of the other end are handled: conversions are `From`, `TryFrom` or `bramble_matrix::number`, and
-/// `as`, which drops bits in silence, is only in `use … as …`.
+/// Where numbers from the remote end are handled: conversions are `From`, `TryFrom` or `bramble_matrix::number`, and
+/// `as`, which silently drops bits, is only in `use … as …`.
 const CAST_FREE: [&str; 11] = [
     "crates/link/src/",
     "crates/primary/src/bodies.rs",
@@ -81,7 +86,7 @@ const CAST_FREE: [&str; 11] = [
 const LINE_CHARS_MAX: usize = 130;
 const FILE_LINES_MAX: usize = 500;
 const FUNCTION_LINES_MAX: usize = 100;
-/// Files with methods of ours that are called `expect`, or with calls of them.
+/// Files that define or call methods of this project named `expect`.
 const OWN_EXPECT: [&str; 6] = [
     "crates/primary/src/run.rs",
     "crates/primary/src/run/land.rs",
@@ -127,7 +132,7 @@ impl Source {
         parts.next().unwrap_or_default()
     }
 
-    /// Whether all of it is there for tests only.
+    /// Whether the whole file is for tests only.
     fn is_test(&self) -> bool {
         self.path.contains("/tests/")
             || self.path.ends_with("/tests.rs")
@@ -184,7 +189,7 @@ fn collect(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The text with blanks for comments and for what is between quotes; lines stay where they are.
+/// The text with blanks for comments and quoted texts; line numbers do not change.
 fn without_comments_and_texts(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut out = String::with_capacity(text.len());
@@ -254,7 +259,7 @@ fn none(findings: &[String], rule: &str) {
     assert!(findings.is_empty(), "{rule}:\n  {}", findings.join("\n  "));
 }
 
-/// What a list allows for a name; `otherwise` where it says nothing.
+/// The number that a list allows for a name; `otherwise` where the name is not on it.
 fn allowed(list: &[(&str, usize)], name: &str, otherwise: usize) -> usize {
     list.iter().find(|(known, _)| *known == name).map_or(otherwise, |(_, number)| *number)
 }
@@ -295,14 +300,14 @@ fn rooms_depend_only_on_the_rooms_that_they_may_know() {
             .filter(|r| !seen.contains(**r))
             .map(|r| format!("the table ROOMS names {r}, which is gone")),
     );
-    none(&findings, "rooms know only the rooms that ARCHITECTURE.md lets them");
+    none(&findings, "a room uses only the rooms that ARCHITECTURE.md allows");
 }
 
 #[test]
 fn every_file_opens_with_its_purpose() {
     let bare = |s: &Source| (!s.text.starts_with("//! ")).then(|| format!("{}:1", s.path));
     let findings: Vec<String> = sources(&["src"]).iter().filter_map(bare).collect();
-    none(&findings, "a source file opens with `//!` and one sentence that says what it is for");
+    none(&findings, "a source file opens with `//!` and its purpose in one sentence");
 }
 
 #[test]
@@ -330,11 +335,11 @@ fn unsafe_is_only_where_it_has_to_be() {
             lines.iter().filter(|l| has_word(&l.1, "unsafe")).map(|l| format!("{}:{}", source.path, l.0)),
         );
     }
-    none(&findings, "`unsafe` is in the kernels, the maps of memory and a few calls of the system only");
+    none(&findings, "`unsafe` is only in the kernels, the maps of memory and a few calls of the system");
 }
 
 #[test]
-fn numbers_of_the_other_end_are_never_cast() {
+fn numbers_from_the_remote_end_are_never_cast() {
     let mut findings = Vec::new();
     for place in CAST_FREE {
         let files: Vec<Source> =
@@ -346,7 +351,7 @@ fn numbers_of_the_other_end_are_never_cast() {
             findings.extend(lines.map(|(number, _)| format!("{}:{number}", source.path)));
         }
     }
-    none(&findings, "no `as` where numbers come from the other end");
+    none(&findings, "no `as` where numbers come from the remote end");
 }
 
 #[test]
@@ -360,7 +365,7 @@ fn nothing_is_left_to_be_done() {
             findings.extend(macros.chain(marks).map(|what| format!("{}:{number}: {what}", source.path)));
         }
     }
-    none(&findings, "what is not done is not in the code");
+    none(&findings, "unfinished work is not in the code");
 }
 
 #[test]
@@ -458,7 +463,13 @@ fn links_between_pages_lead_somewhere() {
     let root = root();
     let mut pages: Vec<PathBuf> =
         children(&root).into_iter().filter(|p| p.extension().is_some_and(|e| e == "md")).collect();
-    collect(&root.join("docs"), "md", &mut pages);
+    for folder in children(&root.join("crates")) {
+        pages.extend(Some(folder.join("README.md")).filter(|page| page.exists()));
+    }
+    for folder in ["docs", "sim", "bench", "examples"] {
+        collect(&root.join(folder), "md", &mut pages);
+    }
+    pages.push(root.join("fuzz/README.md"));
     let mut findings = Vec::new();
     for page in pages {
         let text = fs::read_to_string(&page).unwrap();

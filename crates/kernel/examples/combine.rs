@@ -1,4 +1,4 @@
-//! How fast sums of matrices are, by layout: `cargo run --release -p bramble-kernel --example combine [EDGE]`.
+//! Measures sums of matrices by layout: `cargo run --release -p bramble-kernel --example combine [EDGE]`.
 //! GB/s count two reads and one write of each element.
 #![allow(clippy::print_stdout, clippy::unwrap_used)] // A program for people.
 

@@ -1,5 +1,5 @@
-//! How fast one thread does the jobs of a large product when nothing but computing is to be done: a block of C and two steps
-//! of panels, as a worker has them in memory, are multiplied step by step. What is new to the caches is as in a product.
+//! Measures one thread on the jobs of a large product, without any communication: a block of C and two steps of
+//! panels, in a worker's memory layout, are multiplied step by step, with the same cache misses as in a product.
 //!
 //! `cargo run --release -p bramble-kernel --example jobs [TILE [DEPTH [ROWS [COLS [SECONDS [KERNEL]]]]]]`: f32, a block of
 //! ROWS × COLS tiles. One JSON object, `gflops` by the wall clock.
@@ -19,7 +19,7 @@ fn main() {
     let matrix = |elements: usize, by: usize| -> Vec<f32> {
         (0..elements).map(|i| (i * by % 17) as f32 - 8.0).collect()
     };
-    // Two steps of panels: one is computed while the other comes.
+    // Two steps of panels: one is computed while the other arrives.
     let panels = |count: usize, by: usize| -> Vec<Vec<Vec<f32>>> {
         (0..2).map(|step| (0..count).map(|i| matrix(tile * depth, by + i + step)).collect()).collect()
     };

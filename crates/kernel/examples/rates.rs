@@ -1,4 +1,4 @@
-//! Prints how fast each kernel is on this machine, against the peak of its cores.
+//! Measures each kernel on this machine, against the peak of its cores.
 //!
 //! `cargo run --release -p bramble-kernel --example rates [-- [--json] [DTYPE...]]`
 //!
@@ -60,7 +60,7 @@ fn measure(kernel: &Arc<dyn Kernel>, dtype: DType, json: bool) {
     }
 }
 
-/// Rate and peak of each of some threads that multiply at the same time.
+/// Rate and peak of each of several threads that multiply at the same time.
 fn on_threads<T: KernelElement>(
     kernel: &Arc<dyn Kernel>,
     shape: (usize, usize, usize),

@@ -1,8 +1,8 @@
-//! How fast one thread does products with little work for each byte: dot products, matrix times vector, a few rows or
-//! columns with a large depth, and outer products. The best of some rounds over operands that no cache holds.
+//! Measures one thread on products with little work per byte: dot products, matrix times vector, a few rows or
+//! columns with a large depth, and outer products. The best of some rounds, with operands larger than any cache.
 //!
-//! `cargo run --release -p bramble-kernel --example thin [MIB [KERNEL]]`: one JSON object a line, gigabytes of A, B and C
-//! a second. A letter after a side's operand says how it lies: by rows or by columns.
+//! `cargo run --release -p bramble-kernel --example thin [MIB [KERNEL]]`: one JSON object per line, gigabytes of A,
+//! B and C per second. The letter after an operand gives its storage order: by rows or by columns.
 #![allow(clippy::print_stdout, clippy::unwrap_used)] // A program for people.
 
 use bramble_kernel::{Choice, Kernel, KernelElement, KernelName, Product};

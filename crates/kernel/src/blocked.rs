@@ -1,14 +1,14 @@
-//! Block multiplication: C is cut by its shape into blocks that threads take in turn, each of them into pieces that
-//! another kernel multiplies.
+//! Block multiplication: C is cut by its shape into blocks that threads take from a queue, and each block into
+//! pieces that a base kernel multiplies.
 //!
-//! Place in the flow: behind [`Kernel`] like any other; `strassen` multiplies with it where it has several threads.
+//! Place in the flow: behind [`Kernel`] like any other; `strassen` uses it if it has several threads.
 //!
-//! Invariants: which block a thread takes changes no bit. A piece of the depth is a multiple of `simd`'s slices and
-//! never leaves one or two places over, so over `simd` the bits are those of `simd` itself.
+//! Invariants: the assignment of blocks to threads changes no bit. A piece of the depth is a multiple of `simd`'s
+//! slices and never leaves a rest of one or two, so with `simd` as base the bits are those of `simd` itself.
 //!
 //! The cut follows the two criteria of the block method for machines with several processors: as many blocks as
-//! there are threads, in one direction where C is more than twice as long as it is wide; else in both directions, so
-//! that whoever is done first has something left to take.
+//! threads, in one direction, if C is more than twice as long as it is wide; otherwise in both directions, so that
+//! a thread that finishes early finds another block.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::parts::{part, part_mut, pieces};
 use crate::threads::{even, grid_mut, share};
 use crate::{AnyProduct, Kernel, KernelElement, Product};
 
-/// Edge of the pieces, where none is named: the largest step that a product of tiles has.
+/// Default edge of the pieces: the largest step of a product of tiles.
 pub(crate) const EDGE: usize = 1024;
-/// No block is thinner: starting a thread takes longer than its work.
+/// Thinner blocks would take less time than the start of a thread.
 const THINNEST: usize = 32;
 
-/// The kernel: another one over blocks.
+/// The kernel, with its base.
 pub(crate) struct Blocked {
     pub(crate) name: String,
     pub(crate) base: Arc<dyn Kernel>,
@@ -55,7 +55,7 @@ impl Kernel for Blocked {
     }
 }
 
-/// Rows and columns of blocks of an m × n matrix C, for so many threads.
+/// Rows and columns of blocks of an m × n matrix C, for that many threads.
 fn cut(m: usize, n: usize, threads: usize) -> (usize, usize) {
     let most = |len: usize| (len / THINNEST).clamp(1, threads.max(1));
     match (m > 2 * n, n > 2 * m) {
@@ -66,7 +66,7 @@ fn cut(m: usize, n: usize, threads: usize) -> (usize, usize) {
     }
 }
 
-/// Does a product on so many threads, the calling one among them.
+/// Computes a product on `threads` threads, including the calling one.
 pub(crate) fn multiply<T: KernelElement>(
     base: &dyn Kernel,
     threads: usize,
@@ -105,7 +105,7 @@ fn in_pieces<T: KernelElement>(base: &dyn Kernel, edge: usize, mut p: Product<'_
     }
 }
 
-/// Pieces of the depth, none of them of one or two places that the piece before could have taken.
+/// Pieces of the depth; a rest of one or two belongs to the piece before it.
 fn depths(k: usize, edge: usize) -> impl Iterator<Item = Range<usize>> {
     let mut start = 0;
     std::iter::from_fn(move || {

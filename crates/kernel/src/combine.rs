@@ -1,12 +1,11 @@
 //! Sums and differences of two matrices: `c = beta * c + (a ± b)` on the calling thread.
 //!
-//! Place in the flow: beside the kernels; a worker makes operands with it, and adds to tiles.
+//! Place in the flow: beside the kernels; a worker makes operands of Strassen's method with it, and adds to tiles.
 //!
-//! Invariants: each element is `beta * c + (a ± b)`, each operation rounded on its own, so its bits do not depend on
-//! layouts, shapes or machines; `beta == 0` never reads C; integers wrap; only the elements of C are written.
+//! Invariants: each element is `beta * c + (a ± b)`, each operation rounded separately, so its bits do not depend
+//! on layouts, shapes or machines; `beta == 0` never reads C; integers wrap; only the elements of C are written.
 //!
-//! Deliberately absent: kinds of it for each kernel. Memory is what limits it, and the compiler makes vectors of the
-//! loops.
+//! Deliberately absent: a variant for each kernel. Memory is the limit, and the compiler vectorises the loops.
 #![allow(unsafe_code)] // A line of C interleaves with its neighbours: only pointers describe it.
 
 use std::ops::Range;
@@ -15,8 +14,8 @@ use bramble_matrix::{Element, View, ViewMut};
 
 use crate::parts::{part, pieces};
 
-/// Edge of the squares by which an operand that lies across C is turned: two of them of `f64` are 16 KiB, half of the
-/// smallest first-level cache.
+/// Edge of the squares in which an operand with the other storage order is transposed: two of them of `f64` are 16
+/// KiB, half of the smallest first-level cache.
 const EDGE: usize = 32;
 
 /// Whether the second operand is added or subtracted.
@@ -28,7 +27,7 @@ pub enum Sign {
     Minus,
 }
 
-/// `c = beta * c + (a ± b)`. Operands may lie in any way, and may share memory with each other. Panics where shapes
+/// `c = beta * c + (a ± b)`. Operands may have any strides, and may share memory with each other. Panics if shapes
 /// disagree: a bug of the caller.
 pub fn combine<T: Element>(a: View<'_, T>, sign: Sign, b: View<'_, T>, beta: T, c: ViewMut<'_, T>) {
     let shape = |v: &View<'_, T>| (v.rows(), v.cols());
@@ -40,7 +39,7 @@ pub fn combine<T: Element>(a: View<'_, T>, sign: Sign, b: View<'_, T>, beta: T, 
     }
 }
 
-/// Chooses what happens to C's old elements, once and not for each of them.
+/// Chooses the handling of C's old elements once, and not for each element.
 fn scaled<T: Element>(a: View<'_, T>, b: View<'_, T>, beta: T, c: ViewMut<'_, T>, op: impl Fn(T, T) -> T) {
     if beta == T::ZERO {
         walk(a, b, c, |c, x, y| *c = op(x, y));
@@ -51,8 +50,8 @@ fn scaled<T: Element>(a: View<'_, T>, b: View<'_, T>, beta: T, c: ViewMut<'_, T>
     }
 }
 
-/// Calls `f` with every element of C and those of A and B at its place, along the lines in which C lies. An operand that
-/// does not lie so is turned square by square, and read as it lies.
+/// Calls `f` with every element of C and the corresponding ones of A and B, along the lines of C in memory. An
+/// operand with the other storage order is transposed square by square.
 pub(crate) fn walk<T: Element>(
     a: View<'_, T>,
     b: View<'_, T>,
@@ -68,7 +67,8 @@ pub(crate) fn walk<T: Element>(
     let along = |v: &View<'_, T>| v.col_stride() == 1;
     let width = if along(&a) && along(&b) { c.cols().max(1) } else { EDGE };
     let (mut turned_a, mut turned_b) = ([T::ZERO; EDGE * EDGE], [T::ZERO; EDGE * EDGE]);
-    // Down the columns: an operand by columns is then read as it lies, which at 1000 x 1000 is a third faster.
+    // Down the columns: an operand in column order is then read in memory order, which is a third faster at 1000 x
+    // 1000.
     for cols in pieces(c.cols(), width) {
         for rows in pieces(c.rows(), EDGE) {
             let (in_a, in_b) = (
@@ -78,8 +78,8 @@ pub(crate) fn walk<T: Element>(
             for (at, i) in rows.clone().enumerate() {
                 let (from_a, from_b) = (&in_a.line(at)[..cols.len()], &in_b.line(at)[..cols.len()]);
                 let first = i * c.row_stride() + cols.start;
-                // SAFETY: a run of elements of row i, whose column stride is 1; the view is ours alone, and
-                // nothing else refers to its elements here.
+                // SAFETY: a run of elements of row i, whose column stride is 1; the view is borrowed exclusively,
+                // and no other reference to these elements exists here.
                 let to = unsafe { std::slice::from_raw_parts_mut(c.as_mut_ptr().add(first), cols.len()) };
                 for ((c, x), y) in to.iter_mut().zip(from_a).zip(from_b) {
                     f(c, *x, *y);
@@ -89,7 +89,7 @@ pub(crate) fn walk<T: Element>(
     }
 }
 
-/// Lines of a block of an operand, one after another at a fixed distance.
+/// Lines of a block of an operand, at a fixed distance.
 struct Lines<'a, T> {
     data: &'a [T],
     pitch: usize,
@@ -101,7 +101,7 @@ impl<T> Lines<'_, T> {
     }
 }
 
-/// The lines of a block where they lie, or turned into `buffer`.
+/// The lines of a block, directly or transposed into `buffer`.
 fn block<'a, T: Element>(
     view: View<'a, T>,
     rows: Range<usize>,
@@ -127,7 +127,7 @@ fn block<'a, T: Element>(
     Lines { data: buffer, pitch: EDGE }
 }
 
-/// The same for a C whose elements nowhere lie side by side.
+/// The same for a C without contiguous elements.
 fn each<T: Element>(a: View<'_, T>, b: View<'_, T>, mut c: ViewMut<'_, T>, f: impl Fn(&mut T, T, T)) {
     for i in 0..c.rows() {
         for j in 0..c.cols() {

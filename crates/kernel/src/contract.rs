@@ -1,17 +1,17 @@
-//! What is asked of a kernel: one product of typed views, and the trait that every kernel implements.
+//! The contract of a kernel: one product of typed views, and the trait that every kernel implements.
 //!
-//! Place in the flow: the type that crosses from the shells into this room.
+//! Place in the flow: the types that the shells pass to this crate.
 //!
-//! Invariant: a [`Product`] that exists has agreeing dimensions. They are checked in release builds too,
-//! because kernels hand bare pointers and these numbers to code that checks nothing.
+//! Invariant: the dimensions of a [`Product`] agree. They are checked in release builds too, because kernels pass
+//! bare pointers and these numbers to code without checks.
 //!
-//! Deliberately absent: which kernel runs, and where the memory comes from.
+//! Deliberately absent: the choice of the kernel, and the allocation of the memory.
 
 use bramble_matrix::{DType, Element, View, ViewMut};
 
 use crate::parts::scale;
 
-/// One product to do: `c = alpha * a * b + beta * c`, with a m×k, b k×n and c m×n.
+/// One product: `c = alpha * a * b + beta * c`, with a m×k, b k×n and c m×n.
 #[derive(Debug)]
 pub struct Product<'a, T> {
     pub(crate) alpha: T,
@@ -22,7 +22,7 @@ pub struct Product<'a, T> {
 }
 
 impl<'a, T: Element> Product<'a, T> {
-    /// The product of these operands. Panics where the dimensions disagree: a bug of the caller.
+    /// The product of these operands. Panics if the dimensions disagree: a bug of the caller.
     pub fn new(alpha: T, a: View<'a, T>, b: View<'a, T>, beta: T, c: ViewMut<'a, T>) -> Self {
         assert_eq!(a.cols(), b.rows(), "A has as many columns as B has rows");
         assert_eq!(a.rows(), c.rows(), "A and C have equally many rows");
@@ -50,14 +50,14 @@ impl<'a, T: Element> Product<'a, T> {
         2.0 * self.m() as f64 * self.n() as f64 * self.k() as f64
     }
 
-    /// The same product seen through a mirror: `Cᵀ = alpha * Bᵀ * Aᵀ + beta * Cᵀ`.
+    /// The transposed product: `Cᵀ = alpha * Bᵀ * Aᵀ + beta * Cᵀ`.
     pub fn transposed(self) -> Self {
         let Self { alpha, a, b, beta, c } = self;
         Self { alpha, a: b.transposed(), b: a.transposed(), beta, c: c.transposed() }
     }
 
-    /// Does what needs no multiplication (no rows or columns; k = 0 or alpha = 0, where C is only scaled
-    /// and A and B are not read), and returns the product if anything is left to do.
+    /// Handles the cases without multiplication (no rows or columns; k = 0 or alpha = 0, where C is only scaled and
+    /// A and B are not read), and returns the product if it is none of these.
     pub(crate) fn settle(mut self) -> Option<Self> {
         if self.m() == 0 || self.n() == 0 {
             return None;
@@ -95,7 +95,7 @@ impl AnyProduct<'_> {
     }
 }
 
-/// An element type that kernels multiply: lets generic code build an [`AnyProduct`].
+/// An element type that kernels multiply, so that generic code can build an [`AnyProduct`].
 pub trait KernelElement: Element {
     /// The product as a value that any kernel takes.
     fn any(product: Product<'_, Self>) -> AnyProduct<'_>;
@@ -121,17 +121,18 @@ kernel_element!(f64, F64);
 kernel_element!(i32, I32);
 kernel_element!(i64, I64);
 
-/// Something that multiplies on the calling thread (or on so many as it was opened with), as `docs/kernel-contract.md` says.
+/// A kernel multiplies on the calling thread (or on as many threads as it was opened with), as
+/// `docs/kernel-contract.md` says.
 pub trait Kernel: Send + Sync {
-    /// The name that users type and read.
+    /// The name on the command line and in reports.
     fn name(&self) -> &str;
 
-    /// Whether products of that type are taken.
+    /// Whether products of that type are supported.
     fn supports(&self, dtype: DType) -> bool;
 
-    /// Does the product. Panics for a type that is not supported: a bug of the caller.
+    /// Computes the product. Panics for an unsupported type: a bug of the caller.
     fn multiply(&self, product: AnyProduct<'_>);
 
-    /// An upper estimate, in bytes, of the memory that one calling thread needs beside the operands.
+    /// An upper estimate, in bytes, of the memory that one calling thread needs in addition to the operands.
     fn scratch_bytes(&self) -> usize;
 }

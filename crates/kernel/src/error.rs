@@ -1,40 +1,40 @@
-//! What can go wrong when a kernel is chosen or opened. Multiplying itself cannot fail.
+//! Errors of choosing or opening a kernel. The multiplication itself cannot fail.
 
 use bramble_matrix::DType;
 
 use crate::KernelName;
 
-/// Why a kernel cannot be had, and what to do about it.
+/// Why a kernel is not available, with the next step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
     /// No kernel of that name exists.
     #[error("there is no kernel '{name}'; use one of: auto, {known}")]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// The names that exist, comma-separated.
         known: String,
     },
-    /// A kernel over another names one that cannot be under it.
+    /// A kernel that uses another one names an unsuitable one.
     #[error("the kernel '{kernel}' cannot be over '{base}'; use one of: {known}")]
     Base {
-        /// The upper one.
+        /// The outer kernel.
         kernel: String,
-        /// What was asked for below it.
+        /// The requested base kernel.
         base: String,
-        /// The names that can be there, comma-separated.
+        /// The possible base kernels, comma-separated.
         known: String,
     },
-    /// The number behind a kernel over another cannot be read.
+    /// The number after a kernel that uses another one is invalid.
     #[error("'{text}' is no {what}: use {form} with a number from 1 to {max}")]
     Number {
-        /// How it is written.
+        /// The syntax.
         form: String,
-        /// What the number is.
+        /// The meaning of the number.
         what: String,
-        /// What was there.
+        /// The given text.
         text: String,
-        /// The largest that can be named.
+        /// The largest allowed number.
         max: u32,
     },
     /// The library is not on this machine.
@@ -45,14 +45,14 @@ pub enum KernelError {
         /// How to install the library.
         how: String,
     },
-    /// A library was found, but cannot be used.
+    /// A library was found, but is unusable.
     #[error("the kernel '{name}' cannot use {path}: {why}")]
     Unfit {
         /// The kernel.
         name: KernelName,
-        /// The library that was opened, as it was named to the loader.
+        /// The path of the opened library, as given to the loader.
         path: String,
-        /// What is wrong with it and what would help.
+        /// The reason, and the next step.
         why: String,
     },
     /// The kernel does not multiply elements of that type.
@@ -60,9 +60,9 @@ pub enum KernelError {
     Unsupported {
         /// The kernel.
         name: KernelName,
-        /// The element type that was asked for.
+        /// The requested element type.
         dtype: DType,
-        /// The kernels that do, comma-separated.
+        /// The kernels that support it, comma-separated.
         able: String,
     },
 }

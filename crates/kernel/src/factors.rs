@@ -1,12 +1,14 @@
-//! Products and sums whose factors an element type cannot hold: `C = alpha * A * B + beta * C` with factors in `f64`.
+//! Products and sums whose factors do not fit the element type: `C = alpha * A * B + beta * C` with factors in
+//! `f64`.
 //!
-//! Place in the flow: between a worker's jobs, whose factors are `f64`, and the kernels, whose factors are elements.
+//! Place in the flow: between a worker's jobs, whose factors are `f64`, and the kernels, whose factors are
+//! elements.
 //!
 //! Invariants: a factor that the element type holds as a normal number goes to the kernel, rounded to that type. Any other
 //! (`f32` only: smaller than 2^-126 or larger than its largest number) is applied in `f64` to finished elements of A B, or of
 //! C, and rounded once. Memory beside the operands is one square of 512 elements a side.
 //!
-//! Deliberately absent: integers' factors are exact already, and those of `f64` are what the user typed.
+//! Deliberately absent: integers' factors are exact already, and those of `f64` are exactly the user's.
 
 use bramble_matrix::{Element, View, ViewMut};
 
@@ -17,7 +19,7 @@ use crate::{Kernel, KernelElement, Product, Sign, combine};
 /// Edge of the pieces of A B to which a factor is applied afterwards.
 const EDGE: usize = 512;
 
-/// `c = alpha * a * b + beta * c`. Panics where the dimensions disagree: a bug of the caller.
+/// `c = alpha * a * b + beta * c`. Panics if the dimensions disagree: a bug of the caller.
 pub fn multiply<T: KernelElement>(
     kernel: &dyn Kernel,
     alpha: f64,
@@ -57,7 +59,7 @@ pub fn times<T: Element>(element: T, factor: f64) -> T {
     T::from_f64(element.to_f64() * factor)
 }
 
-/// The factor of C that is left for a kernel: itself, or 1 where it was applied here.
+/// The factor of C that is left for the kernel: `beta`, or 1 if it was applied here.
 fn scaled_before<T: Element>(c: &mut ViewMut<'_, T>, beta: f64) -> T {
     if T::DTYPE.holds_factor(beta) {
         return T::from_f64(beta);

@@ -1,11 +1,11 @@
 //! Local matrix multiplication: `C = alpha * A * B + beta * C` on the calling thread.
 //!
-//! Place in the flow: the innermost room. A worker or the primary cuts its share of C into tiles, and each
-//! of its threads hands one tile at a time to a [`Kernel`].
+//! Place in the flow: the innermost crate. A worker or the primary cuts its share of C into tiles, and each of its
+//! threads passes one tile at a time to a [`Kernel`].
 //!
-//! Invariants: a kernel uses exactly the thread that calls it, unless it was opened on several; it touches no
-//! element of C outside the rectangle that it was lent; `beta == 0` never reads C; integers wrap.
-//! `docs/kernel-contract.md` has the whole contract, and the tests hold every kernel to it.
+//! Invariants: a kernel uses exactly the calling thread, unless it was opened on several; it accesses no element of
+//! C outside the given rectangle; `beta == 0` never reads C; integers wrap. `docs/kernel-contract.md` has the whole
+//! contract, and the tests check every kernel against it.
 //!
 //! Deliberately absent: threads that outlive a call, files, plans, and any link-time need for a BLAS. Vector
 //! instructions are chosen at run time, so one binary serves every machine of its architecture.
@@ -28,14 +28,16 @@ mod simd;
 mod strassen;
 mod threads;
 
-pub use accumulate::{Accumulated, Accumulator, AtomicElement, Job, Share, Way};
-pub use blas::{leave, quiet_blas_threads};
+pub use accumulate::{
+    AccumulateJob, AccumulateMethod, Accumulated, Accumulator, AtomicElement, ThreadTotals,
+};
+pub use blas::{leave, quiet_blas_threads, survive_file_size_limit};
 pub use combine::{Sign, combine};
 pub use contract::{AnyProduct, Kernel, KernelElement, Product};
 pub use error::KernelError;
 pub use name::{Choice, KernelName};
 pub use peak::peak;
 pub use pick::{Pick, open, open_on, pick};
-pub use rate::{Clock, job_rate, rate};
+pub use rate::{KernelClock, job_rate, rate};
 pub use simd::bits_class;
 pub use strassen::{cutoff, workspace_bytes};

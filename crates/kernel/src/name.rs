@@ -1,4 +1,4 @@
-//! The names of the kernels, and the choice that a user makes among them.
+//! The names of the kernels, and the user's choice among them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,12 +7,12 @@ use bramble_matrix::{DType, Winograd};
 
 use crate::{KernelError, strassen};
 
-/// A kernel by name. The order is that of the lists users read.
+/// A kernel by name, in the order of lists for users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KernelName {
-    /// Plain loops: slow, and the truth that the others are held to.
+    /// Plain loops: slow, and the reference for all other kernels.
     Reference,
-    /// Vector instructions chosen at run time; always there.
+    /// Vector instructions chosen at run time; always available.
     Simd,
     /// OpenBLAS, if it is installed.
     OpenBlas,
@@ -24,7 +24,7 @@ impl KernelName {
     /// Every kernel.
     pub const ALL: [Self; 4] = [Self::Reference, Self::Simd, Self::OpenBlas, Self::Blis];
 
-    /// The name that users type and read.
+    /// The name on the command line and in reports.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Reference => "reference",
@@ -64,43 +64,43 @@ impl FromStr for KernelName {
     fn from_str(name: &str) -> Result<Self, KernelError> {
         Self::ALL.into_iter().find(|known| known.as_str() == name).ok_or_else(|| KernelError::Unknown {
             name: name.to_owned(),
-            known: format!("{}, blocked:BASE, strassen:BASE:CUTOFF", join(Self::ALL.iter())),
+            known: format!("{}, blocked:BASE:EDGE, strassen:BASE:CUTOFF", join(Self::ALL.iter())),
         })
     }
 }
 
-/// What a user asks for.
+/// The user's choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Choice {
-    /// The fastest that is present.
+    /// The fastest one that is available.
     #[default]
     Auto,
     /// This one and no other.
     Named(KernelName),
-    /// Block multiplication over another.
+    /// Block multiplication with a base kernel.
     Blocked {
-        /// What multiplies the pieces.
+        /// The kernel for the pieces.
         base: KernelName,
         /// Edge of the pieces; `None` is the default.
         edge: Option<u32>,
     },
-    /// Strassen's method, in Winograd's form, over another.
+    /// Strassen's method, in Winograd's form, with a base kernel.
     Strassen {
-        /// What multiplies after the last level.
+        /// The kernel after the last level.
         base: KernelName,
-        /// Least side of what it multiplies; `None` is the type's own.
+        /// Least side of a product for the base kernel; `None` is the default of the element type.
         cutoff: Option<u32>,
     },
 }
 
-/// Largest edge or cut-off that can be named.
+/// Largest edge or cut-off that a user can give.
 const NUMBER_MAX: u32 = 1 << 20;
 
 impl Choice {
-    /// Names of the kernels that take another, and what the number behind it is.
+    /// Names of the kernels with a base kernel, and the meaning of the number after it.
     const OVER: [(&str, &str); 2] = [("blocked", "EDGE"), ("strassen", "CUTOFF")];
 
-    /// The rules by which products are cut for Strassen's method; `None` for all other kernels, whose elements are each
+    /// The rules by which Strassen's method cuts products; `None` for all other kernels, whose elements are all
     /// within the bound for classical products.
     pub fn levels(self, dtype: DType) -> Option<Winograd> {
         match self {
@@ -111,18 +111,22 @@ impl Choice {
         }
     }
 
-    /// Reads what stands behind the colon of a kernel over another: `BASE`, or `BASE:NUMBER`.
+    /// Parses the part after the colon of a kernel with a base kernel: `BASE`, `BASE:NUMBER`, or `NUMBER` over simd.
     fn over(kernel: &str, what: &str, rest: Option<&str>) -> Result<(KernelName, Option<u32>), KernelError> {
         let Some(rest) = rest else { return Ok((KernelName::Simd, None)) };
-        let (base, number) = rest.split_once(':').map_or((rest, None), |(base, n)| (base, Some(n)));
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let (base, number) = match rest.split_once(':') {
+            Some((base, number)) => (base, Some(number)),
+            None if is_number(rest) => (KernelName::Simd.as_str(), Some(rest)),
+            None => (rest, None),
+        };
         let base: KernelName = base.parse().map_err(|_| KernelError::Base {
             kernel: kernel.to_owned(),
             base: base.to_owned(),
             known: join(KernelName::ALL.iter()),
         })?;
         let number = number.map(|text| {
-            let is_plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-            text.parse().ok().filter(|n| is_plain && (1..=NUMBER_MAX).contains(n)).ok_or_else(|| {
+            text.parse().ok().filter(|n| is_number(text) && (1..=NUMBER_MAX).contains(n)).ok_or_else(|| {
                 let form = format!("{kernel}:{base}:{what}");
                 KernelError::Number { form, what: what.to_owned(), text: text.to_owned(), max: NUMBER_MAX }
             })
@@ -179,7 +183,7 @@ mod tests {
         let text = "mkl".parse::<Choice>().unwrap_err().to_string();
         assert_eq!(
             text,
-            "there is no kernel 'mkl'; use one of: auto, reference, simd, openblas, blis, blocked:BASE, strassen:BASE:CUTOFF"
+            "there is no kernel 'mkl'; use one of: auto, reference, simd, openblas, blis, blocked:BASE:EDGE, strassen:BASE:CUTOFF"
         );
     }
 
@@ -190,6 +194,8 @@ mod tests {
             ("blocked:openblas:64", "blocked:openblas:64"),
             ("strassen", "strassen:simd"),
             ("strassen:blis", "strassen:blis"),
+            ("strassen:64", "strassen:simd:64"),
+            ("blocked:32", "blocked:simd:32"),
             ("strassen:reference:16", "strassen:reference:16"),
         ] {
             let read = text.parse::<Choice>().unwrap();
@@ -211,7 +217,7 @@ mod tests {
                 format!("'{bad}' is no CUTOFF: use strassen:simd:CUTOFF with a number from 1 to 1048576");
             assert_eq!(said(&format!("strassen:simd:{bad}")), text);
         }
-        assert!(said("blocked:simd:0").contains("EDGE"));
+        assert!(said("blocked:simd:0").contains("EDGE") && said("blocked:0").contains("EDGE"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Smaller rectangles of views, and passes over C, that several kernels share.
+//! Smaller rectangles of views, and passes over C, shared by several kernels.
 //!
 //! Invariant: a part lies inside its view; this is checked in release builds, since pointers are made of it.
 #![allow(unsafe_code)] // A rectangle of C interleaves with its neighbours: only pointers describe it.
@@ -26,8 +26,8 @@ pub(crate) fn part_mut<'v, T>(
     assert!(cols.start <= cols.end && cols.end <= view.cols());
     let (rs, cs) = (view.row_stride(), view.col_stride());
     let first = if rows.is_empty() || cols.is_empty() { 0 } else { rows.start * rs + cols.start * cs };
-    // SAFETY: every element of the part is one of `view`, which is borrowed exclusively for 'v; `first` is
-    // the offset of such an element, or 0.
+    // SAFETY: every element of the part is one of `view`, which is borrowed exclusively for 'v; `first` is the
+    // offset of such an element, or 0.
     unsafe { ViewMut::from_raw(view.as_mut_ptr().add(first), rows.len(), cols.len(), rs, cs) }
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn scale<T: Element>(c: &mut ViewMut<'_, T>, beta: T) {
     }
 }
 
-/// Calls `f` with every element, walking memory in the order in which it lies.
+/// Calls `f` with every element, in memory order.
 fn for_each<T>(c: &mut ViewMut<'_, T>, f: impl Fn(&mut T)) {
     let (mut outer, mut inner) = ((c.rows(), c.row_stride()), (c.cols(), c.col_stride()));
     if outer.1 < inner.1 {
@@ -58,11 +58,11 @@ fn for_each<T>(c: &mut ViewMut<'_, T>, f: impl Fn(&mut T)) {
     for i in 0..outer.0 {
         let line = base.wrapping_add(i * outer.1);
         if inner.1 == 1 {
-            // SAFETY: `inner.0` consecutive elements of a view that is ours alone.
+            // SAFETY: `inner.0` consecutive elements of an exclusively borrowed view.
             unsafe { std::slice::from_raw_parts_mut(line, inner.0) }.iter_mut().for_each(&f);
         } else {
             for j in 0..inner.0 {
-                // SAFETY: element (i, j) of a view that is ours alone.
+                // SAFETY: element (i, j) of an exclusively borrowed view.
                 f(unsafe { &mut *line.add(j * inner.1) });
             }
         }

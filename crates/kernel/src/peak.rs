@@ -1,9 +1,9 @@
-//! The most that one thread could compute: multiply-adds in registers, with no memory in the way.
+//! The upper limit of one thread: multiply-adds in registers, without memory accesses.
 //!
-//! Place in the flow: reports set a kernel's rate against it.
+//! Place in the flow: reports compare a kernel's rate with it.
 //!
-//! Invariant: the loops use the same instructions as the fastest kernel here could, so no kernel can be
-//! faster than its peak (but for clock changes between the measurements).
+//! Invariant: the loops use the same instructions as the fastest possible kernel here, so no kernel can exceed its
+//! peak (except for clock changes between the measurements).
 //!
 //! Deliberately absent: memory bandwidth and matrix units.
 #![allow(unsafe_code)] // Vector instructions need a promise that the machine has them.
@@ -13,10 +13,10 @@ use std::time::Instant;
 
 use bramble_matrix::{DType, Element};
 
-/// Iterations of a register loop between two looks at the clock: some 50 µs.
+/// Iterations of a register loop between two readings of the clock: some 50 µs.
 const TURNS: u32 = 10_000;
 
-/// A register loop: runs so many turns, and returns the operations that it did.
+/// A register loop: runs that number of iterations, and returns the number of operations.
 type Spin = fn(u32) -> f64;
 
 /// One thread's peak in Gflop/s (Gop/s for integers), measured in about 1 ms.
@@ -64,7 +64,7 @@ fn plain<T: Element>(turns: u32) -> f64 {
     f64::from(turns) * 64.0
 }
 
-/// A register loop of `$chains` independent chains: enough to cover the latency on every machine yet seen.
+/// A register loop of `$chains` independent chains: enough to cover the latency of all known machines.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! spin {
     ($name:ident, $t:ty, $lanes:expr, $chains:expr, $features:expr, $splat:ident, |$acc:ident, $x:ident, $y:ident| $step:expr) => {
@@ -110,8 +110,8 @@ mod x86 {
         y
     ));
 
-    /// By halves, as the kernel does it: for 8 columns two products of low halves and two of crossed ones.
-    /// Four columns a chain, hence half of each.
+    /// By halves, like the kernel: for 8 columns two products of low halves and two of crossed ones. Four columns
+    /// per chain, hence half of each.
     #[target_feature(enable = "avx2")]
     fn halves(a: __m256i, x: __m256i, y: __m256i) -> __m256i {
         let low = _mm256_add_epi64(_mm256_mul_epu32(a, x), y);

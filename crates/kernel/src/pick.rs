@@ -1,8 +1,8 @@
 //! Opens kernels by name, and picks the fastest.
 //!
-//! Place in the flow: the first thing that a shell asks of this room.
+//! Place in the flow: the first call of the shells into this crate.
 //!
-//! Invariant: a kernel that is handed out supports the element type that it was picked for.
+//! Invariant: a returned kernel supports the element type that it was picked for.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,24 +11,25 @@ use std::time::{Duration, Instant};
 use bramble_matrix::DType;
 
 use crate::blocked::{self, Blocked};
-use crate::reference::Reference;
+use crate::reference::ReferenceKernel;
 use crate::simd::Simd;
 use crate::strassen::Strassen;
 use crate::{Choice, Kernel, KernelError, KernelName, blas, rate};
 
-/// Opening and comparing the libraries takes 60 ms and more. A library that is a tenth faster repays that
-/// only where the product would take one thread of `simd` longer than this, seconds.
+/// Opening and comparing the libraries takes 60 ms and more. A library that is a tenth faster is worth that only if
+/// the product would take one thread of `simd` longer than this, in seconds.
 const WORTH_COMPARING: f64 = 0.6;
-/// How long `simd` is tried for that estimate, seconds.
+/// Duration of the trial of `simd` for that estimate, in seconds.
 const ESTIMATE: f64 = 0.001;
-/// Products of fewer operations are too small for any machine to be asked.
+/// Products with fewer operations are too small to be worth the estimate on any machine.
 const WORTH_ESTIMATING: f64 = 1e8;
-/// How long the comparison may take; slow machines need longer for three turns each.
+/// Duration of the comparison; slow machines need longer for three rounds each.
 const COMPARISON: Duration = Duration::from_millis(30);
-/// A library must beat `simd` by more than this, since `simd`'s bits do not depend on the cut into tiles.
+/// A library must be faster than `simd` by more than this factor, since the bits of `simd` do not depend on the cut
+/// into tiles.
 const MARGIN: f64 = 1.02;
 
-/// A picked kernel, and why it was picked.
+/// A picked kernel, with the reason.
 #[derive(Clone)]
 pub struct Pick {
     /// The kernel.
@@ -43,17 +44,17 @@ impl fmt::Debug for Pick {
     }
 }
 
-/// The kernel of that name. A library is opened and checked at the first call, and kept after it.
+/// The kernel of that name. A library is opened and checked by the first call, then kept.
 pub fn open(name: KernelName) -> Result<Arc<dyn Kernel>, KernelError> {
     Ok(match name {
-        KernelName::Reference => Arc::new(Reference),
+        KernelName::Reference => Arc::new(ReferenceKernel),
         KernelName::Simd => Arc::new(Simd),
         KernelName::OpenBlas | KernelName::Blis => blas::open(name)?,
     })
 }
 
-/// The kernel for products of that type and of `flops` operations altogether (2 m n k). `Auto` compares
-/// those that are present, in about 30 ms, if there is enough work to repay that.
+/// The kernel for products of that type and of `flops` operations in total (2 m n k). `Auto` compares the available
+/// kernels, in about 30 ms, if there is enough work to be worth that.
 pub fn pick(choice: Choice, dtype: DType, flops: f64) -> Result<Pick, KernelError> {
     match choice {
         Choice::Named(name) | Choice::Blocked { base: name, .. } | Choice::Strassen { base: name, .. }
@@ -66,8 +67,8 @@ pub fn pick(choice: Choice, dtype: DType, flops: f64) -> Result<Pick, KernelErro
     }
 }
 
-/// The kernel of that choice, to be used on so many threads: those over another share a product among them, all others
-/// use the calling one whatever is said here. `auto` is `simd`: what is faster depends on the product.
+/// The chosen kernel, for use on `threads` threads: kernels with a base kernel share a product among them, all
+/// others use the calling thread only. `auto` is `simd`: which kernel is faster depends on the product.
 pub fn open_on(choice: Choice, threads: usize) -> Result<Arc<dyn Kernel>, KernelError> {
     let name = choice.to_string();
     Ok(match choice {
@@ -90,7 +91,7 @@ fn auto(dtype: DType, flops: f64) -> Pick {
     let start = Instant::now();
     let worth = || flops / (rate(&*simd, dtype, ESTIMATE, &|| start.elapsed()) * 1e9) >= WORTH_COMPARING;
     if dtype.is_float() && flops >= WORTH_ESTIMATING && worth() {
-        // A library that is missing or unfit is no failure here: it was not asked for by name.
+        // A missing or unusable library is no error here, because it was not requested by name.
         present
             .extend([KernelName::OpenBlas, KernelName::Blis].into_iter().filter_map(|name| open(name).ok()));
     }

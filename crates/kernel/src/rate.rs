@@ -1,12 +1,12 @@
-//! How fast a kernel is on the calling thread.
+//! Measures the speed of a kernel on the calling thread.
 //!
-//! Place in the flow: `pick` compares kernels with it; workers report their speed by it.
+//! Place in the flow: `pick` compares kernels with it; workers report their speed with it.
 //!
-//! Rates are by a clock of the caller's choice: the wall's says what a thread got done, its own processor time what it
-//! would have without others in its way.
+//! Rates are by a clock of the caller's choice: the wall clock measures the real throughput of a thread, its CPU
+//! time the throughput without interruptions.
 //!
-//! Deliberately absent: threads. To learn what a machine does with all its cores busy (shared caches,
-//! memory and clock), call [`rate`] on all of them at once.
+//! Deliberately absent: threads. To measure a machine with all its cores busy (shared caches, memory and clock),
+//! call [`rate`] on all of them at once.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,8 @@ use crate::{Kernel, KernelElement, Product};
 /// Edges of the trial products, largest first.
 const EDGES: [usize; 6] = [512, 384, 256, 192, 128, 64];
 
-/// Tells the time, from any moment on.
-pub type Clock<'a> = &'a dyn Fn() -> Duration;
+/// Returns the time since some fixed moment.
+pub type KernelClock<'a> = &'a dyn Fn() -> Duration;
 
 /// Operands of one trial product, small numbers that stay finite and normal.
 struct Trial<T> {
@@ -40,7 +40,7 @@ impl<T: KernelElement> Trial<T> {
     }
 
     /// Seconds of one product.
-    fn seconds(&mut self, kernel: &dyn Kernel, clock: Clock<'_>) -> f64 {
+    fn seconds(&mut self, kernel: &dyn Kernel, clock: KernelClock<'_>) -> f64 {
         let edge = self.edge;
         let (a, b) = (View::row_major(&self.a, edge, edge), View::row_major(&self.b, edge, edge));
         let c = ViewMut::row_major(&mut self.c, edge, edge);
@@ -63,7 +63,7 @@ fn fitting_edge<T: KernelElement>(kernel: &dyn Kernel, seconds: f64) -> usize {
 
 /// Gflop/s (2 m n k operations; Gop/s for integers) of one thread, warm, over about `seconds_budget`
 /// seconds (at least one product). Panics for a type that the kernel does not support.
-pub fn rate(kernel: &dyn Kernel, dtype: DType, seconds_budget: f64, clock: Clock<'_>) -> f64 {
+pub fn rate(kernel: &dyn Kernel, dtype: DType, seconds_budget: f64, clock: KernelClock<'_>) -> f64 {
     match dtype {
         DType::F32 => rate_of::<f32>(kernel, seconds_budget, clock),
         DType::F64 => rate_of::<f64>(kernel, seconds_budget, clock),
@@ -72,7 +72,7 @@ pub fn rate(kernel: &dyn Kernel, dtype: DType, seconds_budget: f64, clock: Clock
     }
 }
 
-fn rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64, clock: Clock<'_>) -> f64 {
+fn rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64, clock: KernelClock<'_>) -> f64 {
     let start = Instant::now();
     let edge = fitting_edge::<T>(kernel, seconds_budget / 8.0);
     let mut trial = Trial::<T>::new(edge);
@@ -87,12 +87,13 @@ fn rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64, clock: Cl
 
 /// Rows and columns of a tile, and depth of a step, as most jobs of a large product have them.
 const JOB: (usize, usize) = (256, 512);
-/// Operands and tiles that the trial jobs take in turn, as jobs do: what one has in the caches, the next has not.
+/// Operands and tiles that the trial jobs use in turn, like real jobs: the data of one job is not in the caches for
+/// the next.
 const JOB_SETS: usize = 4;
 
-/// Gflop/s of one thread at the jobs of a large product: tiles that are added to, and operands that come from memory.
-/// Takes about `seconds_budget` and 10 MiB. Panics for a type that the kernel does not support.
-pub fn job_rate(kernel: &dyn Kernel, dtype: DType, seconds_budget: f64, clock: Clock<'_>) -> f64 {
+/// Gflop/s of one thread for the jobs of a large product: tiles that are added to, and operands that come from
+/// memory. Takes about `seconds_budget` and 10 MiB. Panics for an unsupported type.
+pub fn job_rate(kernel: &dyn Kernel, dtype: DType, seconds_budget: f64, clock: KernelClock<'_>) -> f64 {
     match dtype {
         DType::F32 => job_rate_of::<f32>(kernel, seconds_budget, clock),
         DType::F64 => job_rate_of::<f64>(kernel, seconds_budget, clock),
@@ -101,7 +102,7 @@ pub fn job_rate(kernel: &dyn Kernel, dtype: DType, seconds_budget: f64, clock: C
     }
 }
 
-fn job_rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64, clock: Clock<'_>) -> f64 {
+fn job_rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64, clock: KernelClock<'_>) -> f64 {
     let (edge, depth) = JOB;
     let sets = |elements: usize, by: usize| -> Vec<Vec<T>> {
         let one = |set: usize| (0..elements).map(|i| T::from_f64((i * by % 17 + set) as f64 - 8.0)).collect();
@@ -112,7 +113,7 @@ fn job_rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64, clock
     let start = Instant::now();
     let mut jobs: Vec<f64> = Vec::new();
     while jobs.len() < 2 * JOB_SETS || start.elapsed().as_secs_f64() < seconds_budget {
-        // All pairs come, each tile is met again after all others.
+        // All pairs occur; each tile is used again only after all others.
         let (left, right) = (jobs.len() / JOB_SETS % JOB_SETS, jobs.len() % JOB_SETS);
         let tile = ViewMut::row_major(&mut c[right], edge, edge);
         let (a, b) = (View::row_major(&a[left], edge, depth), View::row_major(&b[right], depth, edge));
@@ -120,13 +121,14 @@ fn job_rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64, clock
         kernel.multiply(T::any(Product::new(T::ONE, a, b, T::ONE, tile)));
         jobs.push(clock().saturating_sub(began).as_secs_f64());
     }
-    // The lower quartile: some jobs are held up by a processor quota, whose share is reckoned with elsewhere, or by others.
+    // The lower quartile: some jobs are delayed by a CPU quota, which is accounted for elsewhere, or by other
+    // processes.
     jobs.sort_by(f64::total_cmp);
     2.0 * (edge * edge * depth) as f64 / jobs[jobs.len() / 4].max(1e-9) / 1e9
 }
 
-/// Gflop/s of each kernel at its best, in turns of one product each so that a disturbance hits all alike,
-/// for about `budget`.
+/// Gflop/s of each kernel at its best, in rounds of one product each so that a disturbance affects all kernels
+/// alike, for about `budget`.
 pub(crate) fn compare(kernels: &[&dyn Kernel], dtype: DType, budget: Duration) -> Vec<f64> {
     match dtype {
         DType::F32 => compare_of::<f32>(kernels, budget),
@@ -140,7 +142,7 @@ fn compare_of<T: KernelElement>(kernels: &[&dyn Kernel], budget: Duration) -> Ve
     let start = Instant::now();
     let wall = || start.elapsed();
     let Some(&first) = kernels.first() else { return Vec::new() };
-    // Five turns and the warming one.
+    // Five rounds and the warm-up.
     let edge = fitting_edge::<T>(first, budget.as_secs_f64() / (6 * kernels.len()) as f64).clamp(128, 384);
     let mut trial = Trial::<T>::new(edge);
     for kernel in kernels {

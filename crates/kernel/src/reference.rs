@@ -1,9 +1,9 @@
-//! Plain loops: the truth that the other kernels are held to, for every type and all strides.
+//! Plain loops: the reference for the other kernels, for every type and all strides.
 //!
-//! Invariant: element (i, j) is `beta * c + alpha * (a[i,0]*b[0,j] + a[i,1]*b[1,j] + …)`, summed from the
-//! left, each operation rounded on its own. Its bits are the same on every machine.
+//! Invariant: element (i, j) is `beta * c + alpha * (a[i,0]*b[0,j] + a[i,1]*b[1,j] + …)`, summed from the left,
+//! each operation rounded separately. Its bits are the same on every machine.
 //!
-//! Deliberately absent: any attempt to be fast.
+//! Deliberately absent: any optimisation.
 
 use bramble_matrix::{DType, Element};
 
@@ -11,9 +11,9 @@ use crate::{AnyProduct, Kernel, KernelName, Product};
 
 /// The kernel of plain loops.
 #[derive(Debug)]
-pub(crate) struct Reference;
+pub(crate) struct ReferenceKernel;
 
-impl Kernel for Reference {
+impl Kernel for ReferenceKernel {
     fn name(&self) -> &str {
         KernelName::Reference.as_str()
     }

@@ -1,9 +1,9 @@
-//! Threads of one call: what several of them take from a queue, and passes over matrices that they share by rows.
+//! Threads of one call: a shared queue of items, and passes over matrices that threads share by rows.
 //!
 //! Place in the flow: below the kernels that may use more than the calling thread.
 //!
-//! Invariants: with one thread nothing is started, all is done where it was called; threads end with the call; two
-//! threads never write to one element.
+//! Invariants: with one thread no thread is started, and the calling thread does everything; threads end with the
+//! call; two threads never write to the same element.
 #![allow(unsafe_code)] // Parts of C interleave: only pointers describe them.
 
 use std::ops::Range;
@@ -13,15 +13,15 @@ use bramble_matrix::{View, ViewMut};
 
 use crate::parts::part;
 
-/// Calls `work` with every item, on so many threads, the calling one among them. Each takes the next item when it is
-/// done with one.
+/// Calls `work` with every item, on `threads` threads, including the calling one. Each takes the next item when it
+/// has finished one.
 pub(crate) fn share<I: Send>(threads: usize, items: Vec<I>, work: impl Fn(I) + Sync) {
     let helpers = threads.min(items.len()).saturating_sub(1);
     if helpers == 0 {
         return items.into_iter().for_each(work);
     }
     let queue = Mutex::new(items.into_iter());
-    // A panic of a thread comes out of the scope; the queue itself cannot be left half changed.
+    // A panic of a thread ends the scope; the queue itself is never in an inconsistent state.
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
     let take = || std::iter::from_fn(next).for_each(&work);
     std::thread::scope(|scope| {
@@ -30,14 +30,14 @@ pub(crate) fn share<I: Send>(threads: usize, items: Vec<I>, work: impl Fn(I) + S
     });
 }
 
-/// `0..len` in so many even parts, none of them empty.
+/// `0..len` in that many even parts, none of them empty.
 pub(crate) fn even(len: usize, parts: usize) -> impl Iterator<Item = Range<usize>> + Clone {
     let parts = parts.min(len);
     (0..parts).map(move |at| len * at / parts..len * (at + 1) / parts)
 }
 
-/// The rectangles that rows and columns cut a writable view into, row after row of them. Panics where they overlap or
-/// do not lie in it.
+/// The rectangles into which rows and columns cut a writable view, row by row. Panics if they overlap or are
+/// outside.
 pub(crate) fn grid_mut<'v, T>(
     mut view: ViewMut<'v, T>,
     rows: &[Range<usize>],
@@ -54,8 +54,8 @@ pub(crate) fn grid_mut<'v, T>(
     for r in rows {
         for c in cols {
             let first = if r.is_empty() || c.is_empty() { 0 } else { r.start * rs + c.start * cs };
-            // SAFETY: the rectangles lie in the view and share no element, as just checked; the view, which is ours
-            // alone for 'v, is used up by this call.
+            // SAFETY: the rectangles are inside the view and share no element, as just checked; the view, which is
+            // exclusive for 'v, is consumed by this call.
             all.push(unsafe { ViewMut::from_raw(base.add(first), r.len(), c.len(), rs, cs) });
         }
     }
@@ -79,7 +79,7 @@ pub(crate) fn quarters<T: Copy>(view: View<'_, T>) -> [View<'_, T>; 4] {
     [part(view, 0..mh, 0..nh), part(view, 0..mh, nh..n), part(view, mh..m, 0..nh), part(view, mh..m, nh..n)]
 }
 
-/// Calls `work` with bands of rows of all these matrices, which have equally many, on so many threads.
+/// Calls `work` with bands of rows of all these matrices, which have the same number of rows, on `threads` threads.
 pub(crate) fn banded<T: Copy + Send + Sync, const W: usize, const R: usize>(
     threads: usize,
     written: [ViewMut<'_, T>; W],
@@ -109,11 +109,11 @@ pub(crate) fn banded<T: Copy + Send + Sync, const W: usize, const R: usize>(
     share(threads, items, |(written, read)| work(written, read));
 }
 
-/// Row `i` of a view whose columns lie side by side. Panics for others.
+/// Row `i` of a view with contiguous rows. Panics for other views.
 pub(crate) fn line_mut<'v, T>(view: &'v mut ViewMut<'_, T>, i: usize) -> &'v mut [T] {
     assert!(i < view.rows() && (view.col_stride() == 1 || view.cols() <= 1));
     let (first, len) = (i * view.row_stride(), view.cols());
-    // SAFETY: row i lies in the view, which is borrowed exclusively, and its elements side by side.
+    // SAFETY: row i is inside the view, which is borrowed exclusively, and contiguous.
     unsafe { std::slice::from_raw_parts_mut(view.as_mut_ptr().add(if len == 0 { 0 } else { first }), len) }
 }
 

@@ -1,4 +1,4 @@
-//! The bits of `simd`: what exactly is summed, in which order, and that no cut or stride changes it.
+//! The bits of `simd`: the exact sums and their order, unchanged by any cut or stride.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -27,7 +27,7 @@ fn slices(k: usize) -> Vec<(usize, usize)> {
     all
 }
 
-/// Element (i, j) as the contract words it.
+/// Element (i, j) as the contract specifies it.
 fn element<T: Float>(alpha: T, a: View<'_, T>, b: View<'_, T>, beta: T, c: T, i: usize, j: usize) -> T {
     let k = a.cols();
     let add = |x: T, y: T, z: T| if fused() { x.fused(y, z) } else { x.times(y).plus(z) };
@@ -61,7 +61,7 @@ fn check_words<T: Float>() {
                     let mut c = old.clone();
                     let view = ViewMut::row_major(&mut c, m, n);
                     kernel.multiply(T::any(Product::new(alpha, a.view(), b.view(), beta, view)));
-                    // Rows in the corners stand for all: the chains are slow to compute here.
+                    // Rows at the corners represent all: the chains are slow to compute here.
                     for (i, j) in [(0, 0), (m - 1, n - 1), (m / 2, n / 3), (0, n - 1), (m - 1, 0)] {
                         let want = element(alpha, a.view(), b.view(), beta, old[i * n + j], i, j);
                         let got = c[i * n + j];

@@ -1,4 +1,4 @@
-//! Sums and differences, held to plain loops: every layout, every type, gaps and poison.
+//! Sums and differences, compared with plain loops: every layout, every type, gaps and poison.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Every kernel that this machine has, held to the contract against plain loops.
+//! Every kernel on this machine, checked against the contract with plain loops.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -10,7 +10,7 @@ use bramble_matrix::{DType, View, ViewMut};
 use common::{Float, Layout, Operand, noise};
 use proptest::prelude::*;
 
-/// Kernels over others, with the threads that they are opened on: pieces so small that there are many.
+/// Kernels with a base kernel, and their numbers of threads: with small pieces, so that there are many.
 const OVER: [(&str, usize); 4] = [
     ("blocked:simd:512", 2),
     ("blocked:reference:7", 1),
@@ -18,7 +18,7 @@ const OVER: [(&str, usize); 4] = [
     ("strassen:reference:5", 2),
 ];
 
-/// Kernels other than the reference that are present, take this type, and hold the whole contract for it: Strassen's is
+/// Available kernels for this type, without the reference, that satisfy the whole contract: Strassen's method is
 /// exact for integers only.
 fn kernels(dtype: DType) -> Vec<Arc<dyn Kernel>> {
     let plain = KernelName::ALL[1..].iter().filter_map(|&n| open(n).ok());
@@ -37,8 +37,8 @@ struct Case {
     beta: f64,
 }
 
-/// What element values may be: the value by definition (floats: summed in f64), and how far a float may
-/// be from it by the rounding that any order of summation may cause.
+/// The allowed values of an element: the value by definition (floats: summed in f64), and the error that the
+/// rounding of any order of summation may cause.
 struct Truth<T> {
     exact: Vec<T>,
     near: Vec<(f64, f64)>,
@@ -71,7 +71,7 @@ fn truth<T: KernelElement>(case: Case, a: View<'_, T>, b: View<'_, T>, old: View
     truth
 }
 
-/// Multiplies with each kernel, and compares each element with the truth. Gaps in C must be untouched.
+/// Multiplies with each kernel, and compares each element with the truth. Gaps in C must be unchanged.
 fn check<T: KernelElement>(kernels: &[Arc<dyn Kernel>], case: Case) {
     let (m, n, k) = case.size;
     let [in_a, in_b, in_c] = case.layouts;
@@ -102,7 +102,7 @@ fn small_sizes<T: KernelElement>() {
     for m in 0..=17 {
         for n in 0..=17 {
             for k in 0..=17 {
-                // Layouts and scales take turns; their periods mix well.
+                // Layouts and scales alternate; their periods mix well.
                 turn += 1;
                 let layouts = [turn, turn / 5, turn / 25].map(|t| Layout::ALL[t % 5]);
                 let (alpha, beta) = (SCALES[(turn / 3) % 4], SCALES[(turn / 7) % 4]);
@@ -279,7 +279,7 @@ fn operands_that_do_not_fit_are_refused() {
     Product::new(1.0, a, b, 0.0, ViewMut::row_major(&mut c, 2, 2));
 }
 
-/// Kernels of floats that are present, `strassen` too.
+/// Available kernels for floats, including `strassen`.
 fn all_of_floats() -> Vec<Arc<dyn Kernel>> {
     let plain = KernelName::ALL.iter().filter_map(|&n| open(n).ok());
     plain.chain(OVER.map(|(name, threads)| open_on(name.parse().unwrap(), threads).unwrap())).collect()

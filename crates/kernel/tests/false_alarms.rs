@@ -1,9 +1,9 @@
-//! No right product fails verification, whichever kernel made it: every kernel, element type, effort, alpha and beta, a
-//! third of the products badly scaled.
+//! No correct product fails verification, for any kernel: every kernel, element type, effort, alpha and beta; a
+//! third of the products are badly scaled.
 //!
 //! 2,000 in each run of the tests, and 100,000 with
 //! `cargo test --release -p bramble-kernel --test false_alarms -- --ignored --nocapture`.
-//! Library kernels that are missing here are left out, which the output says.
+//! The output lists library kernels that are not installed here and therefore not tested.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use bramble_kernel::{Choice, Kernel, KernelElement, Product, open_on};
@@ -66,7 +66,7 @@ impl Random {
     }
 }
 
-/// One product, of which all follows from the seed.
+/// One product; everything follows from the seed.
 #[derive(Debug)]
 struct Case {
     seed: u64,
@@ -96,7 +96,8 @@ impl Case {
         let kernel = able[random.below(able.len() as u64) as usize];
         let list: &[&str] = if is_bad { &SCALINGS } else { &EVEN };
         let mut scaling = list[random.below(list.len() as u64) as usize];
-        // Its sums and differences may overflow where the product does not; that is excluded before it is used.
+        // Sums and differences of Strassen's method may overflow where the product does not; such cases are
+        // excluded.
         if scaling == "near overflow" && kernel.starts_with("strassen") {
             scaling = "elements";
         }
@@ -199,7 +200,8 @@ fn made_of<T: Element>(x: f64) -> T {
     if T::DTYPE.is_float() { T::from_f64(x) } else { T::from_i64(x as i64) }
 }
 
-/// Multiplies in two steps, as a plan with two panels does, and checks; gives how many elements could not be checked.
+/// Multiplies in two steps, like a plan with two panels, and verifies; returns the number of elements that could
+/// not be checked.
 fn check<T: KernelElement>(case: &Case, kernel: &dyn Kernel, mut random: Random) -> u64 {
     let [m, k, n] = case.sides;
     let [a, b] = case.operands(&mut random).map(|x| x.into_iter().map(made_of::<T>).collect::<Vec<T>>());

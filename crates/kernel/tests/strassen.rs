@@ -1,5 +1,5 @@
-//! Strassen's method and block multiplication, over other kernels: errors of floats, bits, and what a name opens.
-//! (`contract.rs` has integers and all that is touched.)
+//! Strassen's method and block multiplication with other kernels: errors of floats, bits, and the parsing of names.
+//! (`contract.rs` tests integers, and accesses outside the operands.)
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -97,7 +97,7 @@ proptest! {
     }
 }
 
-/// A product whose sides are all that, odd, and larger than one piece where that is asked for.
+/// A square product with odd sides, larger than one piece if requested.
 fn square<T: KernelElement>(text: &str, threads: usize, n: usize) -> Vec<T> {
     let (a, b) = (Operand::<T>::noise(n, n, Layout::Rows, 1), Operand::<T>::noise(n, n, Layout::Cols, 2));
     let mut c = Operand::<T>::noise(n, n, Layout::Rows, 3);
@@ -107,7 +107,7 @@ fn square<T: KernelElement>(text: &str, threads: usize, n: usize) -> Vec<T> {
 
 #[test]
 fn over_simd_blocks_have_the_bits_of_simd() {
-    // Depths where simd's slices and the pieces end apart, were they cut carelessly.
+    // Depths at which simd's slices and the pieces would end at different places after a careless cut.
     for n in [513, 1025, 1026, 1027] {
         assert_eq!(square::<f32>("blocked:simd:512", 2, n), square::<f32>("simd", 1, n), "{n}");
     }
@@ -138,7 +138,8 @@ fn what_is_longer_than_a_piece_is_cut() {
 
 #[test]
 fn the_error_is_norm_wise_only() {
-    // One row of A is tiny: classically its products are as accurate as all others, here they drown in those of the rest.
+    // One row of A is tiny: classically its products are as accurate as all others; here the errors of the other
+    // rows swamp them.
     let n = 64;
     let mut a = Operand::<f32>::noise(n, n, Layout::Rows, 1);
     a.data[..n].iter_mut().for_each(|x| *x *= 2f32.powi(-30));

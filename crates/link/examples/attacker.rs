@@ -1,11 +1,11 @@
-//! Strangers at a worker of this machine, for `bench/under_attack.py`: a flood of connections, ones that are held
-//! open with half a handshake, and ones that prove another key.
+//! Attacks a worker of this machine, for `bench/under_attack.py`: a flood of connections, connections that are held
+//! open with half a handshake, and connections that prove another key.
 //!
-//! `attacker ADDRESS:PORT CONNECTIONS SECONDS [same]` ends after so many connections or seconds, whichever is first,
-//! and says how many there were. It comes from addresses of its own, 127.0.1.1 to 127.0.1.4, as other machines
-//! would; with `same`, from the one that a primary of this machine has too.
+//! `attacker ADDRESS:PORT CONNECTIONS SECONDS [same]` stops after that number of connections or seconds, whichever
+//! is first, and prints the number of connections. It uses addresses of its own, 127.0.1.1 to 127.0.1.4, like other
+//! machines; with `same`, the address of a local primary.
 //!
-//! Invariant: no address but loopback is ever connected to.
+//! Invariant: it connects only to loopback addresses.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)] // It is a program for the command line.
 
@@ -19,17 +19,17 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Connections that are held at a time.
+/// Connections held open at a time.
 const HELD: usize = 64;
-/// Proofs of another key at a time.
+/// Concurrent proofs of another key.
 const PROVING: usize = 4;
-/// Connections that come and go, at a time.
+/// Concurrent connections that are closed at once.
 const COMING: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(6);
-/// How a TLS handshake begins.
+/// The first bytes of a TLS handshake.
 const HALF: [u8; 9] = [0x16, 3, 1, 1, 0, 1, 0, 0, 252];
 
-/// What is left to do.
+/// The remaining time and connections.
 struct Left {
     address: SocketAddr,
     same: bool,
@@ -39,7 +39,7 @@ struct Left {
 }
 
 impl Left {
-    /// One more connection, if there is to be one.
+    /// The next connection, unless the limits are reached.
     async fn connect(&self) -> Option<std::io::Result<TcpStream>> {
         if self.connections.get() == 0 || Instant::now() >= self.until {
             return None;
@@ -74,7 +74,7 @@ async fn hold(left: Rc<Left>) {
     while let Some(connected) = left.connect().await {
         let Ok(mut stream) = connected else { continue };
         let _ = stream.write_all(&HALF).await;
-        // Until the other end has had enough.
+        // Until the other end closes.
         let _ = timeout(PATIENCE.min(left.until - Instant::now()), stream.readable()).await;
     }
 }

@@ -1,27 +1,28 @@
-//! Echoes frames between two machines: how much of the line a link uses both ways at once, and what that costs.
+//! Echoes frames between two machines: the share of the line that a link uses in both directions at once, and its
+//! cost.
 //!
-//! `echo --listen ADDRESS:PORT` on one, `echo --connect ADDRESS:PORT [--seconds N]` on the other; `--sealed` on both
-//! encrypts, with a key that everyone knows. Frames have 1 MiB, out of memory that no cache holds, and are summed at both
-//! ends as in a product.
+//! `echo --listen ADDRESS:PORT` on one machine, `echo --connect ADDRESS:PORT [--seconds N]` on the other;
+//! `--sealed` on both encrypts, with a public key. Frames have 1 MiB, from memory larger than any cache, and both
+//! ends compute checksums as in a product.
 //!
-//! Prints a line of JSON for every second and one for the whole: bytes each way (headers included), bytes a
-//! second, CPU seconds of the thread that does it all, and the resident memory. CPU time and memory are 0 where the system
-//! does not say (it is Linux that does). `bench/echo.py` runs it beside iperf3.
+//! Prints a line of JSON per second and one for the whole run: bytes in each direction (headers included), bytes
+//! per second, CPU seconds of the thread, and the resident memory. CPU time and memory are 0 on systems other than
+//! Linux. `bench/echo.py` runs it beside iperf3.
 #![allow(clippy::print_stdout)] // A program for people and scripts.
 
 mod common;
 
-use bramble_link::echo::{self, Moved};
-use bramble_link::{CHUNK_BYTES_MAX, ClusterKey, LinkError, Reach, Security, SharedBytes};
+use bramble_link::echo::{self, EchoTotals};
+use bramble_link::{BodyOwner, CHUNK_BYTES_MAX, ClusterKey, LinkError, Reach, Security};
 use common::{noise, thread_cpu_s};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 
-/// Larger than what caches hold.
+/// Larger than any cache.
 const SOURCE_BODIES: usize = 64;
-/// To wait for a connection, or for an answer.
+/// Time limit for a connection and for an answer.
 const CONNECT: Duration = Duration::from_secs(10);
 
 struct Options {
@@ -60,34 +61,34 @@ async fn run(options: Options) -> Result<(), LinkError> {
         let link = security.accept(listener.accept().await?.0).await?;
         let (mut seconds, cpu_s) = (Seconds::default(), thread_cpu_s());
         let moved = echo::serve(link, &mut |moved| seconds.over(moved)).await?;
-        say("whole", Moved::default(), moved, thread_cpu_s() - cpu_s);
+        say("whole", EchoTotals::default(), moved, thread_cpu_s() - cpu_s);
     } else {
-        let source: SharedBytes = Arc::new(noise(SOURCE_BODIES * CHUNK_BYTES_MAX));
+        let source: BodyOwner = Arc::new(noise(SOURCE_BODIES * CHUNK_BYTES_MAX));
         let link = security.reach(options.address, CONNECT).await?;
         let (mut seconds, cpu_s) = (Seconds::default(), thread_cpu_s());
         let each = &mut |moved| seconds.over(moved);
         let moved = echo::drive(link, source, CHUNK_BYTES_MAX, options.lasting, each).await?;
-        say("whole", Moved::default(), moved, thread_cpu_s() - cpu_s);
+        say("whole", EchoTotals::default(), moved, thread_cpu_s() - cpu_s);
     }
     Ok(())
 }
 
-/// What was there when the last second was over.
+/// The counters at the end of the last second.
 #[derive(Default)]
 struct Seconds {
-    moved: Moved,
+    moved: EchoTotals,
     cpu_s: Option<f64>,
 }
 
 impl Seconds {
-    fn over(&mut self, moved: Moved) {
+    fn over(&mut self, moved: EchoTotals) {
         let cpu_s = thread_cpu_s();
         say("second", self.moved, moved, cpu_s - self.cpu_s.unwrap_or(cpu_s));
         (self.moved, self.cpu_s) = (moved, Some(cpu_s));
     }
 }
 
-fn say(what: &str, before: Moved, now: Moved, cpu_s: f64) {
+fn say(what: &str, before: EchoTotals, now: EchoTotals, cpu_s: f64) {
     let seconds = (now.elapsed - before.elapsed).as_secs_f64();
     let (sent, received) = (now.bytes_sent - before.bytes_sent, now.bytes_received - before.bytes_received);
     let per_s = |bytes: u64| bytes as f64 / seconds.max(1e-9);

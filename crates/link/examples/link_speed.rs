@@ -1,11 +1,11 @@
-//! Prints what a TCP link costs as it is and encrypted, in wall time and in CPU time of each end.
+//! Measures a TCP link without and with encryption: wall time, and CPU time of each end.
 //!
 //! `cargo run --release -p bramble-link --example link_speed [-- [--json] [MIB] [ROUNDS]]`
 //!
 //! Two threads, each with an event loop, and one socket between them over loopback: frames of 1 MiB go one way,
-//! out of memory that no cache holds, checksummed at both ends as in a product. The cases run in turns, figures
-//! are medians. CPU seconds per GB are those of the kernel's share too, which on loopback is nearly all the
-//! sender's; what encryption costs is the difference to the plain link. GB are 10⁹ bytes.
+//! from memory larger than any cache, checksummed at both ends as in a product. The cases alternate; figures are
+//! medians. CPU seconds per GB include the kernel's, nearly all of which the sender pays on loopback; the cost of
+//! encryption is the difference to the plain link. GB are 10⁹ bytes.
 #![allow(clippy::print_stdout)] // A program for people.
 
 mod common;
@@ -16,16 +16,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bramble_link::{
-    ArrivedBody, Body, CHUNK_BYTES_MAX, ClusterKey, Frame, Landing, Limits, Link, LinkError, NoBodies, Place,
-    Reach, Region, Security, SharedBytes, tcp_connect,
+    ArrivedBody, Body, BodyOwner, BodyPlacer, CHUNK_BYTES_MAX, ClusterKey, Frame, FrameLimits, Landing, Link,
+    LinkError, NoBodies, Reach, Security, SharedRegion, tcp_connect,
 };
 use common::{noise, thread_cpu_s};
 use tokio::net::TcpListener;
 
-/// Larger than what caches hold.
+/// Larger than any cache.
 const SOURCE_FRAMES: usize = 64;
 
-/// How the sender makes its link.
+/// The kind of link.
 #[derive(Clone, Copy)]
 enum Case {
     Plain,
@@ -33,7 +33,7 @@ enum Case {
     SealedWithoutAes,
 }
 
-/// What one transfer took.
+/// The cost of one transfer.
 struct Taken {
     cipher: &'static str,
     wall_s: f64,
@@ -46,7 +46,7 @@ fn main() -> Result<(), LinkError> {
     let json = words.iter().any(|word| word == "--json");
     let mut numbers = words.iter().filter_map(|word| word.parse::<usize>().ok());
     let (frames, rounds) = (numbers.next().unwrap_or(1024).max(1), numbers.next().unwrap_or(5).max(1));
-    let source: SharedBytes = Arc::new(noise(SOURCE_FRAMES * CHUNK_BYTES_MAX));
+    let source: BodyOwner = Arc::new(noise(SOURCE_FRAMES * CHUNK_BYTES_MAX));
     let cases = [Case::Plain, Case::Sealed, Case::SealedWithoutAes];
     let mut taken: [Vec<Taken>; 3] = Default::default();
     for round in 0..=rounds {
@@ -94,8 +94,8 @@ fn security(case: Case) -> Result<Security, LinkError> {
     }
 }
 
-/// Sends so many frames through a new link.
-fn transfer(case: Case, frames: usize, source: &SharedBytes) -> Result<Taken, LinkError> {
+/// Sends that number of frames through a new link.
+fn transfer(case: Case, frames: usize, source: &BodyOwner) -> Result<Taken, LinkError> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
@@ -117,7 +117,7 @@ fn run<F: Future>(future: F) -> F::Output {
 async fn send(
     case: Case,
     frames: usize,
-    source: SharedBytes,
+    source: BodyOwner,
     address: SocketAddr,
 ) -> Result<(Instant, f64), LinkError> {
     let stream = tcp_connect(address, Duration::from_secs(5)).await?;
@@ -126,7 +126,7 @@ async fn send(
     let (began, cpu_s) = (Instant::now(), thread_cpu_s());
     for frame in 0..frames {
         let start = frame % SOURCE_FRAMES * CHUNK_BYTES_MAX;
-        let region = Region::new(source.clone(), start, CHUNK_BYTES_MAX, CHUNK_BYTES_MAX, 1);
+        let region = SharedRegion::new(source.clone(), start, CHUNK_BYTES_MAX, CHUNK_BYTES_MAX, 1);
         link.sender.send(Frame::new(1, vec![0; 32], Body::Shared(region))).await?;
     }
     let cpu_s = thread_cpu_s() - cpu_s;
@@ -140,7 +140,7 @@ async fn receive(
     listener: std::net::TcpListener,
 ) -> Result<(Instant, f64, &'static str), LinkError> {
     let (stream, _) = TcpListener::from_std(listener)?.accept().await?;
-    // Where one end has no AES, both do without it.
+    // If one end has no AES instructions, both work without them.
     let case = if matches!(case, Case::Plain) { case } else { Case::Sealed };
     let mut link = security(case)?.accept(stream).await?;
     open(&mut link);
@@ -160,13 +160,13 @@ async fn receive(
 }
 
 fn open(link: &mut Link) {
-    link.receiver.set_limits(Limits::SESSION);
+    link.receiver.set_limits(FrameLimits::SESSION);
 }
 
-/// Memory that every body lands in.
+/// One buffer that receives every body.
 struct OnePlace(Vec<u8>);
 
-impl Place for OnePlace {
+impl BodyPlacer for OnePlace {
     fn place(&mut self, _kind: u8, _head: &[u8], _body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         Ok(Box::new(std::mem::take(&mut self.0)))
     }

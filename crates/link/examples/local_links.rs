@@ -1,14 +1,14 @@
-//! Prints what the links within one machine carry and how long a few bytes take, beside what the machine itself can do.
+//! Measures throughput and latency of the links within one machine, beside the limits of the machine itself.
 //!
 //! `cargo run --release -p bramble-link --example local_links [-- [MIB] [ROUNDS]]`
 //!
-//! Two threads, each with an event loop, have one link between them, as two processes would; `thread`, whose frames are
-//! references, has both ends on one. Frames of 1 MiB go one way, out of memory that no cache holds into memory that one
-//! does; frames with 8 bytes of head go to and fro, and half of a round trip counts. Beside them: a copy of the same memory
-//! by one thread; the same by two threads that do nothing else, one into a ring in memory and one out of it, which is about
-//! the most that a link can do that copies twice; a writer and a reader of a pipe that wait in the system; two threads that
-//! wake each other in turn by a futex (`unpark`) or by an eventfd. All run in turns; figures are medians, and so are the
-//! ratios of each round. GB are 10⁹ bytes.
+//! Two threads, each with an event loop, have one link between them, like two processes; `thread`, whose frames are
+//! references, has both ends on one thread. Frames of 1 MiB go one way, from memory larger than any cache into
+//! memory that fits into one; frames with 8 bytes of head go to and fro, and half of a round trip counts.
+//! Baselines: a copy of the same memory by one thread; the same by two dedicated threads, one copying into a ring
+//! in memory and one out of it, about the upper bound of a link that copies twice; a writer and a reader of a pipe
+//! that block; two threads that wake each other in turn by a futex (`unpark`) or by an eventfd. All of them
+//! alternate; figures are medians, and so are the ratios of each round. GB are 10⁹ bytes.
 #![allow(clippy::print_stdout)] // A program for people.
 
 mod common;
@@ -21,24 +21,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bramble_link::{
-    ArrivedBody, Body, CHUNK_BYTES_MAX, Endpoint, Frame, Landing, Limits, Link, LinkError, LocalKind,
-    NoBodies, Place, Region, SharedBytes, local_pair, tcp_connect, tcp_link, thread_pair,
+    ArrivedBody, Body, BodyOwner, BodyPlacer, CHUNK_BYTES_MAX, Endpoint, Frame, FrameLimits, Landing, Link,
+    LinkError, LocalKind, NoBodies, SharedRegion, local_pair, tcp_connect, tcp_link, thread_pair,
 };
 use common::noise;
 
-/// Larger than what caches hold.
+/// Larger than any cache.
 const SOURCE_FRAMES: usize = 64;
-/// Round trips of one measurement.
+/// Round trips per measurement.
 const TRIPS: usize = 5000;
-/// What is measured, and how much of it.
+/// The measured links.
 const LINKS: [&str; 4] = ["tcp", "pipe", "shm", "thread"];
-/// What their bytes are compared with.
+/// The baselines for throughput.
 const BARE: [&str; 3] = ["copy", "two copies", "pipe, plain"];
 
 fn main() -> Result<(), LinkError> {
     let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse::<usize>().ok());
     let (frames, rounds) = (numbers.next().unwrap_or(512).max(1), numbers.next().unwrap_or(7).max(1));
-    let source: SharedBytes = Arc::new(noise(SOURCE_FRAMES * CHUNK_BYTES_MAX));
+    let source: BodyOwner = Arc::new(noise(SOURCE_FRAMES * CHUNK_BYTES_MAX));
     let gb = (frames * CHUNK_BYTES_MAX) as f64 / 1e9;
     let (mut rates, mut trips) = (vec![Vec::new(); BARE.len() + LINKS.len()], vec![Vec::new(); 6]);
     for round in 0..=rounds {
@@ -82,15 +82,15 @@ fn ratio(of: &[f64], to: &[f64]) -> f64 {
     median(&of.iter().zip(to).map(|(a, b)| a / b).collect::<Vec<f64>>())
 }
 
-/// What goes over a link.
+/// The traffic over a link.
 #[derive(Clone, Copy)]
 enum Task {
     Carry(usize),
     Trips,
 }
 
-/// Seconds that a task takes over a new link, as its receiving end, or the one that asks, has them.
-fn between(name: &str, task: Task, source: &SharedBytes) -> Result<f64, LinkError> {
+/// Seconds that a task takes over a new link, measured by the receiving (or asking) end.
+fn between(name: &str, task: Task, source: &BodyOwner) -> Result<f64, LinkError> {
     let kind = match name {
         "pipe" => LocalKind::Pipe,
         "shm" => LocalKind::Shm,
@@ -110,7 +110,7 @@ fn between(name: &str, task: Task, source: &SharedBytes) -> Result<f64, LinkErro
     thread.join().unwrap_or_else(|_| panic!("the other end panicked")).and(taken)
 }
 
-fn over_tcp(task: Task, source: &SharedBytes) -> Result<f64, LinkError> {
+fn over_tcp(task: Task, source: &BodyOwner) -> Result<f64, LinkError> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
     let (address, other) = (listener.local_addr()?, source.clone());
@@ -132,7 +132,7 @@ fn open(end: Endpoint) -> Result<Link, LinkError> {
 }
 
 fn opened(mut link: Link) -> Link {
-    link.receiver.set_limits(Limits::SESSION);
+    link.receiver.set_limits(FrameLimits::SESSION);
     link
 }
 
@@ -141,10 +141,10 @@ fn run<F: Future>(future: F) -> F::Output {
     runtime.unwrap_or_else(|e| panic!("no event loop: {e}")).block_on(future)
 }
 
-/// The end that takes bodies, or asks and waits for answers.
+/// The end that receives bodies, or asks and waits for answers.
 async fn asks(link: &mut Link, task: Task) -> Result<f64, LinkError> {
     let mut place = OnePlace(vec![0; CHUNK_BYTES_MAX]);
-    // The first frame is when both are there.
+    // The first frame shows that both ends are ready.
     link.receiver.receive(&mut NoBodies).await?;
     let began = Instant::now();
     match task {
@@ -167,13 +167,13 @@ async fn asks(link: &mut Link, task: Task) -> Result<f64, LinkError> {
 }
 
 /// The end that sends bodies, or answers.
-async fn serves(link: &mut Link, task: Task, source: &SharedBytes) -> Result<(), LinkError> {
+async fn serves(link: &mut Link, task: Task, source: &BodyOwner) -> Result<(), LinkError> {
     link.sender.send(Frame::new(1, Vec::new(), Body::Empty)).await?;
     match task {
         Task::Carry(frames) => {
             for frame in 0..frames {
                 let start = frame % SOURCE_FRAMES * CHUNK_BYTES_MAX;
-                let region = Region::new(source.clone(), start, CHUNK_BYTES_MAX, CHUNK_BYTES_MAX, 1);
+                let region = SharedRegion::new(source.clone(), start, CHUNK_BYTES_MAX, CHUNK_BYTES_MAX, 1);
                 link.sender.send(Frame::new(1, vec![0; 32], Body::Shared(region))).await?;
             }
         }
@@ -187,17 +187,17 @@ async fn serves(link: &mut Link, task: Task, source: &SharedBytes) -> Result<(),
     link.sender.close().await
 }
 
-/// Memory that every body lands in.
+/// One buffer that receives every body.
 struct OnePlace(Vec<u8>);
 
-impl Place for OnePlace {
+impl BodyPlacer for OnePlace {
     fn place(&mut self, _kind: u8, _head: &[u8], _body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         Ok(Box::new(std::mem::take(&mut self.0)))
     }
 }
 
 /// One thread copies the same bytes.
-fn copied(frames: usize, source: &SharedBytes) -> f64 {
+fn copied(frames: usize, source: &BodyOwner) -> f64 {
     let (bytes, mut to) = ((**source).as_ref(), vec![0; CHUNK_BYTES_MAX]);
     let began = Instant::now();
     for frame in 0..frames {
@@ -208,12 +208,12 @@ fn copied(frames: usize, source: &SharedBytes) -> f64 {
 }
 
 /// One thread copies the same bytes into a ring, and another out of it, each as soon as it can.
-fn copied_twice(frames: usize, source: &SharedBytes) -> f64 {
+fn copied_twice(frames: usize, source: &BodyOwner) -> f64 {
     const PIECE: usize = 64 << 10;
     let bytes = (**source).as_ref();
     let ring: Vec<Mutex<Vec<u8>>> =
         (0..CHUNK_BYTES_MAX / PIECE).map(|_| Mutex::new(vec![0; PIECE])).collect();
-    // Whose turn a piece is, the counts say: its lock is always free.
+    // The counters decide which thread uses a piece, so its lock is always free.
     let piece = |count: usize| ring[count % ring.len()].lock().unwrap_or_else(PoisonError::into_inner);
     let (written, taken, pieces) =
         (AtomicUsize::new(0), AtomicUsize::new(0), frames * CHUNK_BYTES_MAX / PIECE);
@@ -243,8 +243,8 @@ fn copied_twice(frames: usize, source: &SharedBytes) -> f64 {
     began.elapsed().as_secs_f64()
 }
 
-/// A writer and a reader that wait in the system.
-fn plain_pipe(frames: usize, source: &SharedBytes) -> Result<f64, LinkError> {
+/// A writer and a reader that block in the system.
+fn plain_pipe(frames: usize, source: &BodyOwner) -> Result<f64, LinkError> {
     let (read, write) = rustix::pipe::pipe().map_err(std::io::Error::from)?;
     let _ = rustix::pipe::fcntl_setpipe_size(&write, CHUNK_BYTES_MAX);
     let (mut read, mut write, source) = (File::from(read), File::from(write), source.clone());

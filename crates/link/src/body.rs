@@ -1,6 +1,6 @@
-//! Bodies of frames: memory that is read where it lies, and memory that is written where it will be used.
+//! Bodies of frames: memory to read from, and memory to receive into.
 //!
-//! A region is runs of bytes at a fixed pitch: what a rectangle of a larger matrix is, without knowing so.
+//! A region is runs of bytes at a fixed pitch, the shape of a rectangle within a larger matrix.
 
 use crate::checksum;
 use std::any::Any;
@@ -8,14 +8,14 @@ use std::fs::File;
 use std::io::IoSliceMut;
 use std::sync::{Arc, OnceLock};
 
-/// Bytes that several holders may read.
-pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+/// The owner of shared bytes.
+pub type BodyOwner = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 /// `runs` runs of `run_bytes` bytes each, `pitch_bytes` apart, the first at `start`.
 #[derive(Clone)]
-pub struct Region {
-    /// Whose bytes they are.
-    pub owner: SharedBytes,
+pub struct SharedRegion {
+    /// The owner of the bytes.
+    pub owner: BodyOwner,
     /// Offset of the first run.
     pub start: usize,
     /// Length of a run.
@@ -24,37 +24,38 @@ pub struct Region {
     pub pitch_bytes: usize,
     /// Number of runs.
     pub runs: usize,
-    /// The file that the owner's bytes are a map of, all of it, where a link may hand that over instead of the bytes.
+    /// The file that all of the owner's bytes are a map of, if a link may pass the file by reference instead of
+    /// sending the bytes.
     pub file: Option<Arc<File>>,
-    /// CRC-32C of the bytes once somebody has needed it; clones share it, so that a body that goes to
-    /// several receivers is read for it once.
+    /// CRC-32C of the bytes once it was computed. Clones share it, so a body that goes to several receivers is read
+    /// for it once.
     checksum: Arc<OnceLock<u32>>,
 }
 
-impl Region {
+impl SharedRegion {
     /// `runs` runs of `run_bytes` bytes each, `pitch_bytes` apart, the first at `start`.
-    pub fn new(owner: SharedBytes, start: usize, run_bytes: usize, pitch_bytes: usize, runs: usize) -> Self {
+    pub fn new(owner: BodyOwner, start: usize, run_bytes: usize, pitch_bytes: usize, runs: usize) -> Self {
         Self { owner, start, run_bytes, pitch_bytes, runs, file: None, checksum: Arc::default() }
     }
 
-    /// All of some bytes.
-    pub fn whole(owner: SharedBytes) -> Self {
+    /// All bytes of an owner.
+    pub fn whole(owner: BodyOwner) -> Self {
         let run_bytes = (*owner).as_ref().len();
         Self::new(owner, 0, run_bytes, run_bytes, 1)
     }
 
-    /// The same bytes, of which it is said that their owner is a map of that file from its beginning on. Whoever reads them may
-    /// read the file: its bytes have to stay as they are.
+    /// The same bytes with the file whose map, from the file's start, is their owner. A receiver may read the file
+    /// instead, so its bytes must not change.
     pub fn of_file(self, file: Arc<File>) -> Self {
         Self { file: Some(file), ..self }
     }
 
-    /// CRC-32C of the bytes, computed at the first call.
+    /// CRC-32C of the bytes, computed by the first call.
     pub fn checksum(&self) -> u32 {
         *self.checksum.get_or_init(|| (0..self.runs).fold(0, |sum, i| checksum::append(sum, self.run(i))))
     }
 
-    /// Whether somebody has computed it.
+    /// Whether the checksum has been computed.
     pub(crate) fn is_summed(&self) -> bool {
         self.checksum.get().is_some()
     }
@@ -64,12 +65,12 @@ impl Region {
         self.run_bytes * self.runs
     }
 
-    /// Whether there are none.
+    /// Whether the region has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The same bytes in as few runs as possible: runs without gaps between them are one.
+    /// The same bytes in as few runs as possible: runs without gaps are merged.
     pub fn merged(self) -> Self {
         if self.pitch_bytes == self.run_bytes && self.runs > 1 {
             let run_bytes = self.run_bytes * self.runs;
@@ -85,13 +86,13 @@ impl Region {
     }
 }
 
-impl std::fmt::Debug for Region {
+impl std::fmt::Debug for SharedRegion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Region({} x {} bytes)", self.runs, self.run_bytes)
+        write!(f, "SharedRegion({} x {} bytes)", self.runs, self.run_bytes)
     }
 }
 
-/// Exclusive memory that a body is written to.
+/// Exclusive memory that receives a body.
 pub trait Landing: Send + Any {
     /// Its size in bytes.
     fn len(&self) -> usize;
@@ -101,12 +102,12 @@ pub trait Landing: Send + Any {
     }
     /// Appends the writable runs from byte `offset` on, at most `max` of them.
     fn runs_mut<'a>(&'a mut self, offset: usize, max: usize, out: &mut Vec<IoSliceMut<'a>>);
-    /// Whether it may be held after its reader has ended, by a library that cannot be told to stop writing to it: memory of its
-    /// own. A place in something larger has to be free for others by then.
+    /// Whether a library that cannot be told to stop writing may hold this memory after the receiver has ended.
+    /// True for memory of its own; false for a part of a larger object, which must be free for other uses by then.
     fn may_outlive_its_reader(&self) -> bool {
         false
     }
-    /// For the holder, who knows what it really is.
+    /// The concrete type behind the trait, for the code that created it.
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
 }
 
@@ -133,21 +134,21 @@ impl Landing for Vec<u8> {
     }
 }
 
-/// A landing for bytes that nobody keeps (a probe of the link's speed).
+/// A landing that discards the bytes (for a probe of the link's speed).
 #[derive(Debug)]
-pub struct Vacant {
+pub struct DiscardedBody {
     len: usize,
     scratch: Vec<u8>,
 }
 
-impl Vacant {
-    /// Takes `len` bytes and forgets them.
+impl DiscardedBody {
+    /// Receives `len` bytes and discards them.
     pub fn new(len: usize) -> Self {
         Self { len, scratch: vec![0; len.min(64 * 1024)] }
     }
 }
 
-impl Landing for Vacant {
+impl Landing for DiscardedBody {
     fn len(&self) -> usize {
         self.len
     }
@@ -162,36 +163,36 @@ impl Landing for Vacant {
     }
 }
 
-/// What a frame carries beside its head.
+/// The body of a frame that is sent.
 pub enum Body {
-    /// Nothing.
+    /// No body.
     Empty,
-    /// Bytes to be read where they lie.
-    Shared(Region),
-    /// Memory that the other end may write and gives back; only on links that share memory.
-    Lent(Box<dyn Landing>),
+    /// Bytes that the sender reads from this memory.
+    Shared(SharedRegion),
+    /// Memory that the peer may write and then returns; only on links that share memory.
+    Leased(Box<dyn Landing>),
 }
 
 impl Body {
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Empty => 0,
             Self::Shared(region) => region.len(),
-            Self::Lent(landing) => landing.len(),
+            Self::Leased(landing) => landing.len(),
         }
     }
 
-    /// Whether there are none.
+    /// Whether the body is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Pieces of memory.
+    /// Number of runs of memory.
     pub(crate) fn runs(&self) -> usize {
         match self {
             Self::Shared(region) => region.runs,
-            Self::Empty | Self::Lent(_) => 0,
+            Self::Empty | Self::Leased(_) => 0,
         }
     }
 }
@@ -215,7 +216,7 @@ mod tests {
                 (0u32..).take(len).map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
             let lines = (0..runs).flat_map(|i| &bytes[start + i * pitch_bytes..][..run_bytes]);
             let want = crc32c::crc32c(&lines.copied().collect::<Vec<u8>>());
-            let region = Region::new(Arc::new(bytes.clone()), start, run_bytes, pitch_bytes, runs);
+            let region = SharedRegion::new(Arc::new(bytes.clone()), start, run_bytes, pitch_bytes, runs);
             prop_assert_eq!(region.checksum(), want);
         }
     }

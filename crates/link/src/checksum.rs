@@ -1,23 +1,23 @@
-//! CRC-32C: of bytes, with whatever the processor has for it, and of two parts whose sums are known.
+//! CRC-32C of bytes, with the instructions that the processor has, and of two parts whose checksums are known.
 //!
-//! Two libraries give the same sums. Where x86 multiplies without carries, `crc_fast` takes a half to a third of the time
-//! of `crc32c`, the more so the further away the bytes are; everywhere else it is `crc32c`, which needs less of a
-//! processor (that of a Raspberry Pi 4 has instructions for the sum, and no such multiplication).
+//! Two libraries compute the same checksum. Where x86 has carry-less multiplication, `crc_fast` needs a half to a
+//! third of the time of `crc32c`, least for bytes far from the cache. On all other machines `crc32c` is used, which
+//! needs fewer processor features (a Raspberry Pi 4 has CRC instructions and no carry-less multiplication).
 //!
-//! To combine sums takes the libraries as long as to sum 100 KiB. Here the first part's sum is multiplied by
-//! x^(8·length of the second) modulo the polynomial, whose powers x^(2^n) are a table that is made when this is
-//! compiled: one multiplication for each bit that is set in the length.
+//! The libraries' own functions to combine two checksums take as long as the checksum of 100 KiB. This one
+//! multiplies the first checksum by x^(8·length of the second) modulo the polynomial, with a table of the powers
+//! x^(2^n) that is computed at compile time: one multiplication per set bit of the length.
 
 /// The polynomial 0x1EDC6F41, lowest coefficient in the highest bit.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 /// x^(2^n).
 const POWERS: [u32; 64 + 3] = powers();
 
-/// Fewer bytes are summed as fast in the simple way.
+/// For fewer bytes the simple way is as fast.
 #[cfg(target_arch = "x86_64")]
 const LONG_BYTES: usize = 512;
 
-/// The sum of some bytes, continued from that of those before; 0 where there are none.
+/// The checksum of some bytes, continued from that of the bytes before; 0 to begin.
 pub(crate) fn append(sum: u32, bytes: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
     if bytes.len() >= LONG_BYTES
@@ -34,10 +34,10 @@ pub(crate) fn append(sum: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(sum, bytes)
 }
 
-/// The sum of two parts together, from that of each.
+/// The checksum of two parts together, from the checksum of each.
 pub(crate) fn combine(first: u32, second: u32, second_bytes: usize) -> u32 {
     let (mut left, mut shifted) = (crate::to_u64(second_bytes), first);
-    // A byte is eight bits: the powers begin at x^8.
+    // A byte is eight bits, so the powers begin at x^8.
     for power in &POWERS[3..] {
         if left == 0 {
             break;
@@ -50,7 +50,7 @@ pub(crate) fn combine(first: u32, second: u32, second_bytes: usize) -> u32 {
     shifted ^ second
 }
 
-/// The product of two polynomials, modulo the one of the sum.
+/// The product of two polynomials modulo the CRC polynomial.
 const fn times(a: u32, b: u32) -> u32 {
     let (mut a, mut b, mut product) = (a, b, 0);
     while a != 0 {
@@ -64,7 +64,7 @@ const fn times(a: u32, b: u32) -> u32 {
 }
 
 const fn powers() -> [u32; 64 + 3] {
-    // x itself.
+    // The polynomial x.
     let mut powers = [1 << 30; 64 + 3];
     let mut n = 1;
     while n < powers.len() {

@@ -1,5 +1,5 @@
-//! What every link has to do, run over each of them: order, whole frames, bodies from strided memory into
-//! strided memory, empty frames, back-pressure, a closed peer, one closed direction, an end in the middle of a frame.
+//! The contract of every link, tested on each of them: order, whole frames, bodies from strided memory into strided
+//! memory, empty frames, backpressure, a closed peer, one closed direction, an end in the middle of a frame.
 
 use super::*;
 use crate::mpi::tests as mpi;
@@ -39,7 +39,7 @@ impl Landing for Strided {
 
 struct PlaceStrided;
 
-impl Place for PlaceStrided {
+impl BodyPlacer for PlaceStrided {
     fn place(&mut self, _kind: u8, _head: &[u8], bytes: usize) -> Result<Box<dyn Landing>, String> {
         let line = if bytes.is_multiple_of(7) { 7 } else { bytes };
         let lines = bytes / line;
@@ -51,7 +51,7 @@ fn body_of(arrived: ArrivedBody) -> Vec<u8> {
     match arrived {
         ArrivedBody::Empty => Vec::new(),
         ArrivedBody::Shared(region) => (0..region.runs).flat_map(|i| region.run(i).to_vec()).collect(),
-        ArrivedBody::Landed(landing) | ArrivedBody::Lent(landing) => {
+        ArrivedBody::Landed(landing) | ArrivedBody::Leased(landing) => {
             let mut landing = landing;
             let (mut out, total) = (Vec::new(), landing.len());
             while out.len() < total {
@@ -71,14 +71,14 @@ async fn tcp_pair() -> (Link, Link) {
     let (out, accepted) = tokio::join!(tcp_connect(address, Duration::from_secs(5)), listener.accept());
     let (mut a, mut b) = (tcp_link(out.unwrap()).unwrap(), tcp_link(accepted.unwrap().0).unwrap());
     for end in [&mut a, &mut b] {
-        end.receiver.set_limits(Limits::SESSION);
+        end.receiver.set_limits(FrameLimits::SESSION);
         end.receiver.set_session(7);
         end.sender.set_session(7);
     }
     (a, b)
 }
 
-/// The same through TLS.
+/// The same over TLS.
 async fn sealed_pair() -> (Link, Link) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -88,7 +88,7 @@ async fn sealed_pair() -> (Link, Link) {
     let (a, b) = tokio::join!(one.dial(out.unwrap()), other.accept(accepted.unwrap().0));
     let (mut a, mut b) = (a.unwrap(), b.unwrap());
     for end in [&mut a, &mut b] {
-        end.receiver.set_limits(Limits::SESSION);
+        end.receiver.set_limits(FrameLimits::SESSION);
         end.receiver.set_session(7);
         end.sender.set_session(7);
     }
@@ -98,7 +98,7 @@ async fn sealed_pair() -> (Link, Link) {
 fn opened((left, right): (Endpoint, Endpoint)) -> (Link, Link) {
     let (mut a, mut b) = (left.open("right").unwrap(), right.open("left").unwrap());
     for end in [&mut a, &mut b] {
-        end.receiver.set_limits(Limits::SESSION);
+        end.receiver.set_limits(FrameLimits::SESSION);
         end.receiver.set_session(7);
         end.sender.set_session(7);
     }
@@ -106,14 +106,14 @@ fn opened((left, right): (Endpoint, Endpoint)) -> (Link, Link) {
 }
 
 thread_local! {
-    /// Whether bodies lie in files now, so that a link may refer to them.
+    /// Whether bodies are in files, so that a link may pass them by reference.
     static IN_FILES: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A body of these bytes.
-fn region(bytes: Vec<u8>) -> Region {
+fn region(bytes: Vec<u8>) -> SharedRegion {
     let file = IN_FILES.get().then(|| in_a_file(&bytes));
-    let region = Region::whole(Arc::new(bytes));
+    let region = SharedRegion::whole(Arc::new(bytes));
     match file {
         Some(file) => region.of_file(file),
         None => region,
@@ -121,20 +121,20 @@ fn region(bytes: Vec<u8>) -> Region {
 }
 
 /// Runs of a body: first byte, bytes of each, bytes from one to the next, number.
-fn part(all: &Region, [start, run_bytes, pitch_bytes, runs]: [usize; 4]) -> Region {
-    let part = Region::new(all.owner.clone(), start, run_bytes, pitch_bytes, runs);
+fn part(all: &SharedRegion, [start, run_bytes, pitch_bytes, runs]: [usize; 4]) -> SharedRegion {
+    let part = SharedRegion::new(all.owner.clone(), start, run_bytes, pitch_bytes, runs);
     match &all.file {
         Some(file) => part.of_file(file.clone()),
         None => part,
     }
 }
 
-/// Whether bodies go through the link itself.
+/// Whether the link sends the bytes of bodies.
 fn carries_bodies(link: &Link) -> bool {
     !(link.shares_memory || link.refers_to_files && IN_FILES.get())
 }
 
-/// Runs a check over every link, and with bodies in files over those that refer to them.
+/// Runs a check over every link, and again with bodies in files over the links that pass these by reference.
 fn each<F: AsyncFn(Link, Link) + Send + 'static>(check: F) {
     if std::env::var_os(mpi::ONLY).is_some() {
         return mpi::each(check);
@@ -218,7 +218,7 @@ fn a_sender_that_is_ahead_waits() {
         let sent = Rc::new(Cell::new(0));
         let counter = sent.clone();
         let body = region(pattern(CHUNK_BYTES_MAX, 2));
-        // Those without their bodies are small.
+        // Frames whose body is passed by reference are small.
         let all = if carries_bodies(&a) || a.shares_memory { 400 } else { 40_000 };
         let sender = tokio::task::spawn_local(async move {
             for _ in 0..all {
@@ -228,7 +228,7 @@ fn a_sender_that_is_ahead_waits() {
             }
         });
         tokio::time::sleep(Duration::from_millis(200)).await;
-        assert!(sent.get() < all, "nobody received, yet {} frames were taken", sent.get());
+        assert!(sent.get() < all, "no frame was received, yet {} were accepted", sent.get());
         for _ in 0..all {
             b.receiver.receive(&mut PlaceStrided).await.unwrap();
         }
@@ -237,12 +237,13 @@ fn a_sender_that_is_ahead_waits() {
 }
 
 #[test]
-fn what_leaves_is_what_the_other_end_takes() {
+fn send_progress_counts_what_the_peer_has_taken() {
     each(async |mut a, mut b| {
-        let (leaving, shares_memory, carries) = (a.sender.leaving(), a.shares_memory, carries_bodies(&a));
+        let (progress, shares_memory, carries) =
+            (a.sender.send_progress(), a.shares_memory, carries_bodies(&a));
         let settled = async || {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            leaving().there
+            progress().acknowledged
         };
         for _ in 0..3 {
             a.sender.send(Frame::new(1, vec![1; 100], Body::Empty)).await.unwrap();
@@ -256,7 +257,7 @@ fn what_leaves_is_what_the_other_end_takes() {
             }
             a
         });
-        // Nobody reads: the systems of both ends have room for some of it, and then it stands.
+        // No reader: the systems of both ends buffer some bytes, and then the transfer stalls.
         let mut before = settled().await;
         let stands = async {
             while std::mem::replace(&mut before, settled().await) != before {}
@@ -264,7 +265,7 @@ fn what_leaves_is_what_the_other_end_takes() {
         };
         let stood = tokio::time::timeout(Duration::from_secs(20), stands).await.unwrap();
         assert!(stood < 40 * to_u64(CHUNK_BYTES_MAX));
-        assert!(!carries || leaving().held > 0, "this system has some, too");
+        assert!(!carries || progress().buffered > 0, "this system buffers some bytes, too");
         for _ in 0..40 {
             b.receiver.receive(&mut PlaceStrided).await.unwrap();
         }
@@ -273,10 +274,10 @@ fn what_leaves_is_what_the_other_end_takes() {
         if shares_memory {
             assert_eq!((stood, all), (0, 0), "nothing leaves where memory is shared");
         } else if !carries {
-            assert!(all > 0 && all < 40 * 1024, "{all} bytes went with what was only referred to");
+            assert!(all > 0 && all < 40 * 1024, "{all} bytes were sent for bodies passed by reference");
         } else {
-            assert_eq!(leaving().held, 0);
-            // What is on its way between processes is nobody's yet.
+            assert_eq!(progress().buffered, 0);
+            // Bytes in a pipe or a ring do not count as acknowledged.
             assert!(
                 (stood > 0 || a.addresses.is_none()) && all >= 40 * to_u64(CHUNK_BYTES_MAX),
                 "{stood}, then {all}"
@@ -284,7 +285,7 @@ fn what_leaves_is_what_the_other_end_takes() {
         }
         // Asking keeps nothing open.
         drop(a);
-        assert_eq!(leaving(), Left::default());
+        assert_eq!(progress(), SendProgress::default());
         assert!(b.receiver.receive(&mut NoBodies).await.is_err());
     });
 }
@@ -347,7 +348,7 @@ fn what_was_whole_arrives_and_a_frame_that_is_cut_off_is_an_error() {
         a.sender.send(Frame::new(1, vec![3; 30], Body::Empty)).await.unwrap();
         let body = region(pattern(CHUNK_BYTES_MAX, 1));
         let dying = async {
-            // More than any link holds: the last of them is cut off somewhere.
+            // More than any link buffers, so one frame is interrupted.
             for _ in 0..64 {
                 let body = Body::Shared(body.clone());
                 a.sender.send(Frame::new(2, vec![4], body)).await.unwrap();
@@ -377,7 +378,7 @@ fn a_body_in_a_file_is_read_where_it_lies_and_may_be_longer_than_a_frame() {
         IN_FILES.set(true);
         let long = region(pattern(3 * CHUNK_BYTES_MAX + 5, 4));
         IN_FILES.set(false);
-        let frame = |body: &Region| Frame::new(2, vec![8; 3], Body::Shared(body.clone()));
+        let frame = |body: &SharedRegion| Frame::new(2, vec![8; 3], Body::Shared(body.clone()));
         let strided = part(&long, [9, CHUNK_BYTES_MAX, CHUNK_BYTES_MAX + 1, 2]);
         for body in [&long, &strided] {
             a.sender.send(frame(body)).await.unwrap();
@@ -390,25 +391,25 @@ fn a_body_in_a_file_is_read_where_it_lies_and_may_be_longer_than_a_frame() {
             );
             assert!((0..body.runs).all(|i| got.run(i) == body.run(i)));
         }
-        // What is in no file goes itself.
-        a.sender.send(frame(&Region::whole(Arc::new(vec![6u8; 10])))).await.unwrap();
+        // The bytes of a body that lies in no file are sent.
+        a.sender.send(frame(&SharedRegion::whole(Arc::new(vec![6u8; 10])))).await.unwrap();
         let got = b.receiver.receive(&mut PlaceStrided).await.unwrap();
         assert!(matches!(got.body, ArrivedBody::Landed(_)) && body_of(got.body) == [6; 10]);
         assert_eq!(a.sender.bytes_sent(), b.receiver.bytes_received());
-        assert!(a.sender.bytes_sent() > 5 * to_u64(CHUNK_BYTES_MAX), "what was referred to counts");
+        assert!(a.sender.bytes_sent() > 5 * to_u64(CHUNK_BYTES_MAX), "bodies passed by reference count");
     });
 }
 
 #[test]
 fn frames_without_their_bodies_are_refused_where_bodies_go_and_before_a_session() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let file = Region::whole(Arc::new(pattern(50, 3))).of_file(in_a_file(&pattern(50, 3)));
+    let file = SharedRegion::whole(Arc::new(pattern(50, 3))).of_file(in_a_file(&pattern(50, 3)));
     runtime.block_on(async {
         let frame = Frame::new(5, vec![1, 2, 3], Body::Shared(file.clone()));
         let mut bytes = frame.header_with(0, &[0; 40]).encode().to_vec();
         bytes.extend([1, 2, 3]);
         bytes.extend([0; 40]);
-        let got = raw(bytes, Limits::SESSION).await;
+        let got = raw(bytes, FrameLimits::SESSION).await;
         assert!(matches!(got, Err(LinkError::Foreign(_))), "{got:?}");
         let (a, b) = local_pair(LocalKind::Shm).unwrap();
         let (mut a, mut b) = (a.open("b").unwrap(), b.open("a").unwrap());
@@ -419,7 +420,7 @@ fn frames_without_their_bodies_are_refused_where_bodies_go_and_before_a_session(
 }
 
 /// Raw bytes against the receiving end of a TCP link.
-async fn raw(bytes: Vec<u8>, limits: Limits) -> Result<Arrived, LinkError> {
+async fn raw(bytes: Vec<u8>, limits: FrameLimits) -> Result<Arrived, LinkError> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (out, accepted) = tokio::join!(tcp_connect(address, Duration::from_secs(5)), listener.accept());
@@ -435,22 +436,22 @@ async fn raw(bytes: Vec<u8>, limits: Limits) -> Result<Arrived, LinkError> {
 fn damaged_foreign_truncated_and_oversized_bytes_are_named() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let frame = Frame::new(5, vec![1, 2, 3], Body::Shared(Region::whole(Arc::new(pattern(50, 3)))));
+        let frame = Frame::new(5, vec![1, 2, 3], Body::Shared(SharedRegion::whole(Arc::new(pattern(50, 3)))));
         let mut good = frame.header(0).encode().to_vec();
         good.extend([1, 2, 3]);
         good.extend(pattern(50, 3));
-        assert!(raw(good.clone(), Limits::SESSION).await.is_ok());
+        assert!(raw(good.clone(), FrameLimits::SESSION).await.is_ok());
         for byte in [4, 6, 13, 17, 30] {
             let mut bad = good.clone();
             bad[byte] ^= 1;
-            let got = raw(bad, Limits::SESSION).await;
+            let got = raw(bad, FrameLimits::SESSION).await;
             assert!(matches!(got, Err(LinkError::Damaged { .. } | LinkError::Broken(_))), "{byte}: {got:?}");
         }
-        let got = raw(good[..40].to_vec(), Limits::SESSION).await;
+        let got = raw(good[..40].to_vec(), FrameLimits::SESSION).await;
         assert!(matches!(got, Err(LinkError::Broken(_))), "{got:?}");
-        let got = raw(good.clone(), Limits::STRANGER).await;
+        let got = raw(good.clone(), FrameLimits::STRANGER).await;
         assert!(matches!(got, Err(LinkError::Foreign(_))), "{got:?}");
-        let got = raw(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), Limits::SESSION).await;
+        let got = raw(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), FrameLimits::SESSION).await;
         assert!(matches!(got, Err(LinkError::Foreign(_))), "{got:?}");
     });
 }

@@ -1,17 +1,17 @@
-//! The door: connections that strangers make, until they have proven who they are.
+//! The door: incoming connections until the peer has proven its key.
 //!
-//! Place in the flow: between a listening socket and whoever serves links: a worker, or a primary that waits
+//! Place in the flow: between a listening socket and the code that serves links: a worker, or a primary that waits
 //! for workers to dial in.
 //!
-//! Invariants: at most `connections` strangers at a time and `per_address` of one address. When one more
-//! comes, the oldest goes, of the same address if that has too many: so strangers who hold connections
-//! open keep nobody out. Who has proven a key is pushed out by no stranger, only by more than `connections`
-//! others who have, too. Each has one deadline for everything up to the end of the proof, and for as long as
-//! its `Slot` lives. Connections are taken at a bounded pace, and those of an address that makes them too fast
-//! are closed at once, before TLS has cost anything: so a flood leaves the machine to those inside, and the
-//! door to other addresses.
+//! Invariants: at most `connections` unproven connections at a time, and at most `per_address` from one address. A
+//! new connection beyond a limit displaces the oldest (the oldest of that address, if the address is at its limit),
+//! so strangers that hold connections open do not lock out members. A stranger never displaces a peer that has
+//! proven a key; only more than `connections` proven peers displace the oldest proven one. One deadline covers
+//! everything up to the end of the proof, and another the time while the `Slot` exists. The door accepts
+//! connections at a limited rate, and it closes those of an address that exceeds the address's rate at once, before
+//! the cost of TLS. So a flood leaves the CPU to running sessions and the door to other addresses.
 //!
-//! Deliberately absent: what is said over a link, and any memory of strangers once they are gone.
+//! Deliberately absent: frames and messages, and any record of strangers after their connections are closed.
 
 use crate::{Link, LinkError, Proven, Security};
 use std::cell::{Cell, RefCell};
@@ -24,27 +24,28 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// How long to wait when the system has no descriptors left.
+/// Pause before the next accept when the process has no free file descriptors.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
 
-/// How many strangers, and for how long.
+/// Limits for connections that are not yet served.
 #[derive(Clone, Copy, Debug)]
 pub struct DoorLimits {
-    /// Strangers at a time.
+    /// Unproven connections at a time.
     pub connections: usize,
-    /// Strangers at a time of one address (of one /64 of IPv6).
+    /// Unproven connections at a time from one address (from one /64 of IPv6).
     pub per_address: usize,
-    /// Connections taken in a second.
+    /// Connections accepted per second.
     pub per_second: u32,
-    /// Connections of one address in a second that are more than closed at once; a burst of `connections` is.
+    /// Connections per second that one address may make without being closed at once, after a burst of
+    /// `connections`.
     pub per_address_per_second: u32,
-    /// A stranger must have become known by then.
+    /// Deadline for the proof of the key.
     pub deadline: Duration,
-    /// Who has proven a key must have said what it wants by then, and got it.
+    /// Deadline after the proof: the peer must have sent its request and been served by then.
     pub proven_deadline: Duration,
 }
 
-/// A listening socket and the strangers at it.
+/// A listening socket with the connections that are not yet served.
 pub struct Door {
     listener: TcpListener,
     security: Security,
@@ -56,36 +57,36 @@ pub struct Door {
     next_accept: Instant,
 }
 
-/// A link with somebody who has proven what `Security` asks for.
+/// A link whose peer has proven what `Security` requires.
 pub struct Arrival {
     /// The link.
     pub link: Link,
-    /// Its place among the strangers; to be dropped once it has said something that makes sense.
+    /// The link's slot at the door; drop it once the peer has sent a valid request.
     pub slot: Slot,
 }
 
 struct Stranger {
     id: u64,
     address: IpAddr,
-    /// It has proven a key, and not said yet what it wants.
+    /// The peer has proven a key, and has not sent its request yet.
     proven: bool,
     leave: Rc<Notify>,
 }
 
-/// A place among the strangers.
+/// A slot for one connection that is not yet served.
 pub struct Slot {
     strangers: Rc<RefCell<Vec<Stranger>>>,
     id: u64,
     leave: Rc<Notify>,
     deadline: Cell<Instant>,
-    /// How long it has once it is known.
+    /// The time that the peer has after its proof.
     patience: Duration,
     most: usize,
 }
 
 impl Slot {
-    /// It has proven a key, or asked for nothing that has to be proven: strangers do not push it out any more, and it
-    /// has longer.
+    /// Marks the peer as proven (or no proof is required): strangers no longer displace it, and it gets the longer
+    /// deadline.
     pub fn known(&self) {
         self.deadline.set(Instant::now() + self.patience);
         let mut strangers = self.strangers.borrow_mut();
@@ -97,7 +98,7 @@ impl Slot {
         }
     }
 
-    /// What `work` gives, if it is done before the deadline and before newer strangers push this one out.
+    /// The result of `work`, unless the deadline passes or newer connections displace this one first.
     pub async fn guard<T, E>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E>
     where
         E: From<LinkError>,
@@ -105,9 +106,9 @@ impl Slot {
         let why = tokio::select! {
             done = timeout_at(self.deadline.get(), work) => match done {
                 Ok(result) => return result,
-                Err(_) => "it did not make itself known in time",
+                Err(_) => "it did not prove its key in time",
             },
-            () = self.leave.notified() => "newer connections pushed it out before it made itself known",
+            () = self.leave.notified() => "newer connections displaced it before it proved its key",
         };
         Err(LinkError::Untrusted(why.to_owned()).into())
     }
@@ -128,8 +129,8 @@ impl Door {
         Self { listener, security, limits, strangers, handshakes, calm, next_id: 0, next_accept }
     }
 
-    /// Waits for the next who has made itself known, or has failed to: who, and the link or why not. Has to
-    /// run inside a `tokio::task::LocalSet`. Nothing is lost if the future is dropped.
+    /// Waits for the next connection whose proof has ended: its address, and the link or the reason of the failure.
+    /// Must run inside a `tokio::task::LocalSet`. Cancel-safe.
     pub async fn next(&mut self) -> (SocketAddr, Result<Arrival, LinkError>) {
         loop {
             tokio::select! {
@@ -144,17 +145,17 @@ impl Door {
                             return (address, Err(e));
                         }
                     }
-                    // Out of descriptors, or the caller is already gone: let others end, then go on.
+                    // Out of descriptors, or the peer has already gone: wait until other connections have ended.
                     Err(_) => self.next_accept = Instant::now() + OUT_OF_DESCRIPTORS,
                 },
             }
         }
     }
 
-    /// A stranger has come. An error where it comes too fast.
+    /// Starts the handshake of a new connection. An error if its address exceeds its rate.
     fn begin(&mut self, stream: TcpStream, address: SocketAddr) -> Option<LinkError> {
         let now = Instant::now();
-        // A burst of as many as may be here at once is taken without a pause.
+        // A burst of up to `connections` is accepted without a pause.
         let burst = u32::try_from(self.limits.connections).unwrap_or(u32::MAX);
         let gap = Duration::from_secs(1) / self.limits.per_second.max(1);
         let earliest = now.checked_sub(gap * burst).unwrap_or(self.next_accept);
@@ -176,7 +177,7 @@ impl Door {
         None
     }
 
-    /// A place for one more; whoever has to go for it is told.
+    /// A slot for a new connection; the connection that is displaced for it, if any, is notified.
     fn slot(&mut self, address: IpAddr) -> Slot {
         let mut strangers = self.strangers.borrow_mut();
         let of_address = |s: &Stranger| !s.proven && s.address == address;
@@ -200,22 +201,23 @@ impl Door {
     }
 }
 
-/// The oldest of some goes. They stand in the order in which they came.
+/// Displaces the oldest matching connection. The list is in order of arrival.
 fn push_out(strangers: &mut Vec<Stranger>, some: impl Fn(&Stranger) -> bool) {
     if let Some(oldest) = strangers.iter().position(some) {
         strangers.remove(oldest).leave.notify_one();
     }
 }
 
-/// When each address that has come lately will have been calm for long enough to be forgotten.
+/// When each recent address will have been quiet for long enough to be forgotten.
 #[derive(Default)]
 struct Calm(BTreeMap<IpAddr, Instant>);
 
 impl Calm {
-    /// Addresses that are told apart; beyond them, new ones count as one.
+    /// Addresses that are tracked separately; further new addresses share one entry.
     const ADDRESSES_MAX: usize = 1024;
 
-    /// Whether one more of that address may come: one in each `gap` in the long run, `burst` at once.
+    /// Whether one more connection from that address is within its rate: one per `gap` in the long run, `burst` at
+    /// once.
     fn takes(&mut self, address: IpAddr, now: Instant, gap: Duration, burst: u32) -> bool {
         if self.0.len() >= Self::ADDRESSES_MAX {
             self.0.retain(|_, calm| *calm > now);
@@ -236,7 +238,7 @@ async fn paced(listener: &TcpListener, at: Instant) -> std::io::Result<(TcpStrea
     listener.accept().await
 }
 
-/// What counts as one address: somebody who has one of IPv6 has 2^64 of them.
+/// The unit that a rate limit applies to. A host with IPv6 usually has 2^64 addresses, so a /64 counts as one.
 fn neighbourhood(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {
@@ -257,12 +259,12 @@ mod tests {
         per_address: 4,
         per_second: 10_000,
         per_address_per_second: 10_000,
-        // Whoever dials proves the key in that time, in a program that is not optimised, on a machine that is busy.
+        // Enough time to prove the key in an unoptimised build on a busy machine.
         deadline: Duration::from_secs(3),
         proven_deadline: Duration::from_secs(5),
     };
 
-    /// Runs a check against a door on loopback, with the address of it.
+    /// Runs a check against a door on loopback, with its address.
     fn at_door<F: AsyncFnOnce(Door, SocketAddr)>(security: Security, check: F) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         tokio::task::LocalSet::new().block_on(&runtime, async {
@@ -284,7 +286,7 @@ mod tests {
             let text = result.err().unwrap().to_string();
             assert!(text.contains("in time"), "{text}");
             assert!(door.strangers.borrow().is_empty());
-            // The 32 random bytes, and then the end: no word about why.
+            // The listener sends its 32 random bytes and closes, without a reason.
             let mut got = Vec::new();
             stream.read_to_end(&mut got).await.unwrap();
             assert_eq!(got.len(), 32);
@@ -344,12 +346,12 @@ mod tests {
             };
             arrival.slot.guard(coming).await.unwrap();
             assert!(door.strangers.borrow().len() <= LIMITS.per_address + 1);
-            // More members than there is room for push out the oldest of them.
+            // More members than the limit displace the oldest member.
             let of = |last: usize| IpAddr::from([10, 0, 0, last as u8]);
             let more: Vec<Slot> = (0..LIMITS.connections).map(|n| door.slot(of(n))).collect();
             more.iter().for_each(Slot::known);
-            let pushed_out = arrival.slot.guard(std::future::pending::<Result<(), LinkError>>()).await;
-            assert!(pushed_out.unwrap_err().to_string().contains("pushed"));
+            let displaced = arrival.slot.guard(std::future::pending::<Result<(), LinkError>>()).await;
+            assert!(displaced.unwrap_err().to_string().contains("displaced"));
         });
     }
 
@@ -361,8 +363,8 @@ mod tests {
                 slots.push(door.slot(IpAddr::from([10, 0, 0, last])));
                 assert!(door.strangers.borrow().len() <= LIMITS.connections);
             }
-            let pushed_out = slots[3].guard(std::future::pending::<Result<(), LinkError>>()).await;
-            assert!(pushed_out.unwrap_err().to_string().contains("pushed"));
+            let displaced = slots[3].guard(std::future::pending::<Result<(), LinkError>>()).await;
+            assert!(displaced.unwrap_err().to_string().contains("displaced"));
             drop(slots.pop());
             assert_eq!(door.strangers.borrow().len(), LIMITS.connections - 1);
         });
@@ -377,7 +379,7 @@ mod tests {
         assert!(calm.takes(of(2), now, gap, 64));
         let later = now + gap * 10;
         assert_eq!((0..1000).filter(|_| calm.takes(of(1), later, gap, 64)).count(), 10);
-        // However many addresses there are, what is remembered is bounded.
+        // The number of tracked addresses is bounded.
         assert_eq!((10..10_000).filter(|n| calm.takes(of(*n), later, gap, 64)).count(), 1023 + 64);
         assert!(calm.0.len() <= Calm::ADDRESSES_MAX + 1);
         assert!(calm.takes(of(20_000), later + gap * 64, gap, 64) && calm.0.len() == 1);

@@ -1,17 +1,18 @@
-//! Traffic for measuring a link: frames go to an end that sends each of them back, both ways at once.
+//! Traffic to measure a link: the peer sends every frame back, both directions at once.
 //!
-//! Place in the flow: instead of a session, on a link that was made like any other. `drive` is the end that measures,
-//! `serve` the one that echoes; `examples/echo.rs` is a program of the two.
+//! Place in the flow: in place of a session, on an ordinary link. `drive` is the measuring end, `serve` the echoing
+//! end; `examples/echo.rs` is a program with both.
 //!
-//! Invariants: a body leaves from where it landed, and its memory is used again; neither end holds more than `WINDOW`
-//! bodies; frames come back in order and once, or it ends with an error. Every body is summed anew at both ends, as in a
-//! product.
+//! Invariants: the echoed body is sent from the memory that received it, and that memory is reused. Neither end
+//! holds more than `WINDOW` bodies. Frames return in order and once, or the run ends with an error. Both ends
+//! compute the checksum of every body anew, as in a product.
 //!
-//! Deliberately absent: messages, and what the machine says of itself (CPU time, memory): the caller asks for that when
-//! a second is over.
+//! Deliberately absent: messages, and the CPU time and memory of the process: the caller reads them in its
+//! callback, once a second.
 
 use crate::{
-    Arrived, ArrivedBody, Body, Frame, Landing, Limits, Link, LinkError, Place, Receiver, Region, SharedBytes,
+    Arrived, ArrivedBody, Body, BodyOwner, BodyPlacer, Frame, FrameLimits, Landing, Link, LinkError,
+    Receiver, SharedRegion,
 };
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -21,19 +22,19 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
-/// Bodies that may be on their way at once, there and back: what two megabytes of a window in each direction need, and
-/// what is in the hands of the echoing end.
+/// Bodies in flight at once in both directions: two megabytes of window each way, and the bodies that the echoing
+/// end holds.
 pub const WINDOW: usize = 16;
 
-/// Bytes of a head: as many as a store of one matrix and one job has.
+/// Length of a head: that of a store message of one matrix and one job.
 const HEAD_BYTES: usize = 52;
-/// The kind of all frames. Links do not care.
+/// The kind of every frame.
 const KIND: u8 = 3;
 
-/// What has moved, headers included.
+/// Bytes moved so far, headers included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
-    /// Since the beginning.
+pub struct EchoTotals {
+    /// Time since the start.
     pub elapsed: Duration,
     /// To the other end.
     pub bytes_sent: u64,
@@ -41,18 +42,18 @@ pub struct Moved {
     pub bytes_received: u64,
 }
 
-/// Sends bodies of `body_bytes` bytes, taken from `source` in turn, for so long, and takes them back; calls `each` after
-/// every second, and gives the time and the bytes until the last was back. `source` holds one body at least, and
-/// `body_bytes` is at most `CHUNK_BYTES_MAX`; else it panics.
+/// Sends bodies of `body_bytes` bytes, taken from `source` in turn, until the time is over, and receives them back.
+/// Calls `each` once a second, and returns the time and the bytes up to the return of the last frame. Panics if
+/// `source` is empty or `body_bytes` exceeds `CHUNK_BYTES_MAX`.
 pub async fn drive(
     link: Link,
-    source: SharedBytes,
+    source: BodyOwner,
     body_bytes: usize,
     lasting: Duration,
-    each: &mut dyn FnMut(Moved),
-) -> Result<Moved, LinkError> {
+    each: &mut dyn FnMut(EchoTotals),
+) -> Result<EchoTotals, LinkError> {
     let mut link = link;
-    link.receiver.set_limits(Limits::SESSION);
+    link.receiver.set_limits(FrameLimits::SESSION);
     let (began, room, bytes) = (Instant::now(), Semaphore::new(WINDOW), Bytes::default());
     let told = Cell::new(0);
     let (sender, receiver) = (&mut *link.sender, &mut *link.receiver);
@@ -63,7 +64,7 @@ pub async fn drive(
         {
             permit.forget();
             let at = usize::try_from(number).unwrap_or_default() % bodies * body_bytes;
-            let region = Region::new(source.clone(), at, body_bytes, body_bytes, 1);
+            let region = SharedRegion::new(source.clone(), at, body_bytes, body_bytes, 1);
             sender.send(Frame::new(KIND, head(number), Body::Shared(region))).await?;
             number += 1;
             told.set(number);
@@ -75,7 +76,7 @@ pub async fn drive(
         let (mut place, mut number) = (Pool::default(), 0u64);
         while let Some(arrived) = next(receiver, &mut place).await? {
             if arrived.head[..] != head(number)[..] || number > told.get() {
-                return Err(LinkError::Foreign(format!("frame {number} did not come back as it was sent")));
+                return Err(LinkError::Foreign(format!("frame {number} returned changed")));
             }
             place.put_back(taken(arrived)?);
             number += 1;
@@ -83,7 +84,7 @@ pub async fn drive(
             bytes.received.set(receiver.bytes_received());
         }
         if number < told.get() {
-            return Err(LinkError::Foreign(format!("{number} of {} frames came back", told.get())));
+            return Err(LinkError::Foreign(format!("{number} of {} frames were returned", told.get())));
         }
         Ok(())
     };
@@ -94,12 +95,12 @@ pub async fn drive(
     Ok(bytes.moved(began))
 }
 
-/// Sends back what comes, until the other end closes; calls `each` after every second.
-pub async fn serve(link: Link, each: &mut dyn FnMut(Moved)) -> Result<Moved, LinkError> {
+/// Sends every frame back until the peer closes; calls `each` once a second.
+pub async fn serve(link: Link, each: &mut dyn FnMut(EchoTotals)) -> Result<EchoTotals, LinkError> {
     let mut link = link;
-    link.receiver.set_limits(Limits::SESSION);
+    link.receiver.set_limits(FrameLimits::SESSION);
     let (began, bytes, pool) = (Instant::now(), Bytes::default(), Pool::default());
-    // At most `WINDOW` wait: there is no memory for more.
+    // Unbounded, but at most `WINDOW` frames wait: the pool has no memory for more.
     let (to_sender, mut arrived) = mpsc::unbounded_channel::<(bytes::Bytes, Vec<u8>)>();
     let (sender, receiver) = (&mut *link.sender, &mut *link.receiver);
     let receiving = async {
@@ -117,9 +118,9 @@ pub async fn serve(link: Link, each: &mut dyn FnMut(Moved)) -> Result<Moved, Lin
     let sending = async {
         while let Some((head, body)) = arrived.recv().await {
             let body = Arc::new(body);
-            sender.send(Frame::new(KIND, head, Body::Shared(Region::whole(body.clone())))).await?;
+            sender.send(Frame::new(KIND, head, Body::Shared(SharedRegion::whole(body.clone())))).await?;
             bytes.sent.set(sender.bytes_sent());
-            // The frame is gone, so nobody else has it.
+            // The frame has been sent, so this is the only reference.
             pool.put_back(Arc::try_unwrap(body).unwrap_or_default());
         }
         sender.close().await
@@ -131,15 +132,15 @@ pub async fn serve(link: Link, each: &mut dyn FnMut(Moved)) -> Result<Moved, Lin
     Ok(bytes.moved(began))
 }
 
-/// The head of a frame: its number, and zeros.
+/// The head of a frame: its number, padded with zeros.
 fn head(number: u64) -> Vec<u8> {
     let mut head = vec![0; HEAD_BYTES];
     head[..8].copy_from_slice(&number.to_le_bytes());
     head
 }
 
-/// The next frame; `None` once the other end has closed.
-async fn next(receiver: &mut dyn Receiver, place: &mut dyn Place) -> Result<Option<Arrived>, LinkError> {
+/// The next frame; `None` once the peer has closed.
+async fn next(receiver: &mut dyn Receiver, place: &mut dyn BodyPlacer) -> Result<Option<Arrived>, LinkError> {
     match receiver.receive(place).await {
         Ok(arrived) => Ok(Some(arrived)),
         Err(LinkError::Closed) => Ok(None),
@@ -147,17 +148,17 @@ async fn next(receiver: &mut dyn Receiver, place: &mut dyn Place) -> Result<Opti
     }
 }
 
-/// The memory of a body that has arrived.
+/// The memory of a received body.
 fn taken(arrived: Arrived) -> Result<Vec<u8>, LinkError> {
     if let ArrivedBody::Landed(landing) = arrived.body
         && let Ok(memory) = landing.into_any().downcast::<Vec<u8>>()
     {
         return Ok(*memory);
     }
-    Err(LinkError::Foreign("a frame came without a body".to_owned()))
+    Err(LinkError::Foreign("a frame has no body".to_owned()))
 }
 
-/// Bytes so far.
+/// Byte counters.
 #[derive(Default)]
 struct Bytes {
     sent: Cell<u64>,
@@ -165,13 +166,13 @@ struct Bytes {
 }
 
 impl Bytes {
-    fn moved(&self, began: Instant) -> Moved {
+    fn moved(&self, began: Instant) -> EchoTotals {
         let (bytes_sent, bytes_received) = (self.sent.get(), self.received.get());
-        Moved { elapsed: began.elapsed(), bytes_sent, bytes_received }
+        EchoTotals { elapsed: began.elapsed(), bytes_sent, bytes_received }
     }
 
-    /// Calls `each` after every second, for ever.
-    async fn tell(&self, began: Instant, each: &mut dyn FnMut(Moved)) -> Infallible {
+    /// Calls `each` once a second, for ever.
+    async fn tell(&self, began: Instant, each: &mut dyn FnMut(EchoTotals)) -> Infallible {
         const SECOND: Duration = Duration::from_secs(1);
         let mut seconds = tokio::time::interval_at(began + SECOND, SECOND);
         loop {
@@ -181,7 +182,7 @@ impl Bytes {
     }
 }
 
-/// Memory for bodies, used again and again.
+/// A pool of buffers for bodies.
 #[derive(Clone, Default)]
 struct Pool(Rc<RefCell<Free>>);
 
@@ -197,7 +198,7 @@ impl Pool {
     }
 }
 
-impl Place for Pool {
+impl BodyPlacer for Pool {
     fn place(&mut self, _kind: u8, head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         if head.len() != HEAD_BYTES {
             return Err(format!("a head of {} bytes", head.len()));
@@ -231,7 +232,7 @@ mod tests {
     #[tokio::test]
     async fn what_goes_out_comes_back_and_both_ends_count_it() {
         let (left, right) = pair().await;
-        let source: SharedBytes = Arc::new(vec![5u8; 3 * 4096]);
+        let source: BodyOwner = Arc::new(vec![5u8; 3 * 4096]);
         let lasting = Duration::from_millis(50);
         let (left_each, right_each) = (&mut |_| (), &mut |_| ());
         let (driving, serving) = (drive(left, source, 4096, lasting, left_each), serve(right, right_each));
@@ -244,11 +245,11 @@ mod tests {
     #[tokio::test]
     async fn a_frame_that_comes_back_as_another_ends_it() {
         let (left, mut right) = pair().await;
-        right.receiver.set_limits(Limits::SESSION);
-        let source: SharedBytes = Arc::new(vec![5u8; 4096]);
+        right.receiver.set_limits(FrameLimits::SESSION);
+        let source: BodyOwner = Arc::new(vec![5u8; 4096]);
         let wrong = async {
             let arrived = right.receiver.receive(&mut Pool::default()).await.unwrap();
-            let body = Region::whole(Arc::new(taken(arrived).unwrap()));
+            let body = SharedRegion::whole(Arc::new(taken(arrived).unwrap()));
             right.sender.send(Frame::new(KIND, head(7), Body::Shared(body))).await.unwrap();
         };
         let each = &mut |_| ();

@@ -1,9 +1,9 @@
-//! Doors for the fuzzer: what strangers' bytes meet before anything is proven, without sockets.
+//! Entry points for the fuzzer: the parsers of bytes that come before a proof, without sockets.
 //!
-//! Deliberately absent: everything that is not bytes in, verdict out.
+//! Deliberately absent: everything but bytes in and a verdict out.
 
-use crate::secure::introduction::{BYTES, Introduction, Program, Role};
-use crate::secure::tls::Tls;
+use crate::secure::introduction::{BYTES, HandshakeRole, Program, UnprovenIntroduction};
+use crate::secure::tls::TlsConfig;
 use crate::{ClusterKey, LinkError};
 use rustls::Connection;
 use std::cell::OnceCell;
@@ -11,31 +11,31 @@ use std::cell::OnceCell;
 const PROGRAM: Program = Program { protocol: 2, version: "fuzz" };
 
 thread_local! {
-    static TLS: OnceCell<Tls> = const { OnceCell::new() };
+    static TLS: OnceCell<TlsConfig> = const { OnceCell::new() };
 }
 
-fn with_tls<T>(work: impl FnOnce(&Tls) -> T) -> T {
-    TLS.with(|tls| work(tls.get_or_init(|| Tls::new().unwrap_or_else(|e| panic!("no TLS here: {e}")))))
+fn with_tls<T>(work: impl FnOnce(&TlsConfig) -> T) -> T {
+    TLS.with(|tls| work(tls.get_or_init(|| TlsConfig::new().unwrap_or_else(|e| panic!("no TLS here: {e}")))))
 }
 
-/// What a dialler of ours says first.
+/// The first bytes of a dialler of this program.
 pub fn dialler_hello() -> Vec<u8> {
     let mut bytes = Vec::new();
-    let connection = with_tls(Tls::dial);
+    let connection = with_tls(TlsConfig::dial);
     let mut connection = connection.unwrap_or_else(|e| panic!("no connection: {e}"));
     // Writing to memory cannot fail.
     let _ = connection.write_tls(&mut bytes);
     bytes
 }
 
-/// Bytes of a stranger who has dialled. True where TLS was set up with them, which they cannot be.
+/// Feeds bytes of an unproven dialler to a listener. True if they completed a TLS handshake, which must not happen.
 pub fn listener_hears(bytes: &[u8]) -> bool {
-    with_tls(Tls::listen).is_ok_and(|connection| hears(connection, bytes))
+    with_tls(TlsConfig::listen).is_ok_and(|connection| hears(connection, bytes))
 }
 
-/// Bytes of a stranger who was dialled.
+/// The same for a dialler and the bytes of an unproven listener.
 pub fn dialler_hears(bytes: &[u8]) -> bool {
-    with_tls(Tls::dial).is_ok_and(|connection| hears(connection, bytes))
+    with_tls(TlsConfig::dial).is_ok_and(|connection| hears(connection, bytes))
 }
 
 fn hears(mut connection: Connection, bytes: &[u8]) -> bool {
@@ -52,15 +52,18 @@ fn hears(mut connection: Connection, bytes: &[u8]) -> bool {
     !connection.is_handshaking()
 }
 
-/// An introduction: whether it proves a key to a connection with that number.
+/// Parses an introduction: whether it proves the key to a connection with that number.
 pub fn introduced(
     bytes: &[u8; BYTES],
     key: &ClusterKey,
     number: &[u8; 32],
     dialled: bool,
 ) -> Result<bool, LinkError> {
-    let claim = Introduction::read(bytes, if dialled { Role::Dialler } else { Role::Listener })?;
-    // Made for its text, which comes from a stranger.
+    let claim = UnprovenIntroduction::read(
+        bytes,
+        if dialled { HandshakeRole::Dialler } else { HandshakeRole::Listener },
+    )?;
+    // For the text of the error, which contains text of the stranger.
     if let Err(e) = PROGRAM.check_version(&claim) {
         let text = e.to_string();
         assert!(text.chars().all(|c| !c.is_control()), "a stranger's text reaches the terminal: {text:?}");
@@ -68,9 +71,9 @@ pub fn introduced(
     Ok(claim.proves(key, number))
 }
 
-/// The introduction that is right.
+/// The correct introduction.
 pub fn introduction(key: &ClusterKey, number: &[u8; 32], dialled: bool) -> [u8; BYTES] {
-    PROGRAM.introduce(if dialled { Role::Dialler } else { Role::Listener }, key, number)
+    PROGRAM.introduce(if dialled { HandshakeRole::Dialler } else { HandshakeRole::Listener }, key, number)
 }
 
 #[cfg(test)]

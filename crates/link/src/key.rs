@@ -1,19 +1,19 @@
 //! The cluster key: one secret that every machine of a cluster holds, and its text, which a person can type.
 //!
-//! Place in the flow: the command line finds it and hands it to whoever opens a link; both ends of the link
-//! prove to each other that they hold it. It never crosses a link itself.
+//! Place in the flow: the command line finds the key and passes it to the code that opens links; both ends of a
+//! link prove to each other that they hold it. The key itself is never sent.
 //!
-//! Invariants: no message and no `Debug` shows a key, nor any part of one. A text with one wrong character
-//! is refused, but for one in a million.
+//! Invariants: no message and no `Debug` output shows a key or a part of one. A text with one wrong character is
+//! refused, except one in a million.
 //!
-//! Deliberately absent: where keys are kept (`cli/src/key.rs`), and comparing them, which would take a time
-//! that depends on them; people compare their ids.
+//! Deliberately absent: the storage of keys (`cli/src/key.rs`), and a comparison of keys, whose duration would
+//! depend on them; people compare ids.
 
 use ring::digest::{Context, SHA256};
 
-/// What every text of this version begins with.
+/// The prefix of every key text of this version.
 const PREFIX: &str = "bramble1-";
-/// Crockford's base32: no i, l, o and u, which are taken for others or make words.
+/// Crockford's base32: without i, l, o and u, which are misread or form words.
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 /// Five bytes make a group of eight characters.
 const GROUP_BYTES: usize = 5;
@@ -21,9 +21,9 @@ const GROUP_BYTES: usize = 5;
 const KEY_CHARS: usize = ClusterKey::BYTES * 8 / 5;
 /// Characters of the checksum after them: 20 bits.
 const CHECK_CHARS: usize = 4;
-/// What the checksum is of, before the bytes.
+/// Prefix of the bytes that the checksum is computed of.
 const CHECK_LABEL: &[u8] = b"bramble cluster key 1";
-/// What the id is of, before the bytes.
+/// Prefix of the bytes that the id is computed of.
 const ID_LABEL: &[u8] = b"bramble cluster key id 1";
 
 /// The secret of a cluster: 160 random bits.
@@ -32,28 +32,28 @@ pub struct ClusterKey {
     bytes: [u8; Self::BYTES],
 }
 
-/// Why a text is no key. None of them says what the text was.
+/// Why a text is no key. No variant contains the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// Something else.
+    /// The text does not begin like a key.
     #[error("it does not begin with {PREFIX}, as every key does")]
     Foreign,
-    /// A form that this version does not know.
+    /// The format of a later version.
     #[error("it was made by a newer bramble: this one reads keys that begin with {PREFIX}")]
     Newer,
-    /// Nothing that a key is written with.
+    /// A character that no key contains.
     #[error("character {place} is none that keys are written with: digits, and letters but for u")]
     Character {
-        /// Counted from 1, from the first that is not blank.
+        /// Position from 1, counted from the first character that is not blank.
         place: usize,
     },
-    /// Too short or too long.
+    /// Wrong number of characters.
     #[error("it has {found} characters after {PREFIX}, not {}: some are missing, or too many", KEY_CHARS + CHECK_CHARS)]
     Length {
-        /// Without hyphens.
+        /// Number of characters without hyphens.
         found: usize,
     },
-    /// The checksum does not fit.
+    /// The checksum does not match.
     #[error("a character is wrong or missing")]
     Checksum,
 }
@@ -62,12 +62,12 @@ impl ClusterKey {
     /// Bytes of a key.
     pub const BYTES: usize = 20;
 
-    /// The key of these bytes, which have to be random.
+    /// The key with these bytes, which have to be random.
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         Self { bytes }
     }
 
-    /// Reads a text. Case, hyphens and blanks around it do not matter; o is taken for 0, i and l for 1.
+    /// Parses a text. Case, hyphens and surrounding blanks are ignored; o is read as 0, i and l as 1.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         let text = text.trim();
         let values = values(text)?;
@@ -83,7 +83,7 @@ impl ClusterKey {
         if number(of_check) == key.checksum() { Ok(key) } else { Err(KeyError::Checksum) }
     }
 
-    /// The text, `bramble1-` and five groups. Whoever reads it can use the cluster.
+    /// The key as text: `bramble1-` and five groups. Anyone with this text can use the cluster.
     pub fn to_text(&self) -> String {
         let mut text = PREFIX.to_owned();
         for group in self.bytes.chunks_exact(GROUP_BYTES) {
@@ -95,22 +95,22 @@ impl ClusterKey {
         text
     }
 
-    /// A name that may be shown, such as `7f3a-91c2`: the same for the same key, and no way back to it.
+    /// A public name of the key, such as `7f3a-91c2`: equal for equal keys, and the key cannot be computed from it.
     pub fn id(&self) -> String {
         id_text(self.id_bytes())
     }
 
-    /// The same as bytes: what an introduction names the key by.
+    /// The id as bytes, as an introduction contains it.
     pub(crate) fn id_bytes(&self) -> [u8; 4] {
         self.digest(ID_LABEL)
     }
 
-    /// The secret itself, for the proof.
+    /// The secret itself, for the computation of the proof.
     pub(crate) fn bytes(&self) -> &[u8; Self::BYTES] {
         &self.bytes
     }
 
-    /// 20 bits.
+    /// The checksum, 20 bits.
     fn checksum(&self) -> u64 {
         let d = self.digest(CHECK_LABEL);
         u64::from(u32::from_be_bytes([0, d[0], d[1], d[2]]) >> 4)
@@ -126,7 +126,7 @@ impl ClusterKey {
     }
 }
 
-/// An id as people see it.
+/// The id as text.
 pub(crate) fn id_text([a, b, c, d]: [u8; 4]) -> String {
     format!("{a:02x}{b:02x}-{c:02x}{d:02x}")
 }
@@ -159,7 +159,7 @@ fn values(text: &str) -> Result<Vec<u8>, KeyError> {
     Ok(values)
 }
 
-/// Whether it begins as a key of a later version would: `bramble`, a number above 1, a hyphen.
+/// Whether the text begins like a key of a later version: `bramble`, a number above 1, a hyphen.
 fn is_newer(text: &str) -> bool {
     let version = text.split_once('-').map(|(start, _)| start.to_ascii_lowercase());
     let number = version.as_deref().and_then(|v| v.strip_prefix("bramble")).and_then(|n| n.parse().ok());

@@ -1,45 +1,47 @@
 //! Links: ordered, reliable channels of frames between two ends.
 //!
-//! Place in the flow: between the schedules of primary and worker. A shell gives a `Frame` to a `Sender`;
-//! at the other end a `Receiver` asks where the body shall land, reads it there, and hands the frame over.
+//! Place in the flow: between the schedules of primary and worker. The shell of one process gives a `Frame` to a
+//! `Sender`; in the peer process a `Receiver` asks a `BodyPlacer` for the memory of the body, reads the body into
+//! it, and returns the frame.
 //!
-//! Invariants: frames arrive whole, in order, once, or the link ends with an error. A body leaves from
-//! where it lies and lands where it will be used; no link copies it on the way (a `thread` link does not
-//! even move it, nor does `shm` what lies in a file). Sizes are checked against the receiver's limits before anything is read.
+//! Invariants: frames arrive whole, in order and once, or the link ends with an error. A body is sent from the
+//! memory that holds it and received into the memory that will use it, without intermediate copies (a `thread` link
+//! passes a reference, and so does `shm` for a body in a file). Every size is checked against the receiver's limits
+//! before anything is read.
 //!
-//! Deliberately absent: matrices and messages. A link knows kinds and lengths, never what they mean, and
-//! this room depends on no other.
+//! Deliberately absent: matrices and messages. A link knows kinds and lengths of frames, never their meaning, and
+//! this crate depends on no other crate of the workspace.
 
 mod body;
 mod checksum;
 mod door;
 pub mod echo;
+#[cfg(target_os = "linux")]
+mod file_reference;
 mod frame;
 mod framed;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod key;
-#[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "unsupported.rs")]
 mod local;
 mod local_kind;
 mod meter;
 mod mpi;
-#[cfg(target_os = "linux")]
-mod reference;
 mod secure;
 #[cfg(target_os = "linux")]
 mod shm;
 mod tcp;
 mod thread;
 
-pub use body::{Body, Landing, Region, SharedBytes, Vacant};
+pub use body::{Body, BodyOwner, DiscardedBody, Landing, SharedRegion};
 pub use door::{Arrival, Door, DoorLimits, Slot};
-pub use frame::{CHUNK_BYTES_MAX, Frame, HEAD_BYTES_MAX, HEADER_BYTES, Header, Limits};
+pub use frame::{CHUNK_BYTES_MAX, Frame, FrameLimits, HEAD_BYTES_MAX, HEADER_BYTES, Header};
 pub use key::{ClusterKey, KeyError};
 pub use local::{Endpoint, local_pair};
 pub use local_kind::LocalKind;
-pub use meter::{Meter, Section, Spent, clock_ns, thread_cpu_ns};
-pub use mpi::{Exchange, Late, Launch, MpiError, Order, Plain, Portion, WhenLate, World};
+pub use meter::{Section, SectionMeter, Spent, clock_ns, thread_cpu_ns};
+pub use mpi::{Exchange, Late, Launch, MpiError, PlainMessages, Portion, RankOrder, WhenLate, World};
 pub use secure::{Introduced, Proven, Reach, Security};
 pub use tcp::{tcp_connect, tcp_link};
 pub use thread::thread_pair;
@@ -50,132 +52,135 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 
-/// A future of a link. Not `Send`: each end of a link lives on one event loop.
+/// A future of a link. Not `Send`: each end of a link stays on one event loop.
 pub type LinkFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, LinkError>> + 'a>>;
 
-/// What a place waits for.
+/// A condition that has to hold before a body can be placed.
 pub type Until<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// What can end a link.
+/// Why a link failed or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// The other end closed, between frames.
+    /// The peer closed the connection between two frames.
     #[error("the connection was closed by the other end")]
     Closed,
-    /// There is no connection: nobody listens there, or nothing gets there.
+    /// No connection was made: nothing listens at the address, or it cannot be reached.
     #[error("could not connect: {0}")]
     Unreached(std::io::Error),
-    /// The other end closed, or the network failed, inside a frame.
+    /// The peer closed the connection, or the network failed, in the middle of a frame.
     #[error("the connection broke: {0}")]
     Broken(#[from] std::io::Error),
-    /// Bytes that cannot be a frame of ours, or one that is too large for the moment.
+    /// The bytes are no frame of this protocol, or the frame exceeds the current limits.
     #[error("not a frame of this protocol: {0}")]
     Foreign(String),
-    /// Lengths were plausible, but the bytes changed on the way.
+    /// The lengths are plausible, but the checksum does not match.
     #[error("a frame arrived damaged (checksum {got:08x}, expected {expected:08x})")]
     Damaged {
-        /// Computed from what arrived.
+        /// The checksum of the bytes that arrived.
         got: u32,
-        /// In the header.
+        /// The checksum in the header.
         expected: u32,
     },
-    /// A frame began and stood still.
+    /// A frame began, and then no byte moved for too long.
     #[error("nothing came or went for {} s in the middle of a frame", .0.as_secs())]
     Stalled(std::time::Duration),
-    /// A frame began and got on so slowly that somebody may be doing it on purpose.
+    /// A frame began, and its bytes move slower than the lowest rate that a link accepts (a slow-rate attack would
+    /// do that).
     #[error("slower than {0} bytes a second in the middle of a frame")]
     Creeping(u64),
-    /// The other end closed before anything was proven: it is no bramble with a key, or has no room now.
+    /// The peer closed the connection before the handshake: it has no key, or has no room at the moment.
     #[error(
         "it closed the connection before TLS was set up: it has no cluster key, or is older, or is full (see: bramble \
          key)"
     )]
     Shut,
-    /// The other end did not prove that it belongs here.
+    /// The peer did not prove its key.
     #[error("{0}")]
     Untrusted(String),
-    /// Whoever was asked where a body shall land did not want it.
+    /// The `BodyPlacer` refused the body.
     #[error("{0}")]
     Refused(String),
 }
 
-/// The sending end.
+/// The sending end of a link.
 pub trait Sender {
-    /// Sends one frame, and returns when the link has taken all of it.
+    /// Sends one frame; returns when the link has accepted all of it.
     fn send(&mut self, frame: Frame) -> LinkFuture<'_, ()>;
-    /// Frames carry this number from now on.
+    /// All following frames carry this session number.
     fn set_session(&mut self, session: u32);
-    /// Whether a frame's checksum covers its body, which then is computed before it is sent.
+    /// Whether the checksum of a frame covers its body; if so, it is computed before the body is sent.
     fn sums_bodies(&self) -> bool {
         false
     }
-    /// Bytes that went out, headers included. A link that shares memory counts what it referred to.
+    /// Bytes sent, headers included. A link that shares memory counts the bytes of the bodies that it passed by
+    /// reference.
     fn bytes_sent(&self) -> u64;
-    /// Grows with every byte of a body that the other end's system has taken, also of a frame that has not left whole; to see
-    /// whether a slow link is still one. Frames without a body do not count: a system takes these for a process that has
-    /// stopped. A link that shares memory does not count.
-    fn leaving(&self) -> Leaving {
-        Rc::new(Left::default)
+    /// A probe for the progress of slow transfers. The count grows with every byte of a body that the peer's system
+    /// has acknowledged, also within a frame. Frames without a body do not count, because a system acknowledges
+    /// them even for a process that has stopped. A link that shares memory counts nothing.
+    fn send_progress(&self) -> SendProgressProbe {
+        Rc::new(SendProgress::default)
     }
-    /// Tells the other end that nothing more will come.
+    /// Tells the peer that no more frames will come.
     fn close(&mut self) -> LinkFuture<'_, ()>;
 }
 
-/// Asks a link how much has left it; nothing when it is no more.
-pub type Leaving = Rc<dyn Fn() -> Left>;
+/// Reads the progress of a link; zero once the link is gone.
+pub type SendProgressProbe = Rc<dyn Fn() -> SendProgress>;
 
-/// What has left a link.
+/// How far the bytes of a link have got.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Left {
-    /// Bytes of bodies that the other end's system has, with what was sent before them.
-    pub there: u64,
-    /// Bytes that this system has taken and the other end's has not.
-    pub held: u64,
+pub struct SendProgress {
+    /// Bytes up to the end of the last acknowledged part of a body.
+    pub acknowledged: u64,
+    /// Bytes that are in this system's send buffer and not acknowledged by the peer's system.
+    pub buffered: u64,
 }
 
-/// The receiving end.
+/// The receiving end of a link.
 pub trait Receiver {
-    /// The next frame. `place` is asked where a body shall land, unless the link shares memory.
-    fn receive<'a>(&'a mut self, place: &'a mut dyn Place) -> LinkFuture<'a, Arrived>;
-    /// Takes and forgets whatever still comes, until the other end closes. Who closes a connection with bytes unread
-    /// makes the system take back what was sent last, such as the reason.
+    /// The next frame. `place` is asked for the memory of its body, unless the link shares memory.
+    fn receive<'a>(&'a mut self, place: &'a mut dyn BodyPlacer) -> LinkFuture<'a, Arrived>;
+    /// Reads and discards everything until the peer closes. To close a connection with unread bytes would make the
+    /// system discard the last bytes that were sent, such as the reason for the end of a session.
     fn drain(&mut self) -> LinkFuture<'_, ()>;
-    /// Frames must carry this number from now on.
+    /// All following frames must carry this session number.
     fn set_session(&mut self, session: u32);
-    /// Frames must not be larger than this from now on.
-    fn set_limits(&mut self, limits: Limits);
-    /// Counts bytes as they come, also those of a frame that is not whole yet; to see whether the other end
-    /// is alive. A link that shares memory does not count.
+    /// No following frame may exceed these limits.
+    fn set_limits(&mut self, limits: FrameLimits);
+    /// A counter of received bytes that also grows within a frame: it shows that the peer is alive. A link that
+    /// shares memory counts nothing.
     fn arriving(&self) -> Rc<Cell<u64>> {
         Rc::default()
     }
-    /// Bytes that came in, headers included. A link that shares memory counts what was referred to.
+    /// Bytes received, headers included. A link that shares memory counts the bytes of the bodies that it passed by
+    /// reference.
     fn bytes_received(&self) -> u64;
 }
 
-/// Says where bodies land.
-pub trait Place {
-    /// What has to come before `place` can be asked about this frame, if anything; its body stays in the link meanwhile, so
-    /// whoever waits here has to have a limit of its own.
+/// Chooses the memory for the bodies of received frames.
+pub trait BodyPlacer {
+    /// A condition that must hold before `place` is called for this frame, if any. The body stays in the link
+    /// meanwhile. The link sets no deadline for this wait; the placer does.
     fn until(&self, _kind: u8, _head: &[u8]) -> Option<Until<'_>> {
         None
     }
 
-    /// Memory of exactly `body_bytes` for the frame of that kind and head, or why it is not wanted; the
-    /// link then ends.
+    /// Memory of exactly `body_bytes` for the frame of that kind and head, or the reason why the frame is refused;
+    /// a refusal ends the link.
     fn place(&mut self, kind: u8, head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String>;
 }
 
-/// A place for ends that expect no bodies.
+/// Refuses every body, for ends that expect none.
 pub struct NoBodies;
 
-impl Place for NoBodies {
+impl BodyPlacer for NoBodies {
     fn place(&mut self, kind: u8, _head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
-        Err(format!("a frame of kind {kind} came with {body_bytes} bytes that nobody expects"))
+        Err(format!("a frame of kind {kind} has a body of {body_bytes} bytes, and none is expected"))
     }
 }
 
-/// A frame that has arrived.
+/// A received frame.
 #[derive(Debug)]
 pub struct Arrived {
     /// Its kind.
@@ -186,52 +191,52 @@ pub struct Arrived {
     pub body: ArrivedBody,
 }
 
-/// How a body arrived.
+/// How the body of a received frame is held.
 #[derive(Debug)]
 pub enum ArrivedBody {
-    /// There was none.
+    /// The frame has no body.
     Empty,
-    /// In the memory that `Place` gave.
+    /// In the memory that the `BodyPlacer` chose.
     Landed(Box<dyn Landing>),
-    /// By reference, on a link that shares memory or refers to files.
-    Shared(Region),
-    /// As exclusive memory of the other end, on a link that shares memory.
-    Lent(Box<dyn Landing>),
+    /// By reference, on a link that shares memory or passes bodies in files by reference.
+    Shared(SharedRegion),
+    /// Memory that the sender leased to this end for writing, on a link that shares memory.
+    Leased(Box<dyn Landing>),
 }
 
-/// Where the two ends of a connection are.
+/// The addresses of both ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
-    /// This end.
+    /// The address of this end.
     pub here: SocketAddr,
-    /// The other.
+    /// The address of the peer.
     pub there: SocketAddr,
 }
 
-/// Both ends of what one side sees of a link.
+/// One end of a link: its sender and its receiver.
 pub struct Link {
-    /// To the other end.
+    /// Sends to the peer.
     pub sender: Box<dyn Sender>,
-    /// From the other end.
+    /// Receives from the peer.
     pub receiver: Box<dyn Receiver>,
-    /// What to call the other end in messages.
+    /// The name of the peer in messages.
     pub peer: String,
-    /// The addresses of this end and the other, where there are any.
+    /// The addresses of both ends, if the link has addresses.
     pub addresses: Option<Addresses>,
     /// `thread`, `tcp`, `pipe`, `shm` or `mpi`.
     pub name: &'static str,
-    /// Whether bodies may be `Body::Lent`, and arrive by reference.
+    /// Whether bodies arrive by reference and `Body::Leased` is allowed.
     pub shares_memory: bool,
-    /// Whether bodies that lie in a file (`Region::of_file`) are not sent: the other end maps the file and has them by reference.
-    /// They may be longer than a frame.
+    /// Whether a body that lies in a file (`SharedRegion::of_file`) is passed by reference: the peer maps the file.
+    /// Such a body may be longer than a frame.
     pub refers_to_files: bool,
-    /// The cipher of a link that is encrypted.
+    /// The cipher, if the link is encrypted.
     pub cipher: Option<&'static str>,
-    /// What the other end has proven.
+    /// Which key the peer has proven.
     pub proven: Proven,
 }
 
-/// A length as a counter has it.
+/// A length as `u64`.
 fn to_u64(bytes: usize) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }

@@ -1,22 +1,22 @@
-//! What the links within one machine are called, also where there are none (`elsewhere`).
+//! Names of the links within one machine, also on systems without them (`unsupported`).
 //!
-//! Invariant: a name is what the command line takes and reports say.
+//! Invariant: the name on the command line is the name in reports.
 //!
-//! Deliberately absent: the links.
+//! Deliberately absent: the links themselves.
 
 use std::fmt;
 
-/// How the bytes go from one process to the other.
+/// How bytes move between two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalKind {
-    /// Through the system: one pipe each way.
+    /// Through the kernel: one pipe in each direction.
     Pipe,
-    /// Through memory that both have mapped: one ring each way.
+    /// Through memory that both processes map: one ring in each direction.
     Shm,
 }
 
 impl LocalKind {
-    /// As on the command line and in reports.
+    /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pipe => "pipe",

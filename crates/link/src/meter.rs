@@ -1,11 +1,11 @@
-//! What the processor time of a thread that moves frames goes to.
+//! Where the CPU time of a thread that moves frames goes.
 //!
-//! Place in the flow: around the waits for links and around what the shells do between them. One meter a session at a
-//! worker, one a product at the primary; the account goes into the reports of both.
+//! Place in the flow: around the waits for links and the work between them in the shells. A worker has one meter
+//! per session, the primary one per product; both report the totals.
 //!
-//! Invariants: a moment counts for one section, the innermost. A future counts while it is polled, not while it waits.
-//! A meter that is off reads no clock: reading the time of a thread is a system call, 0.2 to 1 microsecond, which frames of a
-//! few bytes would feel.
+//! Invariants: every moment counts for one section, the innermost. A future counts while it is polled, not while it
+//! waits. A meter that is off reads no clock: to read the CPU time of a thread is a system call of 0.2 to 1
+//! microsecond, which would slow down small frames.
 //!
 //! Units: nanoseconds.
 
@@ -14,25 +14,25 @@ use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 
-/// What a thread does.
+/// The kinds of work that are measured separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Section {
-    /// Gives bytes to the system, encrypted if need be.
+    /// Passes bytes to the system, including encryption.
     Sending,
-    /// Takes bytes from it, with decryption and checksums.
+    /// Takes bytes from the system, including decryption and checksums.
     Receiving,
-    /// Makes heads and bodies, and checksums of bodies that leave.
+    /// Builds heads and bodies, and computes checksums of bodies that are sent.
     Encoding,
-    /// Decides: a state machine.
+    /// Runs a state machine.
     Scheduling,
 }
 
-/// The account of one thread, as far as one session or product goes.
+/// The CPU time of one thread, for one session or product.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// By section, in their order.
+    /// Time per section, in the order of `Section`.
     pub sections_ns: [u64; 4],
-    /// All that the thread had since the meter was made, inside of sections and outside.
+    /// The thread's CPU time since the meter was made, inside and outside of sections.
     pub cpu_ns: u64,
 }
 
@@ -43,26 +43,26 @@ impl Spent {
     }
 }
 
-/// Counts one thread's time by sections. It has to stay on its thread.
+/// Measures one thread's CPU time by section. It must stay on its thread.
 #[derive(Debug)]
-pub struct Meter {
+pub struct SectionMeter {
     is_on: bool,
     began_ns: u64,
     current: Cell<Option<Section>>,
-    /// When `current` was entered.
+    /// The time at which `current` was entered.
     since_ns: Cell<u64>,
     spent_ns: [Cell<u64>; 4],
 }
 
-impl Meter {
-    /// A meter that counts from now on, or never does.
+impl SectionMeter {
+    /// A meter that starts now, or is off.
     pub fn new(is_on: bool) -> Self {
         let began_ns = if is_on { thread_cpu_ns() } else { 0 };
         let (current, since_ns) = (Cell::new(None), Cell::new(0));
         Self { is_on, began_ns, current, since_ns, spent_ns: Default::default() }
     }
 
-    /// Does something in a section.
+    /// Runs a function in a section.
     pub fn within<T>(&self, section: Section, what: impl FnOnce() -> T) -> T {
         if !self.is_on {
             return what();
@@ -73,14 +73,15 @@ impl Meter {
         result
     }
 
-    /// Waits for something that is done in a section.
+    /// Awaits a future in a section.
     pub async fn timed<F: Future>(&self, section: Section, what: F) -> F::Output {
         let mut what = std::pin::pin!(what);
         poll_fn(|context| self.within(section, || what.as_mut().poll(context))).await
     }
 
-    /// Computes the checksum that sending a frame over a link that moves bytes will need, where that is to be counted
-    /// apart from sending. So with an account sums are made before there is room for their bodies, not when there is.
+    /// Computes the checksum that a link which moves bytes will need for the frame, so that it counts as `Encoding`
+    /// and not as `Sending`. With a meter, checksums are therefore computed before there is room for the body, not
+    /// after.
     pub fn seal(&self, frame: &Frame) {
         if self.is_on
             && let Body::Shared(region) = &frame.body
@@ -89,13 +90,13 @@ impl Meter {
         }
     }
 
-    /// The account so far; `None` where it is off.
+    /// The totals so far; `None` if the meter is off.
     pub fn spent(&self) -> Option<Spent> {
         let cpu_ns = || thread_cpu_ns().saturating_sub(self.began_ns);
         self.is_on.then(|| Spent { sections_ns: self.spent_ns.each_ref().map(Cell::get), cpu_ns: cpu_ns() })
     }
 
-    /// Enters another section, or none; gives the one that was left.
+    /// Enters another section, or none; returns the previous one.
     fn switch(&self, to: Option<Section>) -> Option<Section> {
         let now_ns = thread_cpu_ns();
         let from = self.current.replace(to);
@@ -117,12 +118,12 @@ fn index(section: Section) -> usize {
     }
 }
 
-/// Processor time that the calling thread has had.
+/// CPU time of the calling thread.
 pub fn thread_cpu_ns() -> u64 {
     read(ClockId::ThreadCPUTime)
 }
 
-/// A clock of this machine that never goes back; its zero means nothing.
+/// A monotonic clock; its zero point has no meaning.
 pub fn clock_ns() -> u64 {
     read(ClockId::Monotonic)
 }
@@ -136,11 +137,11 @@ fn read(clock: ClockId) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Region;
+    use crate::SharedRegion;
     use std::hint::black_box;
     use std::sync::Arc;
 
-    /// Uses the processor for at least so long.
+    /// Uses the CPU for at least this long.
     fn burn(ns: u64) {
         let from = thread_cpu_ns();
         while thread_cpu_ns() < from + ns {
@@ -150,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_moment_counts_for_the_innermost_section() {
-        let meter = Meter::new(true);
+        let meter = SectionMeter::new(true);
         meter.within(Section::Receiving, || {
             burn(2_000_000);
             meter.within(Section::Scheduling, || burn(3_000_000));
@@ -165,7 +166,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_future_counts_while_it_is_polled() {
-        let meter = Meter::new(true);
+        let meter = SectionMeter::new(true);
         let slow = async {
             burn(1_000_000);
             tokio::task::yield_now().await;
@@ -180,10 +181,10 @@ mod tests {
 
     #[test]
     fn a_meter_that_is_off_counts_nothing_and_makes_no_checksum() {
-        let meter = Meter::new(false);
+        let meter = SectionMeter::new(false);
         meter.within(Section::Sending, || burn(100_000));
         assert_eq!((meter.spent(), meter.spent_ns[0].get()), (None, 0));
-        let frame = Frame::new(3, Vec::new(), Body::Shared(Region::whole(Arc::new(vec![1u8; 9]))));
+        let frame = Frame::new(3, Vec::new(), Body::Shared(SharedRegion::whole(Arc::new(vec![1u8; 9]))));
         meter.seal(&frame);
     }
 }

@@ -1,9 +1,10 @@
-//! The link between two ends in one process: frames move by reference, and memory can be lent.
+//! The link between two ends in one process: frames move by reference, and memory can be leased.
 //!
-//! Invariant: at most `QUEUE_FRAMES` frames wait; a sender that is ahead waits.
+//! Invariant: at most `QUEUE_FRAMES` frames wait; then the sender waits.
 
 use crate::{
-    Arrived, ArrivedBody, Body, Frame, Limits, Link, LinkError, LinkFuture, Place, Receiver, Sender, to_u64,
+    Arrived, ArrivedBody, Body, BodyPlacer, Frame, FrameLimits, Link, LinkError, LinkFuture, Receiver,
+    Sender, to_u64,
 };
 use tokio::sync::mpsc;
 
@@ -62,24 +63,24 @@ struct ThreadReceiver {
 }
 
 impl Receiver for ThreadReceiver {
-    fn receive<'a>(&'a mut self, _place: &'a mut dyn Place) -> LinkFuture<'a, Arrived> {
+    fn receive<'a>(&'a mut self, _place: &'a mut dyn BodyPlacer) -> LinkFuture<'a, Arrived> {
         Box::pin(async move {
             let frame = self.rx.recv().await.ok_or(LinkError::Closed)?;
             self.bytes += to_u64(frame.wire_bytes());
             let body = match frame.body {
                 Body::Empty => ArrivedBody::Empty,
                 Body::Shared(region) => ArrivedBody::Shared(region),
-                Body::Lent(landing) => ArrivedBody::Lent(landing),
+                Body::Leased(landing) => ArrivedBody::Leased(landing),
             };
             Ok(Arrived { kind: frame.kind, head: frame.head, body })
         })
     }
     fn drain(&mut self) -> LinkFuture<'_, ()> {
-        // What was sent arrives here, whatever happens to its sender.
+        // Frames in the channel stay available when the sender is dropped, so nothing needs to be drained.
         Box::pin(async { Ok(()) })
     }
     fn set_session(&mut self, _session: u32) {}
-    fn set_limits(&mut self, _limits: Limits) {}
+    fn set_limits(&mut self, _limits: FrameLimits) {}
     fn bytes_received(&self) -> u64 {
         self.bytes
     }

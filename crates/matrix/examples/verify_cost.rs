@@ -1,9 +1,9 @@
 //! Measures what verification costs: `cargo run --release -p bramble-matrix --example verify_cost [n] [threads]`.
 //!
-//! And what it costs to look at the operands' scaling, which reads A and B.
+//! Also measures the scan of the operands' scaling, which reads A and B.
 //!
-//! The product itself is not computed: C is such that A B = C holds with A the identity plus zeros, which
-//! costs the check exactly what any other product costs, since no row raises an alarm.
+//! The product itself is not computed: A is the identity plus zeros, so that A B = C holds. The check costs the
+//! same as for any other product, since no row raises an alarm.
 #![allow(clippy::print_stdout)]
 
 use bramble_matrix::{
@@ -26,7 +26,7 @@ fn matrix<T: Element>(
     Matrix::from_shared("example", owner, 0, Shape::new(n as u64, n as u64), T::DTYPE, layout)
 }
 
-/// An element that looks random; small integers, so that C is exact for every type.
+/// A pseudo-random element; small integers, so that C is exact for every type.
 fn element<T: Element>(i: usize, j: usize) -> T {
     let mixed = (i as u64 ^ (j as u64) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     T::from_i64((mixed >> 44) as i64 - (1 << 19))

@@ -1,22 +1,22 @@
-//! Short digests of elements: to see that what is on a disk is what was computed, and that operands are those of before.
+//! Short digests of elements: they detect changes of C on the disk and of operands between two runs.
 //!
 //! Place in the flow: the journal of a product names its operands and each tile of C by their digests.
 //!
-//! Invariants: a digest depends on the shape and the bytes, not on how they are cut into pieces, on threads or on the
-//! machine. 128 bits of BLAKE3: nobody meets two equal ones by chance.
+//! Invariants: a digest depends on the shape and the bytes, and not on threads, pieces or the machine. It has 128
+//! bits of BLAKE3, so equal digests of different data do not occur by chance.
 //!
-//! Deliberately absent: secrets. Whoever can write the file can write its digest.
+//! Deliberately absent: authentication. A program that can write the file can also write its digest.
 
 use crate::memory::Buffer;
-use crate::{DType, Layout, Lent, Matrix, MatrixError, Rect, Shape, Span};
+use crate::{DType, Layout, Matrix, MatrixError, Rect, Shape, Span, TileLease};
 use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Lines are digested in strips of about so many bytes, each by itself, so that threads can share a matrix.
+/// Lines are digested in strips of about this many bytes, each separately, so that threads can share a matrix.
 const STRIP_BYTES: u64 = 16 << 20;
 
-/// Rows are put together to so many bytes: half of the time for rows of 4 KiB.
+/// Rows are gathered to this many bytes: this halves the time for rows of 4 KiB.
 const TOGETHER_BYTES: usize = 64 << 10;
 
 /// The first 16 bytes of a BLAKE3 hash.
@@ -24,12 +24,12 @@ const TOGETHER_BYTES: usize = 64 << 10;
 pub struct Digest128(pub [u8; 16]);
 
 impl Digest128 {
-    /// Of rows × columns (as eight bytes each) and the bytes of the rows, one after another.
+    /// The digest of rows × columns (eight bytes each) and of the bytes of the rows, in order.
     pub fn of<'a>(shape: Shape, rows: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut digester = Digester::default();
         digester.update(&shape.rows.to_le_bytes());
         digester.update(&shape.cols.to_le_bytes());
-        // Vector units take many kilobytes at once, and a row of a tile has a few.
+        // BLAKE3's vector units take many kilobytes at once, and a row of a tile has a few.
         let mut together = Vec::with_capacity(TOGETHER_BYTES);
         for row in rows {
             if together.len() + row.len() > TOGETHER_BYTES {
@@ -55,17 +55,17 @@ impl fmt::Debug for Digest128 {
     }
 }
 
-/// Digests bytes as they come.
+/// A digest of a stream of bytes.
 #[derive(Clone, Default)]
 pub struct Digester(blake3::Hasher);
 
 impl Digester {
-    /// Takes more bytes.
+    /// Adds bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// Of all that came so far; more may come.
+    /// The digest of all bytes so far; more may follow.
     pub fn digest(&self) -> Digest128 {
         let mut first = [0; 16];
         first.copy_from_slice(&self.0.finalize().as_bytes()[..16]);
@@ -79,16 +79,16 @@ impl fmt::Debug for Digester {
     }
 }
 
-impl Lent {
-    /// Of its rows.
+impl TileLease {
+    /// The digest of the view's rows.
     pub fn digest(&self) -> Digest128 {
         Digest128::of(self.rect().shape(), (0..self.lines()).map(|i| self.line(i)))
     }
 }
 
 impl Matrix {
-    /// Of its element type, layout, shape and elements; of a generated one the rule that makes them. Reads all of it, on so
-    /// many threads that end with the call; nothing where `stop` says so meanwhile.
+    /// The digest of element type, layout, shape and elements; of a generated matrix, that of its rule. Reads all
+    /// elements, on `threads` threads that end with the call; `None` if `stop` becomes true meanwhile.
     pub fn digest(
         &self,
         threads: usize,
@@ -132,7 +132,7 @@ impl Matrix {
         Ok(Some(all.digest()))
     }
 
-    /// Of some of its lines.
+    /// The digest of a strip of lines.
     fn strip(&self, rect: Rect) -> Result<Digest128, MatrixError> {
         if let Some(lines) = self.lines(rect) {
             return Ok(Digest128::of(rect.shape(), (0..lines.lines).map(|i| lines.line(i))));
@@ -156,7 +156,7 @@ fn strips(layout: Layout, shape: Shape, dtype: DType) -> Vec<Rect> {
             Layout::ColMajor => Rect::new(Span::new(0, shape.rows), lines),
         }
     };
-    // Without elements there may be more lines than any memory has room for.
+    // A matrix without elements may have more lines than fit into memory.
     let count = if elements == 0 { 0 } else { lines.div_ceil(each) };
     (0..count).map(strip).collect()
 }
@@ -172,7 +172,7 @@ mod tests {
             .unwrap()
     }
 
-    /// Bytes at an address that elements may have.
+    /// Aligned bytes.
     struct Aligned(Buffer);
 
     impl Aligned {

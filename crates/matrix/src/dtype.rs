@@ -4,8 +4,8 @@
 
 use std::fmt;
 
-/// An element type of a product. Files may hold others (f16, bf16, big-endian); those are widened on the
-/// way in and never reach a kernel.
+/// An element type of a product. Files may contain others (f16, bf16, big-endian); these are widened when they are
+/// read and never reach a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
     /// IEEE 754 binary32.

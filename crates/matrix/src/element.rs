@@ -7,8 +7,8 @@
 //! Invariants: `decode` is exact for every element that it accepts; `convert` never turns a fraction
 //! into an integer and never narrows an integer.
 //!
-//! Deliberately absent: unsigned 64-bit, complex and 8-bit floating-point elements. They have no exact
-//! home among the four types, so the readers refuse them with a way out.
+//! Deliberately absent: unsigned 64-bit, complex and 8-bit floating-point elements. None of the four types
+//! represents them exactly, so the readers refuse them, with a hint what to do.
 
 use crate::DType;
 use half::{bf16, f16};
@@ -38,6 +38,24 @@ pub(crate) enum ByteOrder {
 }
 
 impl FileElement {
+    /// Its name in messages.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+            Self::I8 => "i8",
+            Self::I16 => "i16",
+            Self::I32 => "i32",
+            Self::I64 => "i64",
+            Self::U8 => "u8",
+            Self::U16 => "u16",
+            Self::U32 => "u32",
+            Self::Bool => "bool",
+        }
+    }
+
     /// Bytes of one element in the file.
     pub(crate) const fn size_bytes(self) -> usize {
         match self {

@@ -1,13 +1,13 @@
-//! What can go wrong with matrices, their files and the machine's memory. Each message names the file
-//! or the option and the way out.
+//! Errors of matrices, their files and the machine's memory. Each message names the file or option, and the next
+//! step.
 
 use crate::{DType, Shape};
 use std::path::PathBuf;
 
-/// Characters of a file's text that a message shows at most.
+/// Most characters of a file's text in a message.
 const SHOWN_CHARS: usize = 120;
 
-/// A text of a file for a message: short, and without control characters, which would steer the terminal.
+/// Text from a file for a message: shortened, and without control characters, which would control the terminal.
 pub(crate) fn printable(text: &str) -> String {
     let mut shown: String =
         text.chars().take(SHOWN_CHARS).map(|c| if c.is_control() { '?' } else { c }).collect();
@@ -18,7 +18,7 @@ pub(crate) fn printable(text: &str) -> String {
     shown
 }
 
-/// An error of this room.
+/// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum MatrixError {
     /// The machine refused memory.
@@ -42,9 +42,9 @@ pub enum MatrixError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was being done, as in "cannot open".
+        /// The attempted action, as in "cannot open".
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The disk has no room for the result.
@@ -53,25 +53,25 @@ pub enum MatrixError {
     NoSpace {
         /// The file.
         path: PathBuf,
-        /// Bytes that it needs.
+        /// Bytes of the result.
         bytes: u64,
-        /// Bytes that are free, where the system says so.
+        /// Free bytes, if the system reports them.
         free: Option<u64>,
     },
-    /// A text that describes a generated matrix does not.
+    /// An invalid description of a generated matrix.
     #[error("{name}: {what}")]
     Description {
         /// The text.
         name: String,
-        /// What is wrong and the way out.
+        /// The error, with the next step.
         what: String,
     },
-    /// A file is not what its name says, or holds something that cannot be multiplied.
+    /// A file that does not have the format of its name, or contains elements that cannot be multiplied.
     #[error("{name}: {what}")]
     Format {
-        /// The file, with the place in it where that helps.
+        /// The file, with the position in it if that helps.
         name: String,
-        /// What is wrong and the way out.
+        /// The error, with the next step.
         what: String,
     },
 }

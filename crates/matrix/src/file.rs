@@ -1,14 +1,14 @@
-//! Matrix files: which reader a text on the command line goes to.
+//! Matrix files: chooses the reader for a text on the command line.
 //!
-//! Place in the flow: `Matrix::open` is the only way in for users' texts, `Matrix::from_bytes` for files that
-//! are in memory already; the readers of the three formats and the map of a file are their helpers.
+//! Place in the flow: `Matrix::open` opens every operand that a user names, `Matrix::from_bytes` every file that is
+//! in memory already; the readers of the three formats and the map of a file are their helpers.
 //!
 //! Invariants: a file is mapped read-only and never read whole; nothing in a file can make a reader panic or
 //! take memory before the sizes are checked against the file and the machine.
 //!
 //! Deliberately absent: writing (see `output`; `npy::write_header` is its helper), compressed files (`.npz`,
-//! `.mtx.gz`: refused with the command that unpacks them), and protection against a file that another program shortens
-//! while it is mapped (`state` says afterwards that one was changed).
+//! `.mtx.gz`: refused with the command that unpacks them), and protection against a file that another program
+//! shortens while it is mapped (`state` detects the change afterwards).
 
 pub(crate) mod mtx;
 pub(crate) mod npy;
@@ -19,7 +19,7 @@ mod map;
 mod similar;
 mod state;
 
-pub use describe::{Described, Order, describe};
+pub use describe::{MatrixDescription, StorageOrder, describe, describe_bytes};
 pub(crate) use similar::similar;
 pub use state::Change;
 pub(crate) use state::FileState;
@@ -37,7 +37,7 @@ pub fn npy_header(shape: Shape, dtype: DType) -> Vec<u8> {
     npy::write_header(shape, dtype)
 }
 
-/// What is said of a file of none of the formats.
+/// The message for a file of an unknown format.
 const KNOWN: &str = "is not a matrix file that is known; accepted are FILE.npy, FILE.mtx, FILE.safetensors:TENSOR, \
      random:ROWSxCOLS:DTYPE:SEED and identity:N:DTYPE";
 
@@ -50,7 +50,7 @@ enum Format {
 }
 
 impl Format {
-    /// What is said of a file of one matrix whose name is followed by `:TENSOR`.
+    /// The message for a file of one matrix whose name is followed by `:TENSOR`.
     fn has_no_tensors(self, path: &str) -> String {
         let format = if self == Self::Npy { ".npy" } else { ".mtx" };
         format!(
@@ -72,15 +72,15 @@ impl Matrix {
         Operand::of(spec).open()
     }
 
-    /// The matrix in a file of that very name, whatever else the name may mean on the command line.
+    /// The matrix in the file with exactly that name, whatever else the name may mean on the command line.
     pub fn open_file(path: &Path) -> Result<Self, MatrixError> {
         Operand { path, tensor: None }.open()
     }
 
-    /// The matrix in the bytes of a file that is in memory already. `spec` is the text that `open` would take;
-    /// no file is looked for. Its ending tells the format, or the first bytes do; a `:TENSOR` names the tensor.
-    /// Elements that are native and aligned are used where they lie. A `.mtx` file is made dense, which takes
-    /// `dense_bytes_max` bytes at most, or what the machine has available where that is `None`.
+    /// The matrix in the bytes of a file that is in memory already. `spec` is a text as for `open`, but no file is
+    /// opened. Its ending determines the format, or else the first bytes; a `:TENSOR` names the tensor. Native,
+    /// aligned elements are not copied. A `.mtx` file is made dense, with at most `dense_bytes_max` bytes, or the
+    /// machine's available memory if that is `None`.
     pub fn from_bytes(
         spec: &str,
         bytes: SharedBytes,
@@ -94,7 +94,7 @@ impl Matrix {
     }
 }
 
-/// A file on the command line, and what of it is meant.
+/// A file on the command line, and the tensor in it.
 #[derive(Clone, Copy, Debug)]
 struct Operand<'a> {
     path: &'a Path,
@@ -102,8 +102,8 @@ struct Operand<'a> {
 }
 
 impl<'a> Operand<'a> {
-    /// `FILE` or `FILE:TENSOR`. A file of the very name goes before a tensor, and the longest name of a file before others:
-    /// both may have colons.
+    /// Parses `FILE` or `FILE:TENSOR`. An existing file of the whole name precedes a tensor, and a longer file name
+    /// precedes shorter ones: both may contain colons.
     fn of(spec: &'a OsStr) -> Self {
         let whole = Path::new(spec);
         if whole.exists() {
@@ -118,7 +118,7 @@ impl<'a> Operand<'a> {
         split.find(|operand| operand.path.is_file()).unwrap_or_else(|| Self::by_ending(spec))
     }
 
-    /// The same where there is no file to look for.
+    /// The same without looking for a file.
     fn by_ending(spec: &'a OsStr) -> Self {
         const MARK: &[u8] = b".safetensors:";
         let bytes = spec.as_bytes();
@@ -130,13 +130,13 @@ impl<'a> Operand<'a> {
         Self { path: Path::new(path), tensor: Some(OsStr::from_bytes(tensor)) }
     }
 
-    /// What messages call it.
+    /// The name in messages.
     fn name(&self) -> String {
         let path = self.path.display();
         self.tensor_text().map_or_else(|| path.to_string(), |tensor| format!("{path}:{tensor}"))
     }
 
-    /// Names of tensors are UTF-8: another one is not found, and shown as well as it can be.
+    /// Names of tensors are UTF-8: any other name is not found, and is shown approximately.
     fn tensor_text(&self) -> Option<Cow<'a, str>> {
         self.tensor.map(OsStr::to_string_lossy)
     }
@@ -166,21 +166,21 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// What is in a file, and what its reader may do with it.
+/// The contents of a file, and the limits for its reader.
 pub(crate) struct Contents {
     pub(crate) bytes: SharedBytes,
-    /// What they are mapped from, if they are.
+    /// The file that the bytes are mapped from, if any.
     pub(crate) mapped: Mapped,
-    /// Most memory for a matrix that is made dense; `None` is what the machine has available.
+    /// Most memory for a matrix that is made dense; `None`: the machine's available memory.
     pub(crate) dense_bytes_max: Option<u64>,
 }
 
-/// The format of a file: its ending says it, or its first bytes do.
+/// The format of a file, by its ending or its first bytes.
 fn format_of(path: &Path, bytes: &[u8]) -> Option<Format> {
     by_name(path).or_else(|| sniff(bytes))
 }
 
-/// What is said of a file that some program has packed, or that is another program's: how to get a matrix out of it.
+/// The message for a compressed file or a file of another program: how to get a matrix out of it.
 fn packed(bytes: &[u8]) -> Option<&'static str> {
     const KINDS: [(&[u8], &str); 6] = [
         (b"\x1f\x8b", "is compressed with gzip; unpack it first: gunzip --keep FILE"),

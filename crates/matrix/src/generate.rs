@@ -48,7 +48,7 @@ const fn small_int(bits: u64) -> i64 {
     (((bits >> 32) * 201) >> 32).cast_signed() - 100
 }
 
-/// What is generated.
+/// The kinds of generators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Random,
@@ -201,10 +201,10 @@ fn random_col<const N: usize>(
 }
 
 /// A generator, the shape and the type of its matrix.
-pub(crate) type Generated = (Generator, Shape, DType);
+pub(crate) type GeneratedMatrix = (Generator, Shape, DType);
 
-/// What a `random:` or `identity:` text asks for; `None` where it is neither.
-pub(crate) fn parse(spec: &str) -> Option<Result<Generated, MatrixError>> {
+/// Parses a `random:` or `identity:` text; `None` if it is neither.
+pub(crate) fn parse(spec: &str) -> Option<Result<GeneratedMatrix, MatrixError>> {
     let wrong = |usage: &'static str| {
         move |what: String| MatrixError::Description {
             name: printable(spec),
@@ -221,7 +221,7 @@ pub(crate) fn parse(spec: &str) -> Option<Result<Generated, MatrixError>> {
     Some(parse_identity(rest).map_err(wrong(usage)))
 }
 
-fn parse_random(rest: &str) -> Result<Generated, String> {
+fn parse_random(rest: &str) -> Result<GeneratedMatrix, String> {
     let mut parts = rest.split(':');
     let size = parts.next().unwrap_or_default();
     let (rows, cols) = size.split_once('x').ok_or_else(|| format!("'{size}' is not ROWSxCOLS"))?;
@@ -233,7 +233,7 @@ fn parse_random(rest: &str) -> Result<Generated, String> {
     Ok((Generator::random(seed), shape, dtype))
 }
 
-fn parse_identity(rest: &str) -> Result<Generated, String> {
+fn parse_identity(rest: &str) -> Result<GeneratedMatrix, String> {
     let mut parts = rest.split(':');
     let n = parse_number(parts.next().unwrap_or_default(), "a number of rows")?;
     let dtype = parse_dtype(parts.next())?;
@@ -267,7 +267,7 @@ mod tests {
         out
     }
 
-    /// FNV-1a, so that the promise needs no other room's hash.
+    /// FNV-1a, so that this test needs no hash from another crate.
     fn fnv(bytes: &[u8]) -> u64 {
         bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
     }

@@ -1,14 +1,14 @@
-//! Matrices as this project sees them: element types, shapes and half-open spans, views, the files that
-//! hold them, generators, and the check of a finished product.
+//! Matrices: element types, shapes and half-open spans, views, matrix files, generators, and the verification of a
+//! finished product.
 //!
-//! Place in the flow: the first room and the last. Operands enter here (`source`) and the finished C
-//! leaves here (`output`), after `verify` has looked at it.
+//! Place in the flow: the first and the last crate that a product uses. Operands enter through `source`, and the
+//! finished C leaves through `output` after `verify` has checked it.
 //!
-//! Invariants: every size that comes from a file or a user is multiplied with overflow checks before
-//! memory is taken; a file is mapped, never read whole; a rectangle of the output is lent to one holder
-//! at a time.
+//! Invariants: every size from a file or a user is multiplied with overflow checks before memory is allocated; a
+//! file is mapped, never read whole; a rectangle of the output is leased to one holder at a time.
 //!
-//! Deliberately absent: sockets, threads that outlive a call, plans. This room depends on no other.
+//! Deliberately absent: sockets, threads that outlive a call, plans. This crate depends on no other of the
+//! workspace.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 #[cfg(target_endian = "big")]
@@ -34,12 +34,12 @@ mod winograd;
 pub use digest::{Digest128, Digester};
 pub use dtype::{DType, Element};
 pub use error::MatrixError;
-pub use file::{Change, Described, Order, describe, npy_header};
+pub use file::{Change, MatrixDescription, StorageOrder, describe, describe_bytes, npy_header};
 pub use generate::Generator;
 pub use heap::give_back_free_memory;
 pub use memory::{Buffer, Lines, SharedBytes};
-pub use output::{Lent, Output, Sealed, Unfinished};
-pub use replace::{Destination, Place, Replacement};
+pub use output::{Output, Sealed, TileLease, Unfinished};
+pub use replace::{FilePlace, OutputTarget, Replacement};
 pub use shape::{Layout, Rect, Shape, Span};
 pub use source::Matrix;
 pub use verify::{

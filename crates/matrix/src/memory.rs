@@ -1,7 +1,7 @@
-//! Memory that holds matrix bytes: owned aligned buffers, and borrowed lines of shared memory.
+//! Memory for matrix elements: owned aligned buffers, and borrowed lines of shared memory.
 //!
-//! Place in the flow: an operand's rectangle leaves as `Lines` (where it lies, nothing copied); a
-//! worker keeps what it is sent in `Buffer`s.
+//! Place in the flow: an operand's rectangle is passed on as `Lines` (without a copy); a worker keeps received
+//! matrices in `Buffer`s.
 //!
 //! Invariants: a `Buffer` starts on a 64-byte boundary and is zeroed when made; `Lines` lie inside their
 //! owner. Allocation failure is an error, never an abort.
@@ -10,7 +10,7 @@ use crate::{DType, Element, Layout, MatrixError, Shape, View};
 use memmap2::MmapMut;
 use std::sync::Arc;
 
-/// Bytes that several holders may read for as long as they like.
+/// The owner of bytes that several holders may read.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 /// One cache line; gives `Buffer` its alignment.
@@ -24,27 +24,27 @@ pub struct Buffer {
     len: usize,
 }
 
-/// Where the bytes of a buffer are.
+/// The memory of a buffer.
 enum Memory {
-    /// With the allocator.
+    /// On the heap.
     Heap(Vec<CacheLine>),
-    /// In pages of their own, whole cache lines of them.
+    /// In pages of its own; the number is that of whole cache lines.
     Pages(MmapMut, usize),
 }
 
-/// From here on a buffer that nobody has touched is worth pages of its own.
+/// From this size on an untouched buffer gets pages of its own.
 const PAGES_BYTES: usize = 128 << 10;
 
 impl Buffer {
-    /// A zeroed buffer of `len` bytes; an error where the machine has not that much.
+    /// A zeroed buffer of `len` bytes; an error if the machine has too little memory.
     pub fn zeroed(len: usize) -> Result<Self, MatrixError> {
         let memory = bytemuck::allocation::try_zeroed_vec(len.div_ceil(64))
             .map_err(|()| MatrixError::OutOfMemory { bytes: len as u64 })?;
         Ok(Self { memory: Memory::Heap(memory), len })
     }
 
-    /// The same for one that lives long and is written by another thread than this: whoever touches a page first has the
-    /// system clear it, where the allocator may clear all of it here and now.
+    /// The same for a long-lived buffer that another thread will write: the system clears each page when a thread
+    /// first touches it, while the allocator might clear all of it in this call.
     pub fn untouched(len: usize) -> Result<Self, MatrixError> {
         if len < PAGES_BYTES {
             return Self::zeroed(len);
@@ -55,7 +55,7 @@ impl Buffer {
         Ok(Self { memory: Memory::Pages(pages, bytes), len })
     }
 
-    /// The bytes that fit without a new allocation.
+    /// The length that fits without a new allocation.
     pub fn capacity(&self) -> usize {
         match &self.memory {
             Memory::Heap(lines) => lines.len() * 64,
@@ -63,7 +63,7 @@ impl Buffer {
         }
     }
 
-    /// Sets the length to `len` bytes, at most `capacity()`. The contents are whatever was there.
+    /// Sets the length to `len` bytes, at most `capacity()`. The contents are unspecified.
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "a buffer cannot grow in place");
         self.len = len;
@@ -87,7 +87,7 @@ impl Buffer {
         &mut all[..self.len]
     }
 
-    /// The bytes as elements. The length must be a whole number of them.
+    /// The bytes as elements. The length must be a multiple of the element size.
     pub fn elements<T: Element>(&self) -> &[T] {
         bytemuck::cast_slice(self.bytes())
     }
@@ -110,11 +110,11 @@ impl std::fmt::Debug for Buffer {
     }
 }
 
-/// A rectangle of a matrix where it lies: `lines` runs of `line_bytes` bytes, each `pitch_bytes` after
-/// the one before, the first at `start`.
+/// A rectangle of a matrix in its memory: `lines` runs of `line_bytes` bytes, each `pitch_bytes` after the one
+/// before, the first at `start`.
 #[derive(Clone)]
 pub struct Lines {
-    /// Whose bytes they are.
+    /// The owner of the bytes.
     pub owner: SharedBytes,
     /// Offset of the first byte in the owner.
     pub start: usize,
@@ -148,7 +148,7 @@ impl Lines {
         }
         let end = self.start + (self.lines - 1) * self.pitch_bytes + self.line_bytes;
         let data: &[T] = bytemuck::cast_slice(&(*self.owner).as_ref()[self.start..end]);
-        // One line may have any pitch, even one that is no whole number of elements; it is never used.
+        // A single line may have any pitch, even one that is no multiple of the element size; it is never used.
         let pitch = self.pitch_bytes / size_of::<T>();
         match self.layout {
             Layout::RowMajor => View::new(data, rows, cols, pitch, 1),

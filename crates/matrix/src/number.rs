@@ -1,7 +1,7 @@
-//! Conversions between numbers that cannot lose anything, or say that they do; rooms that read what other ends
-//! sent use these and `try_from`, never a bare cast.
+//! Conversions between numbers that lose nothing, or document their loss. Code that reads bytes from a peer uses
+//! these and `try_from`, never a bare cast.
 //!
-//! Deliberately absent: conversions that may fail. Those are `try_from`, with an explanation where it is called.
+//! Deliberately absent: conversions that may fail. Those are `try_from`, with an error at the call.
 
 const _: () = assert!(usize::BITS >= 32 && usize::BITS <= 64, "sizes in memory have 32 to 64 bits");
 

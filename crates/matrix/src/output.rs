@@ -1,37 +1,36 @@
-//! Where C is written: a `.npy` file that is there whole or not at all, or plain memory.
+//! The output C: a `.npy` file that appears complete or not at all, or plain memory.
 //!
-//! Place in the flow: the primary makes an `Output` before anything is computed, lends rectangles of it to
-//! the threads and links that fill them, seals it when all are back, has it verified, and commits it.
+//! Place in the flow: the primary makes an `Output` before any computation, leases rectangles of it to the threads
+//! and links that fill them, seals it when all leases have ended, has it verified, and commits it.
 //!
-//! Invariants: the elements lie row-major after the bytes that `numpy.save` would write; the disk space is
-//! reserved before the first rectangle is lent, so a full disk is an error at the start and never a
-//! signal in the middle; an element is lent to one holder at a time; the file of that name is not touched
-//! until `commit` renames `NAME.part` over it; without `commit`, `NAME.part` is removed, unless it is kept for another run
-//! to go on with.
+//! Invariants: the elements are row-major after the header that `numpy.save` would write. The disk space is
+//! reserved before the first lease, so a full disk is an error at the start and never a signal in the middle. An
+//! element is leased to one holder at a time. The file of that name is not changed until `commit` renames
+//! `NAME.part` over it; without `commit`, `NAME.part` is removed, unless it is kept for a resumed run.
 //!
-//! Deliberately absent: other formats and orders of the result, and reading while rectangles are written.
+//! Deliberately absent: other formats and storage orders, and reading while rectangles are leased.
 
-mod ledger;
-mod lent;
+mod lease;
+mod lease_table;
 mod part;
 
-pub use lent::Lent;
+pub use lease::TileLease;
 
 use crate::file::npy;
 use crate::{DType, Layout, Matrix, MatrixError, Rect, Shape, Span};
-use lent::{Frozen, Reading, Shared};
+use lease::{Frozen, Reading, Shared};
 use memmap2::{MmapMut, MmapRaw};
 use part::PartFile;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes written between two requests to begin writing back: fewer are not worth a call.
+/// Fewer bytes written since the last request are not worth a request to write back.
 const WRITEBACK_LEAST: u64 = 1 << 20;
 
 /// A multiple of every page size in use.
 const WHOLE_PAGES: u64 = 64 << 10;
 
-/// `NAME.part` before it is said what becomes of what another run may have left in it. Locked against other runs.
+/// A locked `NAME.part`, before the choice between restarting and resuming what another run has left in it.
 #[derive(Debug)]
 pub struct Unfinished {
     name: String,
@@ -39,22 +38,22 @@ pub struct Unfinished {
 }
 
 impl Unfinished {
-    /// The file beside `path`; empty where there was none.
+    /// Locks the part file of `path`; it is empty if there was none.
     pub fn lock(path: &Path) -> Result<Self, MatrixError> {
         Ok(Self { name: path.display().to_string(), part: PartFile::open(path)? })
     }
 
-    /// Whether another run has left something.
+    /// Whether another run has left data in it.
     pub fn has_begun(&self) -> Result<bool, MatrixError> {
         Ok(self.part.len()? > 0)
     }
 
-    /// The name of the result, with links followed.
+    /// The name of the result, with symbolic links followed.
     pub fn target(&self) -> &Path {
         self.part.target()
     }
 
-    /// A new result of that shape; what was there is thrown away.
+    /// Begins a new result of that shape; discards the previous contents.
     pub fn restart(self, shape: Shape, dtype: DType) -> Result<Output, MatrixError> {
         let (header, bytes, len) = self.sizes(shape, dtype)?;
         // From here on an early return drops `part`, which removes the file.
@@ -64,8 +63,8 @@ impl Unfinished {
         self.output(len, header.len(), shape, dtype)
     }
 
-    /// The result that another run has begun, with all that is in it. An error, and nothing is changed, where it is of another
-    /// shape or type.
+    /// Resumes the result that another run has begun, with its contents. An error, without any change, if it has
+    /// another shape or type.
     pub fn resume(self, shape: Shape, dtype: DType) -> Result<Output, MatrixError> {
         let (header, bytes, len) = self.sizes(shape, dtype)?;
         if self.part.len()? != bytes || !self.part.begins_with(&header)? {
@@ -76,7 +75,7 @@ impl Unfinished {
         self.output(len, header.len(), shape, dtype)
     }
 
-    /// The header, the bytes of the file, and the same as a size of memory.
+    /// The header, the length of the file, and the same length as `usize`.
     fn sizes(&self, shape: Shape, dtype: DType) -> Result<(Vec<u8>, u64, usize), MatrixError> {
         let header = npy::write_header(shape, dtype);
         let too_large = || MatrixError::TooLarge { name: self.name.clone(), shape, dtype };
@@ -106,7 +105,7 @@ impl Output {
         Unfinished::lock(path)?.restart(shape, dtype)
     }
 
-    /// The same in memory, for a run that keeps no file. `commit` then does nothing.
+    /// The same in memory, for a run without an output file. `commit` then does nothing.
     pub fn anonymous(shape: Shape, dtype: DType) -> Result<Self, MatrixError> {
         let name = "the result".to_owned();
         let Some(bytes) = shape.bytes(dtype) else {
@@ -128,24 +127,24 @@ impl Output {
     pub fn dtype(&self) -> DType {
         self.shared.dtype()
     }
-    /// The file it will be, or a description of the memory.
+    /// The path of the result, or a description of the memory.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Exclusive access to a rectangle until the `Lent` is dropped. All elements are zero at first.
-    /// Panics where the rectangle is outside or overlaps one that is still lent: a bug of the caller.
-    pub fn lend(&self, rect: Rect) -> Lent {
-        Lent::new(&self.shared, rect)
+    /// Exclusive access to a rectangle until the lease is dropped. All elements are zero at first. Panics if the
+    /// rectangle is outside or overlaps another lease: a bug of the caller.
+    pub fn lease(&self, rect: Rect) -> TileLease {
+        TileLease::new(&self.shared, rect)
     }
 
-    /// Number of rectangles that are lent now.
+    /// Number of leases.
     pub fn lent(&self) -> usize {
         self.shared.lent()
     }
 
-    /// What has been written, to be read where it lies: all of it counts as lent until the matrix is dropped. An error where
-    /// rectangles are lent.
+    /// The contents as a matrix, without a copy: everything counts as leased until that matrix is dropped. An error
+    /// if rectangles are leased.
     pub fn matrix(&self) -> Result<Matrix, MatrixError> {
         let Some(reading) = Reading::new(&self.shared) else {
             let what = "cannot be read while it is written; this is a bug of bramble, please report it";
@@ -162,34 +161,35 @@ impl Output {
         )
     }
 
-    /// Tells the system that these rows are finished, so that it may begin to write them to the disk. A hint:
-    /// it costs little, waits for nothing and cannot fail.
+    /// Tells the system that these rows are finished, so that it may begin to write them to the disk. A hint: it
+    /// costs little, does not wait and cannot fail.
     pub fn start_writeback(&self, rows: Span) {
         let (from, bytes) = self.shared.row_bytes(rows);
-        // Only whole pages: one that the next rows share would have to wait for the disk when they are written.
+        // Only whole pages: a page that the next rows share would have to wait for the disk when they are written.
         let (start, end) = (from.next_multiple_of(WHOLE_PAGES), (from + bytes) / WHOLE_PAGES * WHOLE_PAGES);
         let bytes = end.saturating_sub(start);
         if let Some(part) = self.part.as_ref().filter(|_| bytes >= WRITEBACK_LEAST) {
-            // Both lie inside the map, which is `usize` long.
+            // Both are inside the map, whose length is a `usize`.
             self.shared.unmap_pages(start as usize, bytes as usize);
             part.start_writeback(start, bytes);
         }
     }
 
-    /// Whether the unfinished file stays when this, or what is sealed of it, ends without `commit`: another run may go on.
+    /// Whether the unfinished file is kept for a resumed run if this output, also after sealing, is dropped without
+    /// `commit`.
     pub fn keep(&self, kept: bool) {
         if let Some(part) = &self.part {
             part.keep(kept);
         }
     }
 
-    /// Brings all that was written before to the disk, which may take long. What others write meanwhile may be with it or not.
+    /// Writes all earlier data to the disk, which may take long. Data written concurrently may be included or not.
     pub fn sync(&self) -> Result<(), MatrixError> {
         let Some(part) = &self.part else { return Ok(()) };
         self.shared.flush().map_err(|e| MatrixError::io(part.path(), "cannot write", e))
     }
 
-    /// Ends the writing. An error where rectangles are still lent; the output is gone then.
+    /// Ends the writing. An error if rectangles are still leased; the output is then lost.
     pub fn seal(self) -> Result<Sealed, MatrixError> {
         let lent = self.shared.lent();
         let Some(frozen) = Frozen::new(self.shared) else {
@@ -208,7 +208,7 @@ impl std::fmt::Debug for Output {
     }
 }
 
-/// A finished matrix that may be read, and becomes a file by `commit`. Dropped without it, it is gone.
+/// A finished matrix that can be read, and that `commit` turns into a file. Without `commit` it is removed.
 pub struct Sealed {
     name: String,
     frozen: Arc<Frozen>,
@@ -216,7 +216,7 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// The finished matrix where it lies. It stays readable after `commit`, and after `Sealed` is dropped.
+    /// The finished matrix, without a copy. It stays readable after `commit`, and after `Sealed` is dropped.
     pub fn matrix(&self) -> Result<Matrix, MatrixError> {
         let (start, shape, dtype) = (self.frozen.data_start(), self.frozen.shape(), self.frozen.dtype());
         Matrix::from_shared(&*self.name, self.frozen.clone(), start, shape, dtype, Layout::RowMajor)
@@ -227,14 +227,14 @@ impl Sealed {
         self.frozen.data()
     }
 
-    /// Removes the file: what is in it is wrong.
+    /// Removes the file, because its contents are wrong.
     pub fn discard(self) {
         if let Some(part) = &self.part {
             part.keep(false);
         }
     }
 
-    /// Brings everything to the disk and gives the file its name, replacing one that is there.
+    /// Writes all data to the disk and gives the file its name, replacing an existing file.
     pub fn commit(self) -> Result<(), MatrixError> {
         let Some(part) = self.part else { return Ok(()) };
         self.frozen.flush().map_err(|e| MatrixError::io(part.path(), "cannot write", e))?;

@@ -1,13 +1,16 @@
-//! Writing under a name: what is there that may be written, and a new file that takes its place when it is whole.
+//! Safe replacement of files: checks what exists at a path, and writes a new file that takes its place when it is
+//! complete.
 //!
-//! Place in the flow: below all that is written for users: C (`output`), traces, plots, reports and keys (`cli`).
+//! Place in the flow: below everything that is written for users: C (`output`), traces, plots, reports and keys
+//! (`cli`).
 //!
-//! Invariants: links are followed, so the file that a link leads to is replaced and the link stays; only a regular file is
-//! ever replaced, and the new one has its mode and owner; until that is whole, it is called `NAME.part`, has one
-//! writer, and the old one stays what it is. A file that its owner has protected from writing is refused, even for root.
+//! Invariants: symbolic links are followed, so the file behind a link is replaced and the link stays. Only a
+//! regular file is ever replaced, and the new file gets its mode and owner. Until the new file is complete it is
+//! called `NAME.part` and has one writer, and the old file is unchanged. A write-protected file is refused, even
+//! for root.
 //!
-//! Deliberately absent: other names of the same file (hard links), access lists and extended attributes, which a new file
-//! does not take over.
+//! Deliberately absent: other names of the same file (hard links), access lists and extended attributes, which the
+//! new file does not get.
 
 use crate::MatrixError;
 use rustix::fs::{Access, FlockOperation, OFlags};
@@ -19,30 +22,30 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How often a file that vanished between opening and locking is opened again.
+/// Attempts to open a file that vanished between opening and locking.
 const TRIES: usize = 10;
 
-/// The bits of a mode that say who may write.
+/// The permission bits for writing.
 const WRITE_BITS: u32 = 0o222;
 
-/// What a name that is to be written stands for.
+/// What exists at a path that is to be written.
 #[derive(Debug)]
-pub enum Destination {
-    /// A regular file, or a name that is free.
-    File(Place),
-    /// A device or a pipe, which takes bytes one after another and must never be replaced.
+pub enum OutputTarget {
+    /// A regular file, or a free name.
+    File(FilePlace),
+    /// A device or a pipe, which takes bytes in order and must never be replaced.
     Stream,
 }
 
-/// A regular file that will be replaced, or a name that is free.
+/// A regular file that will be replaced, or a free name.
 #[derive(Debug)]
-pub struct Place {
+pub struct FilePlace {
     target: PathBuf,
     old: Option<Metadata>,
 }
 
-impl Destination {
-    /// What is at `path`, with links followed; an error where nothing may be written there.
+impl OutputTarget {
+    /// Checks `path`, with symbolic links followed; an error if nothing may be written there.
     pub fn of(path: &Path) -> Result<Self, MatrixError> {
         let refuse = |what: &str| Err(MatrixError::format(path.display().to_string(), what));
         if path.as_os_str().as_encoded_bytes().ends_with(b"/") || path.file_name().is_none() {
@@ -52,7 +55,7 @@ impl Destination {
             Ok(meta) => meta,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return free(path),
             Err(e) if e.kind() == io::ErrorKind::NotADirectory => {
-                return refuse("cannot be written: what comes before the last / is not a folder");
+                return refuse("cannot be written: the part before the last / is not a folder");
             }
             Err(e) => return Err(MatrixError::io(path, "cannot examine", e)),
         };
@@ -80,20 +83,20 @@ impl Destination {
             return refuse("is where standard output or standard error goes; choose another name");
         }
         let target = fs::canonicalize(path).map_err(|e| MatrixError::io(path, "cannot examine", e))?;
-        Ok(Self::File(Place { target, old: Some(meta) }))
+        Ok(Self::File(FilePlace { target, old: Some(meta) }))
     }
 }
 
-/// A name that nothing has yet, in a folder that there is.
-fn free(path: &Path) -> Result<Destination, MatrixError> {
+/// A free name in an existing folder.
+fn free(path: &Path) -> Result<OutputTarget, MatrixError> {
     let refuse = |what: &str| Err(MatrixError::format(path.display().to_string(), what));
     if fs::symlink_metadata(path).is_ok() {
         return refuse("is a link that leads nowhere; remove it or choose another name");
     }
     let folder = folder_of(path);
     match fs::metadata(folder) {
-        Ok(meta) if meta.is_dir() => Ok(Destination::File(Place { target: path.to_owned(), old: None })),
-        Ok(_) => refuse("cannot be written: what comes before the last / is not a folder"),
+        Ok(meta) if meta.is_dir() => Ok(OutputTarget::File(FilePlace { target: path.to_owned(), old: None })),
+        Ok(_) => refuse("cannot be written: the part before the last / is not a folder"),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             refuse(&format!("cannot be written: there is no folder {}; make it first", folder.display()))
         }
@@ -101,7 +104,7 @@ fn free(path: &Path) -> Result<Destination, MatrixError> {
     }
 }
 
-/// Whether a file is what this process's standard output or error is written to: whoever wrote them would lose them.
+/// Whether a file is this process's standard output or error: replacing it would lose that output.
 fn is_standard_stream(meta: &Metadata) -> bool {
     let is_it = |stat: rustix::io::Result<rustix::fs::Stat>| {
         // The types of these numbers differ between systems.
@@ -111,13 +114,13 @@ fn is_standard_stream(meta: &Metadata) -> bool {
     is_it(rustix::fs::fstat(io::stdout())) || is_it(rustix::fs::fstat(io::stderr()))
 }
 
-impl Place {
-    /// The name with links followed.
+impl FilePlace {
+    /// The name with symbolic links followed.
     pub fn target(&self) -> &Path {
         &self.target
     }
 
-    /// Gives a new file the owner, the group and, where `mode` says so, the mode of the one that it will replace.
+    /// Gives a new file the owner, the group and, if `mode`, the mode of the file that it will replace.
     pub fn keep_owner(&self, file: &File, mode: bool) -> Result<(), MatrixError> {
         let Some(old) = &self.old else { return Ok(()) };
         let new = file.metadata().map_err(|e| MatrixError::io(&self.target, "cannot examine", e))?;
@@ -140,7 +143,7 @@ impl Place {
         Ok(())
     }
 
-    /// Makes and locks `NAME.part`, or opens the one that is there, whose bytes stay.
+    /// Creates and locks `NAME.part`, or opens the existing one, whose bytes stay.
     pub fn begin(self) -> Result<Replacement, MatrixError> {
         let mut name = self.target.file_name().unwrap_or_default().to_owned();
         name.push(".part");
@@ -153,16 +156,16 @@ impl Place {
                     let what = "another run is writing it; wait for that run or choose another name";
                     return Err(MatrixError::format(part.display().to_string(), what));
                 }
-                // A few network filesystems have no locks; the name alone must do there.
+                // A few network filesystems have no locks; there the name alone has to suffice.
                 Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => {}
                 Err(e) => return Err(MatrixError::io(part, "cannot lock", e.into())),
             }
-            // The run that held it may have renamed or removed it before we got the lock.
+            // The run that held the lock may have renamed or removed the file before this run got it.
             if same_file(&file, &part) {
                 let has_bytes = file.metadata().is_ok_and(|meta| meta.len() > 0);
                 let kept = AtomicBool::new(has_bytes);
                 let this = Replacement { file, part, place: self, renamed: false, kept };
-                // Who might read what was there before may read what comes in its place, and nobody else.
+                // The new file is readable for the users who could read the old one, and for no others.
                 this.place.keep_owner(&this.file, true)?;
                 return Ok(this);
             }
@@ -177,48 +180,48 @@ impl Place {
 pub struct Replacement {
     file: File,
     part: PathBuf,
-    place: Place,
+    place: FilePlace,
     renamed: bool,
-    /// Stays when this is dropped: another run may go on with it.
+    /// It is kept on drop, for a resumed run.
     kept: AtomicBool,
 }
 
 impl Replacement {
-    /// Where to write.
+    /// The open file.
     pub fn file(&self) -> &File {
         &self.file
     }
-    /// What it is called until it is whole.
+    /// The path of the unfinished file.
     pub fn part(&self) -> &Path {
         &self.part
     }
-    /// What it will be called.
+    /// The final path.
     pub fn target(&self) -> &Path {
         self.place.target()
     }
 
-    /// Throws away what is in it.
+    /// Discards the contents.
     pub fn empty(&self) -> Result<(), MatrixError> {
         self.keep(false);
         self.file.set_len(0).map_err(|e| self.error("cannot shorten", e))
     }
 
-    /// Whether it stays when this is dropped.
+    /// Whether the file is kept when this is dropped.
     pub fn keep(&self, kept: bool) {
         self.kept.store(kept, Ordering::Relaxed);
     }
 
-    /// Brings the file to the disk and gives it its name.
+    /// Writes the file to the disk and gives it its name.
     pub fn commit(mut self) -> Result<(), MatrixError> {
         self.file.sync_all().map_err(|e| self.error("cannot write", e))?;
         let target = self.place.target();
         fs::rename(&self.part, target).map_err(|e| self.error("cannot rename to its final name", e))?;
         self.renamed = true;
-        // The name itself is in the folder.
+        // The new name is part of the folder's data.
         let folder = folder_of(self.place.target());
         let synced = File::open(folder).and_then(|folder| folder.sync_all());
         match synced {
-            // Some filesystems cannot sync folders; the rename is as safe there as it can be.
+            // Some filesystems cannot sync folders; the rename is then as safe as it can be.
             Err(e) if !matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied) => {
                 Err(MatrixError::io(folder, "cannot sync the folder", e))
             }
@@ -234,7 +237,7 @@ impl Replacement {
 impl Drop for Replacement {
     fn drop(&mut self) {
         if !self.renamed && !self.kept.load(Ordering::Relaxed) {
-            // Nobody is left to be told about a failure here; the next run overwrites the file.
+            // An error cannot be reported here; the next run overwrites the file.
             let _ = fs::remove_file(&self.part);
         }
     }
@@ -244,7 +247,7 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 
-/// Opens the part file without following a link, and without changing what is in it.
+/// Opens the part file without following a link, and without changing its contents.
 fn open(part: &Path) -> Result<File, MatrixError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -271,10 +274,10 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    fn place(path: &Path) -> Result<Place, String> {
-        match Destination::of(path) {
-            Ok(Destination::File(place)) => Ok(place),
-            Ok(Destination::Stream) => Err("a stream".to_owned()),
+    fn place(path: &Path) -> Result<FilePlace, String> {
+        match OutputTarget::of(path) {
+            Ok(OutputTarget::File(place)) => Ok(place),
+            Ok(OutputTarget::Stream) => Err("a stream".to_owned()),
             Err(e) => Err(e.to_string()),
         }
     }

@@ -1,4 +1,4 @@
-//! Shapes, half-open spans and rectangles: the leaf algebra of every other room.
+//! Shapes, half-open spans and rectangles, used by all other crates.
 //!
 //! Units: rows and columns count elements. Sizes in bytes are computed with overflow checks, since
 //! shapes come from files and users.
@@ -16,7 +16,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Longest side of an operand: few enough elements for every sum that planning makes.
+    /// Longest side of an operand: small enough for all sums in planning.
     pub const SIDE_MAX: u64 = 1 << 32;
 
     /// A shape of `rows` × `cols`.
@@ -35,14 +35,18 @@ impl Shape {
         i64::try_from(bytes).ok().map(|_| bytes)
     }
 
-    /// Refuses a matrix with a side that is longer than `SIDE_MAX`, by its name. It may have no elements at all: the file or
-    /// text that names it is short then, and the work in the length of its side would not be.
+    /// Refuses a matrix with a side longer than `SIDE_MAX`, by its name. A matrix without elements has a short file
+    /// or text, but its side could still cause unlimited work.
     pub fn check_sides(self, name: &str) -> Result<(), MatrixError> {
+        self.sides_fit().map_err(|what| MatrixError::format(name, what))
+    }
+
+    /// The same without the name.
+    pub(crate) fn sides_fit(self) -> Result<(), String> {
         if self.rows.max(self.cols) <= Self::SIDE_MAX {
             return Ok(());
         }
-        let what = format!("is {self}: a side is {} at most; multiply it in parts", Self::SIDE_MAX);
-        Err(MatrixError::format(name, what))
+        Err(format!("is {self}: a side is {} at most; multiply it in parts", Self::SIDE_MAX))
     }
 
     /// Columns × rows.
@@ -93,7 +97,7 @@ impl Span {
         self.start <= i && i < self.end
     }
 
-    /// What both have in common (empty, at the later start, where nothing).
+    /// The indices that both contain (if none: empty, at the later start).
     pub fn intersect(self, other: Self) -> Self {
         let start = self.start.max(other.start);
         Self { start, end: self.end.min(other.end).max(start) }
@@ -153,8 +157,8 @@ impl fmt::Display for Rect {
     }
 }
 
-/// In which order the elements of a matrix lie. A *line* is what is contiguous: a row of a row-major
-/// matrix, a column of a column-major one.
+/// The storage order of a matrix. A *line* is contiguous: a row of a row-major matrix, a column of a column-major
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// Rows are contiguous (C order).
@@ -172,7 +176,7 @@ impl Layout {
         }
     }
 
-    /// (number of lines, elements of a line) of a matrix of that shape.
+    /// (Number of lines, elements of a line) of a matrix of that shape.
     pub const fn lines(self, shape: Shape) -> (u64, u64) {
         match self {
             Self::RowMajor => (shape.rows, shape.cols),

@@ -1,10 +1,10 @@
-//! An operand: a matrix that can be read by rectangle, wherever its elements are.
+//! An operand: a matrix that can be read by rectangle, wherever its elements are stored.
 //!
-//! Place in the flow: `Matrix` is what a file, a generator or a finished C becomes; the primary asks it
-//! for the lines of a panel (`lines`, nothing copied) or has it fill a buffer (`read_block`).
+//! Place in the flow: files, generators and finished outputs become a `Matrix`; the primary takes the lines of a
+//! panel from it (`lines`, without a copy) or has it fill a buffer (`read_block`).
 //!
-//! Invariants: cloning, transposing and converting copy no element. `read_block` gives the same bytes as
-//! `lines` wherever both work. Elements of foreign types are converted only when a block is read.
+//! Invariants: cloning, transposing and converting copy no element. `read_block` returns the same bytes as `lines`
+//! where both are possible. Elements of foreign types are converted only when a block is read.
 //!
 //! Deliberately absent: file formats (see `file`), and any cache of converted elements.
 
@@ -24,7 +24,7 @@ pub struct Matrix {
     shape: Shape,
     layout: Layout,
     dtype: DType,
-    /// One dimension in its file.
+    /// Its file has one dimension.
     is_vector: bool,
     mapped: Mapped,
     store: Store,
@@ -33,14 +33,14 @@ pub struct Matrix {
 /// The file that a matrix is in, if its bytes are a map of one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mapped {
-    /// All of the file.
+    /// Length of the file.
     pub(crate) bytes: u64,
     pub(crate) file: Option<Arc<File>>,
     /// Its length and times when it was opened.
     pub(crate) state: Option<FileState>,
 }
 
-/// Where the elements are.
+/// The storage of the elements.
 #[derive(Clone)]
 enum Store {
     /// Native little-endian aligned elements in shared memory, lines `pitch_bytes` apart from `start` on.
@@ -51,12 +51,12 @@ enum Store {
     Generated(Generator),
     /// Another matrix, whose elements become this one's type when they are read.
     Converted(Arc<Matrix>),
-    /// The rectangle of another that begins there.
+    /// A part of another matrix, which begins at this row and column.
     Part { of: Arc<Matrix>, row: u64, col: u64 },
 }
 
-/// What a reader of files found: `shape` elements from byte `start` of `owner` on, without gaps.
-pub(crate) struct Found {
+/// A matrix in a file: `shape` elements from byte `start` of `owner` on, without gaps.
+pub(crate) struct FoundMatrix {
     pub(crate) owner: SharedBytes,
     pub(crate) start: usize,
     pub(crate) shape: Shape,
@@ -67,9 +67,31 @@ pub(crate) struct Found {
     pub(crate) order: ByteOrder,
 }
 
+/// The message about a file that holds `have` bytes of elements, too few for a matrix of that shape.
+fn too_short(shape: Shape, element: FileElement, have: u64) -> String {
+    let size = element.size_bytes();
+    let need = shape.elements().unwrap_or(u64::MAX).saturating_mul(size as u64);
+    format!(
+        "holds {have} data bytes, but {shape} elements of {size} bytes need {need}; the file is cut short, copy or write it again"
+    )
+}
+
+/// Refuses what `Matrix::from_found` would refuse of a file that holds `have` bytes for the elements, without opening it.
+pub(crate) fn may_be_multiplied(shape: Shape, element: FileElement, have: u64) -> Result<(), String> {
+    let bytes = shape.elements().and_then(|n| n.checked_mul(element.size_bytes() as u64));
+    let dtype = element.dtype();
+    let (Some(bytes), Some(_)) = (bytes, shape.bytes(dtype)) else {
+        return Err(format!(
+            "has {shape} elements of {dtype}, which are more than a file can hold (2^63 bytes)"
+        ));
+    };
+    shape.sides_fit()?;
+    if bytes > have { Err(too_short(shape, element, have)) } else { Ok(()) }
+}
+
 impl Matrix {
-    /// A matrix whose contiguous elements start at `start` in `owner`. Errors where the owner is too short
-    /// or `start` is not aligned for the element type.
+    /// A matrix whose contiguous elements start at `start` in `owner`. An error if the owner is too short or
+    /// `start` is not aligned for the element type.
     pub fn from_shared(
         name: impl Into<String>,
         owner: SharedBytes,
@@ -85,7 +107,7 @@ impl Matrix {
             DType::I64 => FileElement::I64,
         };
         let found =
-            Found { owner, start, shape, is_vector: false, layout, element, order: ByteOrder::Little };
+            FoundMatrix { owner, start, shape, is_vector: false, layout, element, order: ByteOrder::Little };
         let matrix = Self::from_found(name, found, Mapped::default())?;
         if matches!(matrix.store, Store::Foreign { .. }) {
             let what =
@@ -95,17 +117,16 @@ impl Matrix {
         Ok(matrix)
     }
 
-    /// A matrix in a file. Elements that are native and aligned are used where they lie; all others are
-    /// decoded when they are read.
+    /// A matrix in a file. Native, aligned elements are not copied; all others are decoded when they are read.
     pub(crate) fn from_found(
         name: impl Into<String>,
-        found: Found,
+        found: FoundMatrix,
         mapped: Mapped,
     ) -> Result<Self, MatrixError> {
         let name = name.into();
-        let Found { owner, start, shape, is_vector, layout, element, order } = found;
+        let FoundMatrix { owner, start, shape, is_vector, layout, element, order } = found;
         let (dtype, size) = (element.dtype(), element.size_bytes());
-        // `Shape::bytes` of the dtype, too: a block is read in that size, which may be larger.
+        // Also `Shape::bytes` of the dtype: a block is read in that size, which may be larger.
         let bytes = shape.elements().and_then(|n| n.checked_mul(size as u64));
         let (Some(bytes), Some(_)) = (bytes, shape.bytes(dtype)) else {
             return Err(MatrixError::TooLarge { name, shape, dtype });
@@ -114,12 +135,9 @@ impl Matrix {
         let memory = (*owner).as_ref();
         let have = memory.len().checked_sub(start).map_or(0, |have| have as u64);
         if start > memory.len() || bytes > have {
-            let what = format!(
-                "holds {have} data bytes, but {shape} elements of {size} bytes need {bytes}; the file is cut short, copy or write it again"
-            );
-            return Err(MatrixError::format(name, what));
+            return Err(MatrixError::format(name, too_short(shape, element, have)));
         }
-        // Saturates only where the matrix is empty and no line is ever read.
+        // Saturates only if the matrix is empty and no line is ever read.
         let pitch_bytes = usize::try_from(layout.lines(shape).1).unwrap_or(usize::MAX).saturating_mul(size);
         let aligned = bytes == 0 || (memory.as_ptr().addr().wrapping_add(start)).is_multiple_of(size);
         let store = if aligned && element.is_native(order) {
@@ -130,7 +148,7 @@ impl Matrix {
         Ok(Self { name, shape, layout, dtype, is_vector, mapped, store })
     }
 
-    /// A matrix whose elements are computed. Row-major, or column-major where the generator is transposed.
+    /// A matrix whose elements are computed. Row-major, or column-major if the generator is transposed.
     pub fn generated(
         name: impl Into<String>,
         generator: Generator,
@@ -147,9 +165,16 @@ impl Matrix {
         Ok(Self { name, shape, layout, dtype, is_vector: false, mapped: Mapped::default(), store })
     }
 
-    /// What to call it in messages: the path or the generator's text.
+    /// The name in messages: the path or the generator's text.
     pub fn name(&self) -> &str {
         &self.name
+    }
+    /// The type of its elements as its file has them, before they are widened.
+    pub const fn stored_name(&self) -> &'static str {
+        match self.store {
+            Store::Foreign { element, .. } => element.name(),
+            _ => self.dtype.name(),
+        }
     }
     /// Rows × columns.
     pub fn shape(&self) -> Shape {
@@ -163,17 +188,17 @@ impl Matrix {
     pub fn layout(&self) -> Layout {
         self.layout
     }
-    /// Whether its file has one dimension only. It is a row then, 1 x n, until it is transposed.
+    /// Whether its file has one dimension only. It is then a row, 1 x n, until it is transposed.
     pub fn is_vector(&self) -> bool {
         self.is_vector
     }
-    /// Bytes of the file that is mapped for it; 0 where the elements are generated or in memory.
+    /// Bytes of its mapped file; 0 if the elements are generated or in memory.
     pub fn mapped_bytes(&self) -> u64 {
         self.mapped.bytes
     }
 
-    /// The file that the owner of all its `lines` is a map of, from its first byte to its last; `None` where the elements are
-    /// elsewhere, or have to be made. Whoever has it can map it, too, and finds every line where it is here.
+    /// The file of which the owner of all its `lines` is a complete map; `None` if the elements are elsewhere, or
+    /// have to be made. Another process can map the file and finds every line at the same offset.
     pub fn file(&self) -> Option<&Arc<File>> {
         match &self.store {
             Store::Bytes { .. } => self.mapped.file.as_ref(),
@@ -182,14 +207,14 @@ impl Matrix {
         }
     }
 
-    /// The difference between the state of its file at the opening and now; `None` without a difference, and for matrices that
-    /// read no file.
+    /// The difference between the state of its file at the opening and now; `None` without a difference, and for
+    /// matrices that read no file.
     pub fn change(&self) -> Option<Change> {
         let now = self.mapped.file.as_ref().and_then(|file| FileState::of(file));
         self.mapped.state?.change(now?)
     }
 
-    /// Whether its elements are made each time that they are read: generated, or converted from what a file has.
+    /// Whether its elements are made each time they are read: generated, or converted from another type.
     pub fn is_made(&self) -> bool {
         match &self.store {
             Store::Bytes { .. } => false,
@@ -198,7 +223,7 @@ impl Matrix {
         }
     }
 
-    /// The rule that makes its elements, with which another machine can make any block by itself.
+    /// The rule of its elements, with which another machine can make any block.
     pub fn generator(&self) -> Option<Generator> {
         match self.store {
             Store::Generated(generator) => Some(generator),
@@ -233,8 +258,8 @@ impl Matrix {
         Self { shape: self.shape.transposed(), layout: self.layout.transposed(), store, ..self }
     }
 
-    /// The same matrix with elements of another type, converted when they are read. Refused where
-    /// fractions or the upper half of integers would be lost.
+    /// The same matrix with elements of another type, converted when they are read. Refused if fractions or the
+    /// upper half of integers would be lost.
     pub fn converted(self, to: DType) -> Result<Self, MatrixError> {
         let from = self.dtype;
         if from == to {
@@ -254,7 +279,7 @@ impl Matrix {
         Ok(Self { dtype: to, store: Store::Converted(inner), ..self })
     }
 
-    /// A rectangle as a matrix of its own; copies nothing. Panics where it is outside.
+    /// A rectangle as a matrix of its own; copies nothing. Panics if it is outside.
     pub fn part(&self, rect: Rect) -> Self {
         assert!(rect.fits(self.shape), "{rect} is outside {}", self.shape);
         let (row, col) = (rect.rows.start, rect.cols.start);
@@ -262,8 +287,8 @@ impl Matrix {
         Self { shape: rect.shape(), store, mapped: Mapped::default(), ..self.clone() }
     }
 
-    /// The lines of a rectangle where they lie, or `None` where the elements have to be made first
-    /// (generated or converted). Panics where the rectangle is outside.
+    /// The lines of a rectangle, without a copy, or `None` if the elements have to be made first (generated or
+    /// converted). Panics if the rectangle is outside.
     pub fn lines(&self, rect: Rect) -> Option<Lines> {
         assert!(rect.fits(self.shape), "{rect} is outside {}", self.shape);
         if let Store::Part { of, row, col } = &self.store {
@@ -283,8 +308,8 @@ impl Matrix {
         })
     }
 
-    /// Writes a rectangle's elements to `dst`, contiguous and in this matrix's own layout. `dst` must
-    /// have exactly the rectangle's bytes.
+    /// Writes a rectangle's elements to `dst`, contiguous and in this matrix's own layout. `dst` must have exactly
+    /// the rectangle's bytes.
     pub fn read_block(&self, rect: Rect, dst: &mut [u8]) -> Result<(), MatrixError> {
         assert!(rect.fits(self.shape), "{rect} is outside {}", self.shape);
         let need = rect.shape().bytes(self.dtype);
@@ -330,7 +355,7 @@ impl Matrix {
     }
 }
 
-/// A rectangle's lines within contiguous memory.
+/// The position of a rectangle's lines in contiguous memory.
 struct Place {
     start: usize,
     line_bytes: usize,
@@ -339,7 +364,7 @@ struct Place {
 }
 
 impl Place {
-    /// The rectangle must lie inside the matrix, whose bytes were checked to be in memory: so nothing here
+    /// The rectangle must be inside the matrix, whose bytes were checked to be in memory: so nothing here
     /// overflows.
     fn of(rect: Rect, layout: Layout, start: usize, pitch_bytes: usize, size: usize) -> Self {
         let (lines, within) = across(rect, layout);
@@ -354,7 +379,7 @@ impl Place {
         }
     }
 
-    /// Calls `f` with every line and its place in `dst`.
+    /// Calls `f` with every line and its target in `dst`.
     fn each(&self, memory: &[u8], dst: &mut [u8], mut f: impl FnMut(&[u8], &mut [u8])) {
         if self.lines == 0 {
             return;
@@ -366,13 +391,13 @@ impl Place {
     }
 }
 
-/// The rectangle of a matrix that is one of its part that begins there.
+/// The rectangle of the whole matrix for a rectangle of the part that begins at (row, col).
 fn shifted(rect: Rect, row: u64, col: u64) -> Rect {
     let by = |span: Span, by: u64| Span::new(span.start + by, span.end + by);
     Rect::new(by(rect.rows, row), by(rect.cols, col))
 }
 
-/// (which lines, which elements of each) of a rectangle.
+/// (Span of lines, span of elements in each line) of a rectangle.
 fn across(rect: Rect, layout: Layout) -> (Span, Span) {
     match layout {
         Layout::RowMajor => (rect.rows, rect.cols),
@@ -380,8 +405,7 @@ fn across(rect: Rect, layout: Layout) -> (Span, Span) {
     }
 }
 
-/// A rectangle cut into pieces of at most CONVERT_ELEMENTS that follow each other in memory: several
-/// whole lines, or a part of one.
+/// A rectangle cut into pieces of at most CONVERT_ELEMENTS in memory order: several whole lines, or a part of one.
 fn pieces(rect: Rect, layout: Layout) -> impl Iterator<Item = Rect> {
     let (lines, within) = across(rect, layout);
     let some_lines = (CONVERT_ELEMENTS / within.len().max(1)).max(1);

@@ -1,14 +1,14 @@
-//! Borrowed rectangles of typed elements with any two strides: what a kernel reads and writes.
+//! Borrowed rectangles of typed elements with any two strides: the operands and results of kernels.
 //!
-//! Invariant: every element `(i, j)` with `i < rows` and `j < cols` lies inside the memory that the view
-//! was made of, at `i * row_stride + j * col_stride`. A `ViewMut` is the only access to its elements for
-//! its lifetime; its elements may interleave in memory with those of other views (tiles of one matrix),
-//! which is why it holds a pointer and not a slice.
+//! Invariant: every element `(i, j)` with `i < rows` and `j < cols` is inside the memory of the view, at `i *
+//! row_stride + j * col_stride`. A `ViewMut` is the only access to its elements for its lifetime; its elements may
+//! interleave in memory with those of other views (tiles of one matrix), which is why it has a pointer and not a
+//! slice.
 #![allow(unsafe_code)] // A tile of a mapped matrix interleaves with its neighbours; no safe slice says that.
 
 use std::marker::PhantomData;
 
-/// A rectangle that may be read. Strides count elements.
+/// A readable rectangle. Strides count elements.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a, T> {
     data: &'a [T],
@@ -29,7 +29,7 @@ fn extent(rows: usize, cols: usize, row_stride: usize, col_stride: usize) -> Opt
 }
 
 impl<'a, T> View<'a, T> {
-    /// A view of `rows` × `cols` elements of `data`. Panics where `data` is too short: a bug of the caller.
+    /// A view of `rows` × `cols` elements of `data`. Panics if `data` is too short: a bug of the caller.
     pub fn new(data: &'a [T], rows: usize, cols: usize, row_stride: usize, col_stride: usize) -> Self {
         let need = extent(rows, cols, row_stride, col_stride);
         assert!(need.is_some_and(|n| n <= data.len()), "a view of {rows}x{cols} exceeds its memory");
@@ -88,7 +88,7 @@ impl<'a, T> View<'a, T> {
     }
 }
 
-/// A rectangle that may be written. Strides count elements.
+/// A writable rectangle. Strides count elements.
 #[derive(Debug)]
 pub struct ViewMut<'a, T> {
     data: *mut T,
@@ -103,8 +103,8 @@ pub struct ViewMut<'a, T> {
 unsafe impl<T: Send> Send for ViewMut<'_, T> {}
 
 impl<'a, T> ViewMut<'a, T> {
-    /// A view of `rows` × `cols` elements of `data`. Panics where `data` is too short, or where two
-    /// index pairs would be one element.
+    /// A view of `rows` × `cols` elements of `data`. Panics if `data` is too short, or if two index pairs would
+    /// name one element.
     pub fn new(data: &'a mut [T], rows: usize, cols: usize, row_stride: usize, col_stride: usize) -> Self {
         let need = extent(rows, cols, row_stride, col_stride);
         assert!(need.is_some_and(|n| n <= data.len()), "a view of {rows}x{cols} exceeds its memory");
@@ -117,7 +117,7 @@ impl<'a, T> ViewMut<'a, T> {
         Self::new(data, rows, cols, cols, 1)
     }
 
-    /// A view of raw memory. Panics where two index pairs would be one element.
+    /// A view of raw memory. Panics if two index pairs would name one element.
     ///
     /// # Safety
     /// For the lifetime `'a` every element of the rectangle must be valid, and nothing else may access it.
@@ -158,7 +158,7 @@ impl<'a, T> ViewMut<'a, T> {
     #[inline]
     pub fn at_mut(&mut self, i: usize, j: usize) -> &mut T {
         assert!(i < self.rows && j < self.cols);
-        // SAFETY: inside the rectangle, which is ours alone by the type's invariant.
+        // SAFETY: inside the rectangle, to which the type has exclusive access.
         unsafe { &mut *self.data.add(i * self.row_stride + j * self.col_stride) }
     }
 

@@ -1,38 +1,38 @@
-//! How one product is cut where a kernel multiplies it with levels of Strassen–Winograd.
+//! How a kernel cuts one product for levels of Strassen–Winograd.
 //!
-//! Place in the flow: the kernel cuts by these rules, and `verify` asks them which elements were mixed with which.
+//! Place in the flow: the kernel cuts by these rules, and `verify` uses them to know which elements were combined.
 //!
-//! Invariant: the cut is a function of the product's sizes and the cut-off alone, so it is the same on every machine,
-//! and the check knows it without being told.
+//! Invariant: the cut is a function of the product's sizes and the cut-off alone, so it is the same on every
+//! machine, and the verification can derive it.
 //!
-//! Deliberately absent: the levels of a plan (`strassen:L`), which are above the tiles.
+//! Deliberately absent: the levels of a plan (`strassen:L`), which combine whole tiles.
 
 use crate::Span;
 
-/// Longest side of a piece: what bounds the workspace of a kernel, whatever it is given.
+/// Longest side of a piece: it bounds the workspace of a kernel for operands of any size.
 const PIECE: u64 = 4096;
 
 /// The rules for one cut-off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Winograd {
-    /// Least side of what is multiplied classically after the last level; 0 counts as 1.
+    /// Least side of a product that is multiplied classically after the last level; 0 counts as 1.
     pub cutoff: u64,
 }
 
 impl Winograd {
-    /// Most levels: each costs digits, and three is what can be checked.
+    /// Most levels: each costs accuracy, and the error bound is verified up to three.
     pub const LEVELS_MAX: u32 = 3;
     /// Longest side of a piece.
     pub const PIECE: u64 = PIECE;
 
-    /// Levels for a piece of that size: as many as leave every side of the parts at least the cut-off.
+    /// Levels for a piece of that size: as many as leave every side of the parts at least as long as the cut-off.
     pub fn levels(self, rows: u64, cols: u64, depth: u64) -> u32 {
         let least = rows.min(cols).min(depth);
         let fits = |levels: &u32| least >> levels >= self.cutoff.max(1);
         (1..=Self::LEVELS_MAX).take_while(fits).last().unwrap_or(0)
     }
 
-    /// The pieces of a side: as few as there can be, and as even.
+    /// The pieces of a side: as few as possible, and as even as possible.
     pub fn pieces(side: u64) -> impl Iterator<Item = Span> + Clone {
         let count = side.div_ceil(PIECE);
         let (len, longer) = (side / count.max(1), side % count.max(1));
@@ -40,7 +40,7 @@ impl Winograd {
         (0..count).map(move |at| Span::new(start(at), start(at + 1)))
     }
 
-    /// The longest of them.
+    /// The longest piece.
     pub fn longest(side: u64) -> u64 {
         side.div_ceil(side.div_ceil(PIECE).max(1))
     }

@@ -1,10 +1,10 @@
-//! How long planning takes for many machines, and taking the first blocks of a plan: `cargo run --release -p bramble-plan
-//! --example plan_speed`.
+//! Measures the time to plan for many machines, and to take the first blocks of a plan: `cargo run --release -p
+//! bramble-plan --example plan_speed`.
 
 #![allow(clippy::print_stdout)] // It is what the example is for.
 
 use bramble_matrix::DType;
-use bramble_plan::{Cut, LinkRate, Machine, Preference, Problem, Wish, decide};
+use bramble_plan::{LinkRate, Machine, PlanOptions, Preference, Problem, TileSize, decide};
 use std::time::Instant;
 
 fn machines(count: usize, alike: bool) -> Vec<Machine> {
@@ -24,6 +24,7 @@ fn machines(count: usize, alike: bool) -> Vec<Machine> {
             }),
             shares_cores: false,
             nic_bytes_per_s: None,
+            memory_rate: None,
         }
     };
     (0..count).map(one).collect()
@@ -39,6 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         link: None,
         shares_cores: false,
         nic_bytes_per_s: None,
+        memory_rate: None,
     };
     for (side, count, alike) in [
         (20_000u64, 4, true),
@@ -58,15 +60,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             sends_b: true,
         };
         let workers = machines(count, alike);
-        let mut wishes =
-            vec![("auto", Wish::AUTO), ("all workers", Wish { who: Preference::Workers, ..Wish::AUTO })];
+        let mut wishes = vec![
+            ("auto", PlanOptions::AUTO),
+            ("all workers", PlanOptions { who: Preference::Workers, ..PlanOptions::AUTO }),
+        ];
         for strategy in ["reuse", "cuboid", "naive"] {
-            let wish = Wish { strategy: Some(strategy.parse()?), who: Preference::Workers, ..Wish::AUTO };
-            wishes.push((strategy, wish));
+            let options = PlanOptions {
+                strategy: Some(strategy.parse()?),
+                who: Preference::Workers,
+                ..PlanOptions::AUTO
+            };
+            wishes.push((strategy, options));
         }
-        for (name, wish) in wishes {
+        for (name, options) in wishes {
             let began = Instant::now();
-            let decision = decide(&p, Cut::default(), &primary, &workers, &wish)?;
+            let decision = decide(&p, TileSize::default(), &primary, &workers, &options)?;
             let planned_ms = began.elapsed().as_secs_f64() * 1e3;
             let began = Instant::now();
             let first = decision.plan.members.iter().map(|m| m.blocks().take(1).count()).sum::<usize>();

@@ -1,23 +1,27 @@
-//! What no run can beat (docs/cost-model.md): the physical bound of the machines, and what must be moved.
+//! Lower bounds that no run can beat (docs/cost-model.md): the physical limits of the machines, and the bytes that
+//! must be moved.
 //!
-//! Place in the flow: made with every plan, and what runs are reported against.
+//! Place in the flow: computed with every plan; reports compare runs with it.
 //!
-//! Invariant: a lower bound for every plan of a product on the machines that take part, also for those that were not
-//! thought of: relaying, other shares, other orders. So it leaves out whatever could be avoided.
+//! Invariant: a lower bound for every possible plan of the product on the participating machines, including plans
+//! that Bramble does not consider: other relaying, other shares, other orders. So it omits every cost that some
+//! plan could avoid.
 
 use crate::cost::primary_rate;
 use crate::{Machine, Member, Problem};
 
-/// What the lower bound comes from.
+/// The resource that sets the lower bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
     /// Operations over the summed peak of the cores.
     Compute,
+    /// A, B and C moved once through the memory of the only machine that computes, at the highest measured rate.
+    Memory,
     /// Operands once over the primary's link.
     Egress,
     /// C once over the primary's link.
     Ingress,
-    /// The machine with that number, most of all: what its link carries is used too seldom in its memory.
+    /// The worker with that number: its link feeds its memory too slowly for its speed.
     Worker(usize),
 }
 
@@ -26,18 +30,22 @@ impl Binding {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Compute => "compute",
+            Self::Memory => "memory",
             Self::Egress => "egress",
             Self::Ingress => "ingress",
             Self::Worker(_) => "worker link",
         }
     }
 
-    /// What that means, in words; `machines` are those that the plan was made for, the primary first.
+    /// The meaning in words; `machines` are those that the plan was made for, the primary first.
     pub fn sentence(self, machines: &[Machine]) -> String {
         match self {
             Self::Compute => "the peak speed of all cores together".to_owned(),
-            Self::Egress => "the primary's link, over which the operands leave".to_owned(),
-            Self::Ingress => "the primary's link, over which C comes home".to_owned(),
+            Self::Memory => {
+                "the memory of the machine that computes, through which A, B and C pass".to_owned()
+            }
+            Self::Egress => "the primary's link, which sends the operands".to_owned(),
+            Self::Ingress => "the primary's link, which receives C".to_owned(),
             Self::Worker(at) => match machines.get(at) {
                 Some(m) => format!("the link to {}, for a memory of {} bytes", m.name, m.memory_bytes),
                 None => "a worker's link".to_owned(),
@@ -46,16 +54,17 @@ impl Binding {
     }
 }
 
-/// No run on these machines can be faster.
+/// A lower bound: no run on these machines can be faster.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bound {
     /// Seconds.
     pub seconds: f64,
-    /// Which term is the largest.
+    /// The term that sets it.
     pub by: Binding,
 }
 
-/// A worker's part of the product in T seconds is at most `part_per_s` T (its peak) and `fed_per_s` T + `fed` (its link).
+/// A worker's part of the product in T seconds is at most `part_per_s` T (its peak) and `fed_per_s` T + `fed` (its
+/// link).
 struct Worker {
     machine: usize,
     part_per_s: f64,
@@ -69,23 +78,23 @@ impl Worker {
     }
 }
 
-/// What limits all members together.
+/// The limits of all members together.
 struct Limits {
     workers: Vec<Worker>,
-    /// What the primary's own threads do of the product in a second.
+    /// The part of the product that the primary's own threads compute in a second.
     own_per_s: f64,
     mn: f64,
     mk: f64,
     kn: f64,
-    /// Words a second, in each direction.
+    /// Words per second, in each direction.
     words_per_s: f64,
     sends_a: bool,
     sends_b: bool,
-    /// Words of the old C that have to be sent whoever computes what.
+    /// Words of the old C that have to be sent, whichever machine computes which tile.
     old_c: f64,
 }
 
-/// Which limits are looked at.
+/// The limits that are applied.
 #[derive(Clone, Copy, PartialEq)]
 enum Look {
     Compute,
@@ -95,15 +104,19 @@ enum Look {
     All,
 }
 
-/// The least time in which the members could do all of the product. With x the part of it that workers do, and
-/// |multiply-adds| ≤ √(|A| |B| |C|) of what they touch (Loomis and Whitney), they need at least 2 x k √(mn) words of A and
-/// B, and x² mn of C have to come back.
+/// The least time in which the members could compute all of the product. With x the part of it that workers
+/// compute, and |multiply-adds| ≤ √(|A| |B| |C|) of the elements that they access (Loomis and Whitney), they need
+/// at least 2 x k √(mn) words of A and B, and x² mn of C have to be returned.
 pub(crate) fn bound(problem: &Problem, machines: &[Machine], members: &[Member], levels: u32) -> Bound {
     let limits = Limits::new(problem, machines, members, levels);
     if problem.flops() <= 0.0 || members.is_empty() {
         return Bound { seconds: 0.0, by: Binding::Compute };
     }
     let seconds = limits.least(Look::All);
+    let memory_s = memory_s(problem, machines, members);
+    if memory_s > seconds {
+        return Bound { seconds: memory_s, by: Binding::Memory };
+    }
     let alone = [
         (limits.least(Look::Compute), Look::Compute),
         (limits.least(Look::Egress), Look::Egress),
@@ -121,13 +134,21 @@ pub(crate) fn bound(problem: &Problem, machines: &[Machine], members: &[Member],
     Bound { seconds, by }
 }
 
+/// If one machine computes alone: each element of A, B and C passes through its memory once.
+fn memory_s(problem: &Problem, machines: &[Machine], members: &[Member]) -> f64 {
+    let [only] = members else { return 0.0 };
+    let bytes = problem.operand_bytes() + problem.result_bytes();
+    machines[only.machine].memory_rate.map_or(0.0, |rate| bytes / rate.most_bytes_per_s.max(1.0))
+}
+
 impl Limits {
     fn new(problem: &Problem, machines: &[Machine], members: &[Member], levels: u32) -> Self {
         let e = problem.element_bytes() as f64;
         let (m, n, k) = (problem.m as f64, problem.n as f64, problem.k as f64);
         let flops = problem.flops() * (7.0f64 / 8.0).powi(i32::try_from(levels).unwrap_or(0));
         let part_per_s = |machine: &Machine| machine.peak_gflops.max(machine.gflops) * 1e9 / flops;
-        // Sums of panels are made at the worker, so what is fed to Strassen's products is not bounded like this.
+        // With Strassen's method the worker makes the sums of panels itself, so this bound on the words it needs
+        // does not hold.
         let bounded = problem.sends_a && problem.sends_b && levels == 0;
         let worker = |member: &Member| {
             let machine = &machines[member.machine];
@@ -154,7 +175,7 @@ impl Limits {
         }
     }
 
-    /// The largest part of the product that workers can be sent operands for.
+    /// The largest part of the product for which the workers can be sent operands.
     fn egress(&self, seconds: f64) -> f64 {
         let words = self.words_per_s * seconds - self.old_c;
         if words < 0.0 {
@@ -165,7 +186,7 @@ impl Limits {
             (true, false) => (words / self.mk).sqrt(),
             (false, true) => (words / self.kn).sqrt(),
             (true, true) => {
-                // a + b words with a b ≥ x² mk kn, and none of them more than there are.
+                // a + b words with a b ≥ x² mk kn, and neither larger than its matrix.
                 let (less, more) = (self.mk.min(self.kn), self.mk.max(self.kn));
                 if words <= 2.0 * less {
                     words / (2.0 * (less * more).sqrt())
@@ -176,7 +197,7 @@ impl Limits {
         }
     }
 
-    /// The part of the product that can be done in so many seconds, as far as some limits say.
+    /// The largest part of the product that can be computed in that time under the given limits.
     fn part(&self, seconds: f64, look: Look) -> f64 {
         let is = |one: Look| look == one || look == Look::All;
         let fed = is(Look::Workers);
@@ -191,7 +212,7 @@ impl Limits {
         workers + self.own_per_s * seconds
     }
 
-    /// The least seconds in which all of the product can be done; by bisection from below, so never too long.
+    /// The least time for the whole product; by bisection from below, so never too long.
     fn least(&self, look: Look) -> f64 {
         let compute = 1.0 / (self.own_per_s + self.workers.iter().map(|w| w.part_per_s).sum::<f64>());
         if look == Look::Compute || !compute.is_finite() || compute <= 0.0 {
@@ -218,9 +239,10 @@ impl Limits {
     }
 }
 
-/// Words that each of p equal machines moves for its part of m × n × k, with memory for S words: 2mnk/(p√S) + S, or with
-/// memory for the face of a cube, S ≥ (mnk/p)^(2/3), 3 (mnk/p)^(2/3) (Kwasniewski et al., *Red-blue pebbling revisited*,
-/// SC 2019, theorem 2). Where a side is shorter than that cube's, the cube is out of reach: `words_flat`.
+/// Words that each of p equal machines moves for its part of m × n × k, with memory for S words: 2mnk/(p√S) + S, or
+/// with memory for the face of a cube, S ≥ (mnk/p)^(2/3), 3 (mnk/p)^(2/3) (Kwasniewski et al., *Red-blue pebbling
+/// revisited*, SC 2019, theorem 2). If a side is shorter than that of the cube, the cube is not possible: see
+/// `words_flat`.
 pub fn words_each(m: f64, n: f64, k: f64, machines: f64, memory_words: f64) -> f64 {
     let part = m * n * k / machines;
     let face = part.powf(2.0 / 3.0).min(memory_words);

@@ -1,54 +1,58 @@
-//! Which plan: the one with the least predicted time among all strategies and teams, the primary alone included, and
-//! one sentence that says why.
+//! The choice of a plan: the one with the least predicted time among all strategies and teams, including the
+//! primary alone, and one sentence that gives the reason.
 //!
-//! Invariants: every machine either has a share or is named in `left_out` with a reason. With equal predictions the
-//! simpler plan is taken: alone before a team, fewer machines before more, `reuse` before the others.
+//! Invariants: every machine either has a share or is named in `left_out` with a reason. Among equal predictions
+//! the simpler plan wins: alone before a team, fewer machines before more, `reuse` before the other strategies.
 
 use crate::early::with_early_tiles;
-use crate::search::{Found, Search, unusable};
-use crate::{Cut, Grid, GridError, Machine, Making, Order, Plan, Problem, Region, Share, Strategy, Sums};
+use crate::search::{Search, SearchOutcome, unusable};
+use crate::{
+    Grid, GridError, Machine, MadeOperands, PanelOrder, Plan, Problem, Region, Share, Strategy, Sums,
+    TileSize,
+};
 
-/// Who may be chosen.
+/// The machines that may be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preference {
-    /// Whatever is predicted to be fastest.
+    /// The team with the least predicted time.
     Fastest,
-    /// The workers, all of them, because the user asked for them.
+    /// All workers, because the user asked for them.
     Workers,
 }
 
-/// Whether workers pass panels on to each other that several of them need.
+/// Whether workers relay panels that several of them need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Relay {
-    /// Where that is predicted to be faster, or as fast with less to send; never among workers on the primary's own cores.
+    /// Relay if that is predicted to be faster, or equally fast with fewer bytes sent; never among workers on the
+    /// primary's own cores.
     #[default]
     Auto,
-    /// Wherever two or more workers can.
+    /// Relay wherever two or more workers can.
     On,
-    /// Nowhere.
+    /// Never relay.
     Off,
 }
 
-/// What the user wants of a plan.
+/// The user's requirements on a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct PlanOptions {
     /// The strategy; `None` leaves it to the prediction.
     pub strategy: Option<Strategy>,
-    /// Who may be chosen.
+    /// The machines that may be chosen.
     pub who: Preference,
-    /// The same bits whatever the strategy and the machines.
+    /// Require the same bits for every strategy and every set of machines.
     pub reproducible: bool,
-    /// No element less accurate than by the classical method.
+    /// Require the element-wise accuracy of the classical method.
     pub elementwise: bool,
     /// Whether workers relay.
     pub relay: Relay,
-    /// A journal is kept: tiles shall be complete early, where that costs next to nothing. Which panels have to be made anew
-    /// for each block is then known.
-    pub tiles_early: Option<Making>,
+    /// Set if a journal is kept: tiles shall be complete early, if that costs next to nothing. Says which operands'
+    /// panels have to be made anew for each block.
+    pub tiles_early: Option<MadeOperands>,
 }
 
-impl Wish {
-    /// Whatever is fastest.
+impl PlanOptions {
+    /// The least predicted time, without other requirements.
     pub const AUTO: Self = Self {
         strategy: None,
         who: Preference::Fastest,
@@ -58,7 +62,7 @@ impl Wish {
         tiles_early: None,
     };
 
-    /// How sums over parts of k come together.
+    /// How sums over parts of k are combined.
     pub(crate) fn sums(&self) -> Sums {
         if self.reproducible { Sums::Chained } else { Sums::Merged }
     }
@@ -66,91 +70,92 @@ impl Wish {
 
 /// A machine without a share.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct UnusedMachine {
     /// Its name.
     pub name: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// A plan that was looked at.
+/// A plan that was considered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Considered {
     /// Its strategy.
     pub strategy: Strategy,
-    /// Machines that would take part.
+    /// Number of participating machines.
     pub machines: usize,
     /// Whether the primary is one of them.
     pub with_primary: bool,
     /// Predicted seconds.
     pub seconds: f64,
-    /// Predicted bytes that leave the primary.
+    /// Predicted bytes sent by the primary.
     pub bytes_sent: u64,
-    /// Predicted bytes that come back.
+    /// Predicted bytes received by the primary.
     pub bytes_received: u64,
-    /// Predicted bytes that workers pass on to each other.
+    /// Predicted bytes that workers relay.
     pub bytes_relayed: u64,
 }
 
-/// The chosen plan and why.
+/// The chosen plan, with the reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     /// The plan. Its members index the machines: 0 is the primary, then the workers in their order.
     pub plan: Plan,
     /// Whether the primary computes alone.
     pub alone: bool,
-    /// Workers that get nothing.
-    pub left_out: Vec<LeftOut>,
+    /// Workers without a share.
+    pub left_out: Vec<UnusedMachine>,
     /// One sentence for the user.
     pub sentence: String,
-    /// The best plan of each strategy that was looked at, fastest first.
+    /// The best plan of each considered strategy, fastest first.
     pub considered: Vec<Considered>,
 }
 
 /// Errors of planning.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum PlanError {
-    /// `--tile`, `--panel`.
+    /// An unusable `--tile` or `--panel`.
     #[error(transparent)]
     Grid(#[from] GridError),
-    /// Not even one block fits anywhere.
+    /// No machine has room for one block.
     #[error(
         "no machine has room for one block of {strategy}: {need_bytes} bytes are needed, the most that one offers is \
          {have_bytes}; use a smaller --tile or --panel, or give the workers more --memory"
     )]
     NoRoom {
-        /// What was to be planned.
+        /// The strategy.
         strategy: Strategy,
-        /// Bytes of the least block.
+        /// Bytes of the smallest block.
         need_bytes: u64,
-        /// Bytes of the roomiest machine.
+        /// Bytes of the machine with the most memory.
         have_bytes: u64,
     },
-    /// Not even one block fits into what a worker may be sent at once.
+    /// One block exceeds the credit that the user allows per worker.
     #[error(
         "--credits: one block of {strategy} needs {need_bytes} bytes at a worker, and {credits} are allowed; use \
          --credits {}K or more, or leave it away", need_bytes.div_ceil(1024)
     )]
     Credits {
-        /// What was to be planned.
+        /// The strategy.
         strategy: Strategy,
-        /// Bytes of the least block.
+        /// Bytes of the smallest block.
         need_bytes: u64,
         /// Bytes that the user allows.
         credits: u64,
     },
-    /// The strategy cannot do what was asked.
+    /// The strategy cannot meet the requirements.
     #[error("--strategy {strategy}: {why}")]
     Refused {
-        /// Which.
+        /// The strategy.
         strategy: Strategy,
-        /// Why, and what to do instead.
+        /// The reason, and the next step.
         why: String,
     },
 }
 
 impl PlanError {
-    /// The same error, which names the user's limit of credits where that, and not a machine's memory, leaves no room.
+    /// The same error, but naming the user's limit of credits if that limit, and not a machine's memory, is too
+    /// small.
     pub fn with_credits(self, credits: Option<u64>) -> Self {
         match (self, credits) {
             (Self::NoRoom { strategy, need_bytes, have_bytes }, Some(credits)) if have_bytes == credits => {
@@ -161,34 +166,34 @@ impl PlanError {
     }
 }
 
-/// Machines with the same number of threads are of one kind if their peaks (measured in microseconds) and speeds (in
-/// milliseconds) differ from the slowest one's by no more than these parts of it.
+/// Machines with the same number of threads are of one kind if their peaks (measured in microseconds) and speeds
+/// (in milliseconds) exceed those of the slowest by at most these fractions.
 const PEAK_DOUBT: f64 = 0.08;
-/// See `PEAK_DOUBT`. Of four equal machines one was measured at half of what the others had, by something that ran beside it.
+/// See `PEAK_DOUBT`. One of four equal machines was once measured at half of the others' speed, because of a
+/// program that ran beside it.
 const SPEED_DOUBT: f64 = 1.5;
-/// Links of machines of one kind that differ from their mean by no more than this part of it are taken for equal.
+/// Links of machines of one kind that differ from their mean by at most this fraction are treated as equal.
 const LINK_DOUBT: f64 = 0.5;
-/// The least edge of tiles that are taken because others do not fit the memory: still smaller ones would be computed very slowly.
+/// The smallest edge of tiles that are chosen because larger ones do not fit the memory; still smaller tiles would
+/// be very slow.
 const SMALLER_EDGE_MIN: u64 = 32;
-/// What smaller tiles have to gain.
+/// The gain in time that smaller tiles must have.
 const FINER_GAIN: f64 = 0.98;
 
-/// Chooses. `primary` is this machine's own cores; `workers` may be empty.
+/// Chooses a plan. `primary` is this machine's own cores; `workers` may be empty.
 pub fn decide(
     problem: &Problem,
-    cut: Cut,
+    cut: TileSize,
     primary: &Machine,
     workers: &[Machine],
-    wish: &Wish,
+    options: &PlanOptions,
 ) -> Result<Decision, PlanError> {
-    let with = |cut: Cut| decide_with(problem, cut, primary, workers, wish);
+    let with = |cut: TileSize| decide_with(problem, cut, primary, workers, options);
     let (decision, cut) = match with(cut) {
-        Err(PlanError::NoRoom { .. }) if cut.tile.is_none() && !wish.reproducible => {
-            with_smaller_tiles(problem, cut, with)?
-        }
+        Err(PlanError::NoRoom { .. }) if !options.reproducible => with_less_at_once(problem, cut, with)?,
         decided => (decided?, cut),
     };
-    let decision = match finer(cut, &decision.plan, wish).map(with) {
+    let decision = match finer(cut, &decision.plan, options).map(with) {
         Some(Ok(other))
             if goes_home_all_the_time(&other.plan)
                 && other.plan.predicted.seconds < decision.plan.predicted.seconds * FINER_GAIN =>
@@ -197,24 +202,48 @@ pub fn decide(
         }
         _ => decision,
     };
-    // After the grid is known: it must not depend on whether a journal is kept.
-    let Some(making) = wish.tiles_early else { return Ok(decision) };
-    let plan = with_early_tiles(decision.plan, &machines_of(primary, workers), wish, making);
+    // This follows the choice of the grid, which must not depend on whether a journal is kept.
+    let Some(making) = options.tiles_early else { return Ok(decision) };
+    let plan = with_early_tiles(decision.plan, &machines_of(primary, workers), options, making);
     Ok(Decision { plan, ..decision })
 }
 
-/// The decision with the largest tiles that some machine has room for, where those that are usual fit none, and the cut that says
-/// so. The depth of a step stays as it was: it is what sums depend on.
+/// The decision with shallower steps, if those of a thin product fit no machine, or else with smaller tiles.
+fn with_less_at_once(
+    problem: &Problem,
+    cut: TileSize,
+    with: impl Fn(TileSize) -> Result<Decision, PlanError>,
+) -> Result<(Decision, TileSize), PlanError> {
+    let usual = Grid::new(problem, cut)?;
+    let shallower = usual.shallower(cut).unwrap_or(cut);
+    if shallower != cut
+        && let Ok(mut decision) = with(shallower)
+    {
+        decision.sentence += &format!(
+            "; with steps of {} along k, since those of {} do not fit the memory",
+            shallower.depth.unwrap_or(usual.depth),
+            usual.depth
+        );
+        return Ok((decision, shallower));
+    }
+    match shallower.tile {
+        None => with_smaller_tiles(problem, shallower, with),
+        Some(_) => with(cut).map(|decision| (decision, cut)),
+    }
+}
+
+/// If the default tiles fit no machine: the decision with the largest tiles for which some machine has room, and
+/// their tile size. The depth of a step stays the same, because sums depend on it.
 fn with_smaller_tiles(
     problem: &Problem,
-    cut: Cut,
-    with: impl Fn(Cut) -> Result<Decision, PlanError>,
-) -> Result<(Decision, Cut), PlanError> {
+    cut: TileSize,
+    with: impl Fn(TileSize) -> Result<Decision, PlanError>,
+) -> Result<(Decision, TileSize), PlanError> {
     let usual = Grid::new(problem, cut)?;
     let edge = usual.tile_rows.max(usual.tile_cols);
     let halves = std::iter::successors(Some(edge.next_power_of_two() / 2), |edge| Some(edge / 2));
     for edge in halves.take_while(|edge| *edge >= SMALLER_EDGE_MIN) {
-        let smaller = Cut { tile: Some(edge), depth: Some(usual.depth) };
+        let smaller = TileSize { tile: Some(edge), depth: Some(usual.depth) };
         match with(smaller) {
             Err(PlanError::NoRoom { .. }) => {}
             decided => {
@@ -227,33 +256,34 @@ fn with_smaller_tiles(
             }
         }
     }
-    // What is missing for the tiles that are usual.
+    // The error names the need of the default tiles.
     with(cut).map(|decision| (decision, cut))
 }
 
-/// The primary, then the workers, as plans are made for them.
+/// The primary, then the workers, with the values that planning uses.
 fn machines_of(primary: &Machine, workers: &[Machine]) -> Vec<Machine> {
     let primary = Machine { link: None, ..primary.clone() };
-    // A primary whose speed is not known is taken for a very slow one.
+    // A primary with unknown speed is treated as a very slow one.
     let gflops = if unusable(&primary).is_some() { 1e-3 } else { primary.gflops };
     let mut machines = vec![Machine { gflops, ..primary }];
     machines.extend(with_even_speeds(workers));
     machines
 }
 
-/// Half the edge of the tiles, where nobody asked for another and it may pay: where tiles go home while panels come, those
-/// of the last panel end the product, and smaller panels have fewer. Never where bits shall not depend on the machines, nor
-/// where most of the product goes step by step: there computing binds, and small tiles take longer, which is not in the model.
-fn finer(cut: Cut, plan: &Plan, wish: &Wish) -> Option<Cut> {
+/// Half the edge of the tiles, if the user has not set it and it may pay. If tiles return while panels arrive, the
+/// tiles of the last panel end the product, and smaller panels have fewer of them. Never if the bits must not
+/// depend on the machines, nor if most of the product goes step by step: then computing is the limit, and small
+/// tiles are slower in a way that the model does not know.
+fn finer(cut: TileSize, plan: &Plan, options: &PlanOptions) -> Option<TileSize> {
     let grid = &plan.regions.first()?.grid;
-    let go_home_early = shares(plan).any(|s| s.order != Order::Steps);
+    let go_home_early = shares(plan).any(|s| s.order != PanelOrder::Steps);
     let has_halves = grid.tile_rows == grid.tile_cols && grid.tile_rows.is_multiple_of(512);
-    let may = cut.tile.is_none() && !wish.reproducible && go_home_early && has_halves;
-    may.then_some(Cut { tile: Some(grid.tile_rows / 2), depth: Some(grid.depth) })
+    let may = cut.tile.is_none() && !options.reproducible && go_home_early && has_halves;
+    may.then_some(TileSize { tile: Some(grid.tile_rows / 2), depth: Some(grid.depth) })
 }
 
 fn goes_home_all_the_time(plan: &Plan) -> bool {
-    shares(plan).any(|s| matches!(s.order, Order::Columns(_) | Order::Corner))
+    shares(plan).any(|s| matches!(s.order, PanelOrder::Columns(_) | PanelOrder::Corner))
 }
 
 fn shares(plan: &Plan) -> impl Iterator<Item = &Share> {
@@ -262,17 +292,17 @@ fn shares(plan: &Plan) -> impl Iterator<Item = &Share> {
 
 fn decide_with(
     problem: &Problem,
-    cut: Cut,
+    cut: TileSize,
     primary: &Machine,
     workers: &[Machine],
-    wish: &Wish,
+    options: &PlanOptions,
 ) -> Result<Decision, PlanError> {
     let machines = machines_of(primary, workers);
-    let regions = regions(problem, cut, wish)?;
-    let search = Search::new(problem, &machines, wish, &regions);
-    let mut found = Found::default();
-    let alone_too = wish.who == Preference::Fastest || workers.is_empty();
-    if alone_too && (wish.strategy.is_none() || workers.is_empty()) {
+    let regions = regions(problem, cut, options)?;
+    let search = Search::new(problem, &machines, options, &regions);
+    let mut found = SearchOutcome::default();
+    let alone_too = options.who == Preference::Fastest || workers.is_empty();
+    if alone_too && (options.strategy.is_none() || workers.is_empty()) {
         search.alone(&mut found);
     }
     search.teams(&mut found);
@@ -283,12 +313,12 @@ fn decide_with(
     Ok(Decision { alone, left_out, sentence, considered: found.considered(), plan: best })
 }
 
-/// The workers, where those of one kind have the same speed, and links: what was measured of each differs by what was in its
-/// way just then. Equal machines get equal parts, which share the most panels.
+/// The workers, with equal speeds, and equal links, for all workers of one kind: measurements of equal machines
+/// differ only by disturbances. Equal machines get equal parts, which share the most panels.
 ///
-/// The speed is the median: one machine that was disturbed does not move it. What disturbs makes slower, so the truth is above
-/// the middle rather than below; but the highest is that of the luckiest moment. Of an even number it is the mean of the
-/// middle two: where there are only two, nothing says which of them was disturbed.
+/// The speed is the median: one disturbed machine does not move it. A disturbance makes a machine slower, so the
+/// true speed is above the middle rather than below it; but the highest one is the luckiest measurement. Of an even
+/// number the median is the mean of the middle two: with only two, nothing tells which of them was disturbed.
 fn with_even_speeds(workers: &[Machine]) -> Vec<Machine> {
     let mut even = workers.to_vec();
     let mut left: Vec<usize> = (0..workers.len()).collect();
@@ -302,7 +332,7 @@ fn with_even_speeds(workers: &[Machine]) -> Vec<Machine> {
                     && apart <= first.peak_gflops * PEAK_DOUBT
                     && other.gflops <= first.gflops * (1.0 + SPEED_DOUBT)
         };
-        // Both stay in the order of their speeds.
+        // Both lists stay in the order of speeds.
         let (alike, rest): (Vec<usize>, Vec<usize>) = left.iter().partition(|at| is_alike(at));
         let middle = [(alike.len() - 1) / 2, alike.len() / 2].map(|at| workers[alike[at]].gflops);
         let speed = f64::midpoint(middle[0], middle[1]);
@@ -320,36 +350,40 @@ fn with_even_speeds(workers: &[Machine]) -> Vec<Machine> {
     even
 }
 
-/// The most memory that any one worker could use, whichever plan is chosen.
-pub fn memory_to_ask(problem: &Problem, cut: Cut, wish: &Wish) -> Result<u64, PlanError> {
-    let all = regions(problem, cut, wish)?;
+/// The most memory that any one worker could use under any plan.
+pub fn memory_to_ask(problem: &Problem, cut: TileSize, options: &PlanOptions) -> Result<u64, PlanError> {
+    let all = regions(problem, cut, options)?;
     Ok(all.iter().map(|(_, r)| crate::memory_wanted(r, problem.element_bytes())).max().unwrap_or(0))
 }
 
-/// The regions of each number of levels that may be used.
-fn regions(problem: &Problem, cut: Cut, wish: &Wish) -> Result<Vec<(u32, Vec<Region>)>, PlanError> {
-    let levels: Vec<u32> = match wish.strategy {
+/// The regions for each allowed number of levels.
+fn regions(
+    problem: &Problem,
+    cut: TileSize,
+    options: &PlanOptions,
+) -> Result<Vec<(u32, Vec<Region>)>, PlanError> {
+    let levels: Vec<u32> = match options.strategy {
         Some(strategy) => vec![strategy.levels],
-        None if wish.reproducible || wish.elementwise => vec![0],
+        None if options.reproducible || options.elementwise => vec![0],
         None => vec![0, 1, 2],
     };
     let mut all = Vec::new();
     for levels in levels {
-        match (Region::peeled(problem, cut, levels)?, wish.strategy) {
+        match (Region::peeled(problem, cut, levels)?, options.strategy) {
             (Some(regions), _) => all.push((levels, regions)),
             (None, None) => {}
             (None, Some(strategy)) => {
                 let why = format!(
                     "{} x {} x {} cannot be halved {levels} times; use fewer levels",
-                    problem.m, problem.n, problem.k
+                    problem.m, problem.k, problem.n
                 );
                 return Err(PlanError::Refused { strategy, why });
             }
         }
     }
-    if let Some(strategy) = wish.strategy.filter(|s| s.levels > 0) {
+    if let Some(strategy) = options.strategy.filter(|s| s.levels > 0) {
         let classical = "use another strategy, or let Bramble choose";
-        let why = match (wish.reproducible, wish.elementwise && problem.dtype.is_float()) {
+        let why = match (options.reproducible, options.elementwise && problem.dtype.is_float()) {
             (true, _) => format!(
                 "--reproducible asks for the bits of the classical sum, which it does not have; {classical}"
             ),

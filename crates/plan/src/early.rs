@@ -1,54 +1,58 @@
-//! Blocks whose tiles are complete early, so that a run that is interrupted keeps most of what it has computed.
+//! Blocks whose tiles are complete early, so that an interrupted run keeps most of its work.
 //!
-//! Place in the flow: after the decision, where a journal is kept. The blocks of the chosen plan are cut into smaller ones, or
-//! done column by column, as long as the plan is not predicted to take more than `COST_MAX` times as long.
+//! Place in the flow: after the decision, if a journal is kept. It cuts the blocks of the chosen plan into smaller
+//! ones, or orders them column by column, as long as the predicted time grows by at most the factor `COST_MAX`.
 //!
-//! Invariants: regions, members and the cells of each share stay as they are, and so does C to the last bit: the grid is not
-//! touched, and each tile still sums its steps in order. Strategies whose blocks are a part of their definition are left alone,
-//! and so are blocks of other machines where the user has named the strategy.
+//! Invariants: regions, members and the cells of each share stay unchanged, and so do the bits of C: the grid is
+//! not changed, and each tile still sums its steps in order. Strategies that define their block size are left
+//! unchanged, and so are the blocks of remote machines if the user has named the strategy.
 
 use crate::cost::Costs;
 use crate::memory::{CellCharges, EDGE_MAX};
 use crate::team::set_memory;
-use crate::{Base, BlockSize, Machine, Member, Order, Plan, Prediction, Recipe, Relay, Share, Wish};
+use crate::{
+    Base, BlockSize, Machine, Member, PanelOrder, Plan, PlanOptions, Prediction, Recipe, Relay, Share,
+};
 use bramble_matrix::Span;
 
-/// Which operands' panels are made each time that they are needed: generated, or converted from another type. The others
-/// lie in memory or in a mapped file, where smaller blocks of this machine's own threads read them again at no cost.
+/// The operands whose panels are made each time they are needed: generated, or converted from another type. Other
+/// operands are in memory or in a mapped file, where smaller blocks of local threads read them again at no cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Making {
-    /// Of A.
+pub struct MadeOperands {
+    /// Panels of A are made.
     pub a: bool,
-    /// Of B.
+    /// Panels of B are made.
     pub b: bool,
 }
 
-/// How much longer than the fastest plan one with early tiles may be predicted to take.
+/// The largest predicted time with early tiles, relative to the fastest plan.
 const COST_MAX: f64 = 1.01;
-/// The part of a machine's work that should be complete together, and what is tried where that costs too much.
+/// The fraction of a machine's work that should be complete together, and larger ones to try if that costs too
+/// much.
 const PARTS: [f64; 5] = [0.02, 0.04, 0.08, 0.16, 0.32];
-/// Tiles of less work than this are complete early enough.
+/// Tiles with less work than this are early enough.
 const SECONDS_MIN: f64 = 0.1;
-/// Products at once for each thread in one block: with fewer, threads would wait for the next block's panels.
+/// Concurrent products per thread in one block: with fewer, threads would wait for the panels of the next block.
 const PRODUCTS_A_THREAD: u64 = 2;
-/// Blocks that a share has at least where another order than by steps is introduced and other machines could take over
-/// blocks that were not begun.
+/// Fewest blocks per share if this changes the order from step by step and other machines could steal blocks that
+/// were not begun.
 const BLOCKS_MIN: u64 = 4;
-/// Seconds to make a byte of a panel on one thread. Measured for random doubles on a server; conversions take less.
+/// Seconds to make a byte of a panel on one thread. Measured for random doubles on a server; conversions are
+/// faster.
 const MAKING_S_PER_BYTE: f64 = 1e-9;
 
-/// How a share is cut.
+/// A way to cut a share.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Blocks about as high as wide, step by step.
+    /// Square blocks, step by step.
     Squares,
-    /// Flat blocks, column by column: panels of B are sent once for each block, those of A once.
+    /// Flat blocks, column by column: panels of B are sent once per block, those of A once.
     Bands,
 }
 
 impl Plan {
-    /// The largest part of a member's work that is complete all at once, near the end of its block: what is lost of it where
-    /// the product is interrupted just before.
+    /// The largest fraction of a member's work that completes together, near the end of its block: the loss if the
+    /// product is interrupted just before.
     pub fn complete_together(&self) -> f64 {
         let of = |member: &Member| -> f64 {
             let all: f64 = member.shares.iter().map(|s| self.work(s.region, s.cells, s.steps)).sum();
@@ -67,16 +71,17 @@ fn cells_of(share: &Share) -> u64 {
     share.cells.rows.len().saturating_mul(share.cells.cols.len())
 }
 
-/// Cells that are complete together. Those of a share with a part of k are when other shares are done, too.
+/// Cells that complete together. The cells of a share with a part of k complete when the shares with the other
+/// parts do.
 fn unit_of(share: &Share, steps: u64) -> u64 {
     if !is_whole(share, steps) {
         return cells_of(share);
     }
     let BlockSize { rows, cols, .. } = share.block;
     match share.order {
-        Order::Steps | Order::Ending(_) => rows.saturating_mul(cols),
-        Order::Columns(group) => rows.saturating_mul(group.min(cols)),
-        Order::Corner => rows.max(cols),
+        PanelOrder::Steps | PanelOrder::Ending(_) => rows.saturating_mul(cols),
+        PanelOrder::Columns(group) => rows.saturating_mul(group.min(cols)),
+        PanelOrder::Corner => rows.max(cols),
     }
 }
 
@@ -84,8 +89,13 @@ fn is_whole(share: &Share, steps: u64) -> bool {
     share.steps == Span::new(0, steps) && share.block.steps >= steps
 }
 
-/// The plan with early tiles; as it is where that would cost too much.
-pub(crate) fn with_early_tiles(plan: Plan, machines: &[Machine], wish: &Wish, making: Making) -> Plan {
+/// The plan with early tiles; unchanged if that would cost too much.
+pub(crate) fn with_early_tiles(
+    plan: Plan,
+    machines: &[Machine],
+    options: &PlanOptions,
+    making: MadeOperands,
+) -> Plan {
     if matches!(plan.strategy.base, Base::Naive | Base::Row(_) | Base::Square(_)) {
         return plan;
     }
@@ -100,26 +110,26 @@ pub(crate) fn with_early_tiles(plan: Plan, machines: &[Machine], wish: &Wish, ma
         charges: &charges,
         sums: plan.sums,
         machines,
-        relay: if plan.relay { wish.relay } else { Relay::Off },
+        relay: if plan.relay { options.relay } else { Relay::Off },
     };
-    let cutter = Cutter { plan: &plan, costs: &costs, making, keeps_others: wish.strategy.is_some() };
+    let cutter = Cutter { plan: &plan, costs: &costs, making, keeps_others: options.strategy.is_some() };
     match cutter.earliest() {
         Some((predicted, members)) => Plan { predicted, members, ..plan },
         None => plan,
     }
 }
 
-/// What is cut.
+/// The state of the search for earlier tiles.
 struct Cutter<'a> {
     plan: &'a Plan,
     costs: &'a Costs<'a>,
-    making: Making,
-    /// Machines behind a link keep their blocks.
+    making: MadeOperands,
+    /// Remote machines keep their blocks.
     keeps_others: bool,
 }
 
 impl Cutter<'_> {
-    /// The members whose tiles are complete earliest, of those that cost little enough.
+    /// The members with the earliest tiles among those that cost little enough.
     fn earliest(&self) -> Option<(Prediction, Vec<Member>)> {
         let most_s = (self.plan.predicted.seconds + self.making_s(&self.plan.members)) * COST_MAX;
         for part in PARTS {
@@ -136,7 +146,7 @@ impl Cutter<'_> {
                 return (members != self.plan.members).then_some((predicted, members));
             }
         }
-        // At least this machine's own threads, to which panels need not be sent.
+        // At least cut the shares of local threads, to which panels are not sent.
         let members = self.each(|member| match self.is_here(member) {
             true => self.member(member, PARTS[0], Way::Squares),
             false => Some(member.clone()),
@@ -154,9 +164,10 @@ impl Cutter<'_> {
         self.costs.machines[member.machine].link.is_none()
     }
 
-    /// All members cut so that no more than such a part of their work is complete together. `None` where blocks do not fit.
+    /// All members, cut so that at most that fraction of their work completes together. `None` if the blocks do not
+    /// fit.
     fn cut(&self, part: f64, way: Way) -> Option<Vec<Member>> {
-        // Panels that are made, and the sums of Strassen's method, cost something each time.
+        // Making panels, and the sums of Strassen's method, cost something each time.
         let makes = self.making.a || self.making.b || self.plan.strategy.levels > 0;
         self.each(|member| match self.is_here(member) {
             true if !makes => self.member(member, PARTS[0], Way::Squares),
@@ -211,7 +222,7 @@ impl Cutter<'_> {
     }
 }
 
-/// A share in blocks of which so many cells at most are complete together; as it is where that is so, or cannot be had.
+/// A share in blocks of which at most `most` cells complete together; unchanged if it is already so, or impossible.
 fn recut(share: &Share, steps: u64, most: u64, (way, is_alone): (Way, bool)) -> Share {
     let (rows, cols) = (share.cells.rows.len(), share.cells.cols.len());
     if !is_whole(share, steps) || unit_of(share, steps) <= most || rows == 0 || cols == 0 {
@@ -225,15 +236,15 @@ fn recut(share: &Share, steps: u64, most: u64, (way, is_alone): (Way, bool)) -> 
             let wide = (most / high).clamp(1, cols.min(EDGE_MAX));
             let high = (most / wide).clamp(1, rows.min(EDGE_MAX));
             let block = BlockSize { rows: even(rows, high), cols: even(cols, wide), ..share.block };
-            Share { block, order: Order::Steps, ..*share }
+            Share { block, order: PanelOrder::Steps, ..*share }
         }
         Way::Bands if steps > EDGE_MAX || share.block.cols < cols => *share,
         Way::Bands => {
-            let bands = if share.order == Order::Steps && !is_alone { BLOCKS_MIN } else { 1 };
+            let bands = if share.order == PanelOrder::Steps && !is_alone { BLOCKS_MIN } else { 1 };
             let high = even(rows, most.min(rows.div_ceil(bands)).min(share.block.rows));
             let group = (most / high).clamp(1, cols);
             let block = BlockSize { rows: high, ..share.block };
-            Share { block, order: Order::Columns(group), ..*share }
+            Share { block, order: PanelOrder::Columns(group), ..*share }
         }
     }
 }

@@ -1,21 +1,23 @@
-//! Whether the sums of Strassen's method could leave the range of the element type though C does not.
+//! Whether the sums of Strassen's method could overflow the element type although C does not.
 //!
-//! Place in the flow: asked with the largest elements of A, B and the old C, before a plan or a kernel with levels is used.
+//! Place in the flow: called with the largest elements of A, B and the old C, before a plan or a kernel with levels
+//! is used.
 //!
-//! Invariant: where there is no objection, no number that `L` levels make exceeds a quarter of the largest one. With a and b the
-//! largest elements of A and B: a sum of panels has at most 4 terms a level, so it is at most 4^L a (or b). A level makes sums
-//! of at most 18 products of halves of the depth, so no result or part of one exceeds 9^L k a b, before and after `alpha`; beside
-//! the old C times `beta`, to which steps are added, the two together are what counts. (c12 and c22 have the 18 terms: Higham,
-//! *Accuracy and Stability of Numerical Algorithms*, 23.2.2.)
+//! Invariant: without an objection, no number that `L` levels compute exceeds a quarter of the largest one of the
+//! type. With a and b the largest elements of A and B: a sum of panels has at most 4 terms per level, so it is at
+//! most 4^L a (or b). A level makes sums of at most 18 products of halves of the depth, so no result or part of one
+//! exceeds 9^L k a b, before and after `alpha`; with the old C times `beta`, to which steps are added, the sum of
+//! both counts. (c12 and c22 have the 18 terms: Higham, *Accuracy and Stability of Numerical Algorithms*, 23.2.2.)
 //!
 //! Deliberately absent: scaling by powers of two. A classical product needs none.
 
 use bramble_matrix::DType;
 
-/// Powers of two between the bound and the largest number: two for what the check of C needs, and roundings are less.
+/// Powers of two between the bound and the largest number: the verification of C needs two, and rounding errors are
+/// smaller.
 const MARGIN_BITS: f64 = 2.0;
 
-/// How large the numbers of a product are.
+/// The magnitude of the numbers of a product.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Extent {
     /// Element type.
@@ -24,9 +26,9 @@ pub struct Extent {
     pub k: u64,
     /// Largest absolute value in A.
     pub a: f64,
-    /// The same of B.
+    /// Largest absolute value in B.
     pub b: f64,
-    /// The same of the old C; 0 where it is not read.
+    /// Largest absolute value in the old C; 0 if it is not read.
     pub old_c: f64,
     /// Factor of the product.
     pub alpha: f64,
@@ -36,48 +38,49 @@ pub struct Extent {
     pub is_finite: bool,
 }
 
-/// Why levels of Strassen's method are not used.
+/// The reason against Strassen's method.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Objection {
-    /// A NaN or an infinity would reach elements of C that it has nothing to do with.
+pub enum StrassenObjection {
+    /// Strassen's method would spread a NaN or an infinity to unrelated elements of C.
     NotFinite,
-    /// A factor is applied to elements of each product before these are added, where it is too large or too small for the type.
+    /// Alpha or beta, which is applied to the elements of each product before these are added, is too large or too
+    /// small for the type.
     Factor(DType),
     /// Sums could exceed the largest number of the type.
     Overflow(Extent),
 }
 
 impl Extent {
-    /// The reason against so many levels, if there is one. For integers there is none: their sums wrap, and are exact in the end.
-    pub fn objection(&self, levels: u32) -> Option<Objection> {
+    /// The reason against that many levels, if any. Integers have none: their sums wrap, and the result is exact.
+    pub fn objection(&self, levels: u32) -> Option<StrassenObjection> {
         if levels == 0 || !self.dtype.is_float() {
             return None;
         }
         if !self.is_finite {
-            return Some(Objection::NotFinite);
+            return Some(StrassenObjection::NotFinite);
         }
         if !(self.dtype.holds_factor(self.alpha) && self.dtype.holds_factor(self.beta)) {
-            return Some(Objection::Factor(self.dtype));
+            return Some(StrassenObjection::Factor(self.dtype));
         }
         let largest = if self.dtype == DType::F32 { f64::from(f32::MAX) } else { f64::MAX };
         let limit = largest.log2() - MARGIN_BITS;
         let levels = f64::from(levels);
-        // Logarithms: the products themselves may overflow. That of 0 is -∞.
+        // Logarithms, because the products themselves may overflow. That of 0 is -∞.
         let sums = self.a.max(self.b).log2() + 2.0 * levels;
         let terms = self.a.log2() + self.b.log2() + (self.k as f64).log2();
         let products = terms + levels * 9f64.log2() + self.alpha.abs().max(1.0).log2();
         let old = self.old_c.log2() + self.beta.abs().max(1.0).log2();
         let together = if old == f64::NEG_INFINITY { products } else { products.max(old) + 1.0 };
-        (sums > limit || together > limit).then_some(Objection::Overflow(*self))
+        (sums > limit || together > limit).then_some(StrassenObjection::Overflow(*self))
     }
 }
 
-impl std::fmt::Display for Objection {
+impl std::fmt::Display for StrassenObjection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::NotFinite => {
-                f.write_str("A, B or the old C holds a NaN or an infinity, which it would spread")
-            }
+            Self::NotFinite => f.write_str(
+                "A, B or the old C holds a NaN or an infinity, which Strassen's method would spread",
+            ),
             Self::Factor(dtype) => write!(f, "alpha or beta is outside the range of {dtype}"),
             Self::Overflow(Extent { dtype, a, b, old_c, .. }) => {
                 write!(
@@ -106,7 +109,7 @@ mod tests {
     };
 
     fn overflows(extent: Extent, levels: u32) -> bool {
-        matches!(extent.objection(levels), Some(Objection::Overflow(_)))
+        matches!(extent.objection(levels), Some(StrassenObjection::Overflow(_)))
     }
 
     #[test]
@@ -117,12 +120,16 @@ mod tests {
         let wild = Extent { a: 2e38, b: 2e38, is_finite: false, ..EVEN };
         assert_eq!(wild.objection(0), None);
         assert_eq!(Extent { dtype: DType::I32, ..wild }.objection(2), None, "integers wrap");
-        assert_eq!(Extent { a: 0.0, b: 3e38 / 64.0, ..EVEN }.objection(1), None, "zeros make nothing");
+        assert_eq!(
+            Extent { a: 0.0, b: 3e38 / 64.0, ..EVEN }.objection(1),
+            None,
+            "a product with zeros is zero"
+        );
     }
 
     #[test]
     fn sums_of_panels_products_and_the_old_c_each_count() {
-        // Sums of elements alone, where nothing is multiplied with them.
+        // Sums of elements only: the other operand is zero.
         assert!(
             overflows(Extent { a: 2e38, b: 0.0, ..EVEN }, 1)
                 && overflows(Extent { b: 2e38, a: 0.0, ..EVEN }, 1)

@@ -1,15 +1,16 @@
-//! The one form of all plans: regions of C, and for each machine the blocks that it computes, in order.
+//! The form of all plans: regions of C, and for each machine its blocks, in order.
 //!
-//! Place in the flow: strategies make it, the cost model sums over it, the schedule walks it, `bramble plan` draws it.
+//! Place in the flow: strategies make it, the cost model sums over it, the schedule walks it, `bramble plan` draws
+//! it.
 //!
-//! Invariants: every (tile, step) of C is in exactly one block. The blocks of a machine are made on demand, so a plan of
-//! a million blocks takes no more memory than one of ten. Where sums are chained, a block that continues another's comes
-//! after it in an order that no two machines can wait for each other in: either its share covers the whole of k, with
-//! steps rising for each tile, or each share has one span of k and a machine's shares come in the order of k.
+//! Invariants: every (tile, step) of C is in exactly one block. The blocks of a machine are made on demand, so a
+//! plan of a million blocks takes no more memory than one of ten. If sums are chained, the order of blocks rules
+//! out deadlocks: either each share covers the whole of k, with rising steps for each tile, or each share has one
+//! span of k and a machine's shares are in the order of k.
 
 mod bytes;
 
-pub use bytes::NoPlan;
+pub use bytes::InvalidPlan;
 
 use crate::memory::CellCharges;
 use crate::{Bound, Prediction, Problem, Recipe, Region, Strategy};
@@ -26,28 +27,29 @@ pub struct BlockSize {
     pub steps: u64,
 }
 
-/// In which order the panels of a block come.
+/// The order in which the panels of a block are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// Step by step: the cells stay, panels stream past.
+pub enum PanelOrder {
+    /// Step by step: the cells stay, the panels stream past.
     Steps,
-    /// So many columns of cells after the other: the panels of A stay, those of B stream past, and each group of columns
-    /// is returned when it is done, while the next is computed. In a group step by step.
+    /// In groups of this many columns of cells: the panels of A stay, those of B stream past, and each group is
+    /// returned when it is complete, while the next one is computed. Step by step within a group.
     Columns(u64),
-    /// From a corner: all panels of a row of cells, then all of a column, in turn. All stay, and a tile is returned as soon as
-    /// its row and its column have come.
+    /// From a corner: alternately all panels of a row of cells and all of a column. All panels stay, and a tile is
+    /// returned as soon as its row and its column have arrived.
     Corner,
-    /// Step by step until so many steps are left; these column by column, so that only the last column is returned after all
-    /// else is done. What comes before them can be divided as by steps.
+    /// Step by step until this many steps are left, and these column by column, so that only the last column is
+    /// returned after the end of the computation. The steps before them can be divided as in `Steps`.
     Ending(u64),
 }
 
-/// How sums over parts of k come together.
+/// How sums over parts of k are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sums {
-    /// Each machine sums its own steps from nothing, and the primary adds the sums in the order of k.
+    /// Each machine sums its own steps from zero, and the primary adds the partial sums in the order of k.
     Merged,
-    /// Who has later steps is sent the sum of the earlier ones and goes on from there: the bits are those of one machine.
+    /// The machine with later steps is sent the sum of the earlier ones and continues it: the bits are those of one
+    /// machine.
     Chained,
 }
 
@@ -60,8 +62,8 @@ pub struct Block {
     pub cells: Rect,
     /// Steps of k that are summed.
     pub steps: Span,
-    /// In which order its panels come.
-    pub order: Order,
+    /// The order in which its panels are sent.
+    pub order: PanelOrder,
 }
 
 impl Block {
@@ -70,19 +72,19 @@ impl Block {
         self.cells.rows.len().saturating_mul(self.cells.cols.len())
     }
 
-    /// From which step on it is done column by column; its end where it never is.
+    /// The step from which on it goes column by column; its end if it never does.
     pub fn by_columns_from(&self) -> u64 {
         let last = match self.order {
-            Order::Steps | Order::Corner => 0,
-            Order::Columns(_) => self.steps.len(),
-            Order::Ending(last) => last.min(self.steps.len()),
+            PanelOrder::Steps | PanelOrder::Corner => 0,
+            PanelOrder::Columns(_) => self.steps.len(),
+            PanelOrder::Ending(last) => last.min(self.steps.len()),
         };
         self.steps.end - last
     }
 }
 
-/// A box of a region, cut into blocks that its machine computes one after another: rows of blocks, in each the parts
-/// of k, in each the columns.
+/// A box of a region, cut into blocks that its machine computes one after another: by rows of blocks, in these by
+/// parts of k, in these by columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Index of the region.
@@ -91,10 +93,10 @@ pub struct Share {
     pub cells: Rect,
     /// Steps of k.
     pub steps: Span,
-    /// Size of one block; at the ends they may be smaller.
+    /// Size of one block; blocks at the ends may be smaller.
     pub block: BlockSize,
-    /// In which order the panels of a block come.
-    pub order: Order,
+    /// The order in which the panels of a block are sent.
+    pub order: PanelOrder,
 }
 
 impl Share {
@@ -108,7 +110,7 @@ impl Share {
         )
     }
 
-    /// How many blocks it is cut into.
+    /// Number of blocks.
     pub fn blocks(&self) -> u64 {
         let (down, across, deep) = self.blocks_each_way();
         down.saturating_mul(across).saturating_mul(deep)
@@ -132,21 +134,21 @@ impl Share {
     }
 }
 
-/// A machine that takes part.
+/// A participating machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member {
     /// Index into the machines that the plan was made for.
     pub machine: usize,
-    /// What it computes, in this order.
+    /// Its shares, in this order.
     pub shares: Vec<Share>,
-    /// Most bytes of matrices that it is given at once, as they are charged.
+    /// Most bytes of matrices that it is given at once, in charged bytes.
     pub memory_bytes: u64,
-    /// Blocks that it may have at once.
+    /// Most blocks that it is given at once.
     pub blocks_at_once: usize,
 }
 
 impl Member {
-    /// Whether two members can need the same panels: those of a row or a column of cells.
+    /// Whether two members can need the same panels: those of a common row or column of cells.
     pub fn may_share(&self, other: &Self) -> bool {
         let overlap = |x: Span, y: Span| x.start < y.end && y.start < x.end;
         let meet = |a: Rect, b: Rect| overlap(a.rows, b.rows) || overlap(a.cols, b.cols);
@@ -156,12 +158,12 @@ impl Member {
 }
 
 impl Member {
-    /// How many blocks it has.
+    /// Number of its blocks.
     pub fn block_count(&self) -> u64 {
         self.shares.iter().map(Share::blocks).fold(0, u64::saturating_add)
     }
 
-    /// The share that has block number `number`, and the block's number in it.
+    /// The share with block number `number`, and the block's number within it.
     pub fn share_of(&self, number: u64) -> Option<(&Share, u64)> {
         let mut index = number;
         for share in &self.shares {
@@ -186,29 +188,29 @@ impl Member {
     }
 }
 
-/// Who computes what, in which order, and what that will cost. Plain data: it can be printed, costed and
-/// simulated without a machine.
+/// The assignment of blocks to machines, their order, and the predicted cost. Plain data: it can be printed, costed
+/// and simulated without a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// The product.
     pub problem: Problem,
-    /// The rule that made it.
+    /// The strategy that made it.
     pub strategy: Strategy,
-    /// How sums over parts of k come together.
+    /// How sums over parts of k are combined.
     pub sums: Sums,
-    /// Whether members pass on to each other panels that several of them need, so that the primary sends each of these
-    /// once: to the first that comes to it, among those whose blocks of the same number (in their own order), region and
-    /// order both cover it. Members in the primary's own memory never do.
+    /// Whether members relay panels that several of them need, so that the primary sends each of these once: to the
+    /// first member that reaches it, among those whose blocks of the same number (in their own order), region and
+    /// order both cover it. Members in the primary's own memory never relay.
     pub relay: bool,
     /// Parts of C, disjoint, that cover it.
     pub regions: Vec<Region>,
-    /// The machines that take part.
+    /// The participating machines.
     pub members: Vec<Member>,
-    /// Seconds and bytes to expect.
+    /// Predicted seconds and bytes.
     pub predicted: Prediction,
     /// The physical lower bound for these machines.
     pub bound: Bound,
-    /// Summed peak of the machines that take part, Gflop/s.
+    /// Summed peak of the participating machines, Gflop/s.
     pub peak_gflops: f64,
 }
 
@@ -218,12 +220,15 @@ impl Plan {
         block.steps.start == 0 && block.steps.end == self.regions[block.region].steps()
     }
 
-    /// Whether C has the bits of one machine that walks the same grid: always where sums are chained, or numbers whole;
-    /// else where nobody cuts k, and without Strassen's method.
+    /// Whether C has the bits of one machine that walks the same grid: always if sums are chained or elements are
+    /// integers; otherwise if k is not cut and Strassen's method is not used.
     pub fn keeps_bits(&self) -> bool {
+        // The parts of k that one machine sums alone are determined by the grid.
+        let alone = self.members.iter().all(|m| m.machine == 0);
         let whole = |s: &Share| {
             let all = self.regions[s.region].steps();
-            s.steps.start == 0 && s.steps.end == all && s.block.steps >= all
+            let least = if alone { self.regions[s.region].grid.steps_of_a_sum() } else { all };
+            s.steps.start == 0 && s.steps.end == all && s.block.steps >= least
         };
         let is_classical = self.strategy.levels == 0;
         !self.problem.dtype.is_float()
@@ -231,12 +236,12 @@ impl Plan {
                 && (self.sums == Sums::Chained || self.members.iter().flat_map(|m| &m.shares).all(whole)))
     }
 
-    /// Whether a block starts from the sum of the steps before it, which others have made.
+    /// Whether a block continues the sum of the steps before it, which other members have computed.
     pub fn continues(&self, block: &Block) -> bool {
         self.sums == Sums::Chained && block.steps.start > 0
     }
 
-    /// What a block counts for where it just fits: the least memory in which it can run, in bytes as they are charged.
+    /// The least memory in which a block can run, in charged bytes.
     pub fn block_bytes(&self, block: &Block, recipe: &Recipe) -> u64 {
         let region = &self.regions[block.region];
         let (rows, cols) = (block.cells.rows.len(), block.cells.cols.len());
@@ -255,7 +260,7 @@ impl Plan {
         self.regions.iter().map(|r| r.grid.tiles() * r.q() * r.q()).sum()
     }
 
-    /// Tiles, or partial sums of them, that come back.
+    /// Tiles, or partial sums of them, that are returned.
     pub fn results(&self) -> u64 {
         let share = |s: &Share| {
             let region = &self.regions[s.region];
@@ -265,13 +270,13 @@ impl Plan {
         self.members.iter().flat_map(|m| &m.shares).map(share).fold(0, u64::saturating_add)
     }
 
-    /// What all matrices that workers will have been given count for, about, whether sent or generated: what they have
-    /// given back of it says how far the product is.
+    /// About the total charge of all matrices that workers will have been given, sent or generated: the part of it
+    /// that they have freed shows the progress of the product.
     pub fn stored_bytes(&self) -> u64 {
         crate::cost::stored_bytes(&self.problem, &self.regions, &self.members)
     }
 
-    /// Elements of C (times parts of k) that a member computes, and of all: its part of the work.
+    /// A member's share of the work: elements of C (times parts of k) of that member, relative to all.
     pub fn part_of_work(&self, member: usize) -> f64 {
         let work =
             |m: &Member| -> f64 { m.shares.iter().map(|s| self.work(s.region, s.cells, s.steps)).sum() };
@@ -279,7 +284,7 @@ impl Plan {
         if all > 0.0 { work(&self.members[member]) / all } else { 0.0 }
     }
 
-    /// The member that computes tile (row, col) of C, where no other has a part of it.
+    /// The member that computes tile (row, col) of C, unless several members compute parts of it.
     pub fn owner_of(&self, row: u64, col: u64) -> Option<usize> {
         let mut owners = (0..self.members.len())
             .filter(|m| self.members[*m].shares.iter().any(|s| self.has(s.region, s.cells, row, col)));

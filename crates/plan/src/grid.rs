@@ -1,8 +1,8 @@
 //! The canonical grid: how C is cut into tiles and k into steps.
 //!
-//! Invariant: a function of m, n, k, the element type and the user's `--tile` and `--panel` only. Every
-//! machine therefore makes the same kernel calls on the same elements in the same order, whoever owns a
-//! tile: that is what makes C's bits independent of the cluster.
+//! Invariant: a function of m, n, k, the element type and the user's `--tile` and `--panel` only. Every machine
+//! therefore makes the same kernel calls on the same elements in the same order, whichever machine owns a tile: so
+//! C's bits do not depend on the cluster.
 
 use crate::Problem;
 use bramble_matrix::{Rect, Span};
@@ -21,29 +21,29 @@ pub struct Grid {
     pub depth: u64,
 }
 
-/// What the user asked for instead of the defaults.
+/// The user's tile size and step depth, in place of the defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cut {
+pub struct TileSize {
     /// Rows and columns of a tile.
     pub tile: Option<u64>,
     /// Depth of a step.
     pub depth: Option<u64>,
 }
 
-/// A grid that cannot be used.
+/// Why a grid cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum GridError {
-    /// Tile or panel outside what a frame and an id can carry.
+    /// A tile size or step depth outside the range of frames and ids.
     #[error("--{option} {value}: must be between 1 and {max}")]
     Option {
         /// `tile` or `panel`.
         option: &'static str,
-        /// What was asked.
+        /// The value that the user gave.
         value: u64,
-        /// Largest allowed.
+        /// The largest allowed value.
         max: u64,
     },
-    /// Matrices that no file can hold, and whose sizes could not be counted with.
+    /// Matrices larger than any file, whose sizes would overflow.
     #[error(
         "{m} x {n} x {k}: a matrix may have at most {ELEMENTS_MAX} elements, and as many rows or columns"
     )]
@@ -61,12 +61,12 @@ pub enum GridError {
          or 1024"
     )]
     TooManySteps {
-        /// What is cut: columns of A, rows of B, or with levels of Strassen one part of them.
+        /// The depth that is cut: columns of A, rows of B, or with levels of Strassen one part of them.
         k: u64,
         /// Depth of a step.
         depth: u64,
     },
-    /// More products of tiles than anybody could wait for.
+    /// More products of tiles than any run could finish.
     #[error(
         "{m} x {n} x {k} in tiles of {tile_rows} x {tile_cols} and steps of {depth} are more than {JOBS_MAX} products; \
          use a larger --tile or --panel"
@@ -87,38 +87,48 @@ pub enum GridError {
     },
 }
 
-/// Most elements of a matrix, and most rows, columns and depth: they are exact in a double, and their bytes in 64 bits.
+/// Most elements of a matrix, and most rows, columns and depth: exact in a double, and their bytes fit 64 bits.
 const ELEMENTS_MAX: u64 = 1 << 53;
-/// Most products of tiles: a million of them a second would take nine years.
+/// Most products of tiles: at a million per second they would take nine years.
 const JOBS_MAX: u64 = 1 << 48;
 
-/// Most steps: with one for the rim, each has a number of 32 bits, and so has the end of the last.
+/// Most steps: with one for the rim, each step and the end of the last one have a 32-bit number.
 const STEPS_MAX: u64 = u32::MAX as u64 - 2;
 
 /// Largest tile edge: a line of a tile has to fit a 1 MiB frame with 8-byte elements.
 pub(crate) const TILE_MAX: u64 = 65_536;
 /// Largest step depth, for the same reason.
 pub(crate) const DEPTH_MAX: u64 = 65_536;
-/// Tiles that a product should have at least, where it is large enough, so that a few machines with a few
-/// threads each share it evenly.
+/// Tiles that a product should have at least, if it is large enough, so that a few machines with a few threads each
+/// can share it evenly.
 const TILES_WANTED: u64 = 64;
-/// Default tile edges, with the tiles from which on each is taken. 512 is where packing costs a kernel less than 2 %, so it
-/// is worth more than even parts; larger ones only save messages, and leave enough tiles for parts that are even within
-/// 2 % among a few machines.
+/// Default tile edges, with the number of tiles from which on each is used. At 512, packing costs a kernel less
+/// than 2 %, so that edge is worth more than even parts. Larger edges only save messages, and are used if enough
+/// tiles remain for parts that are even within 2 % among a few machines.
 const EDGES: [(u64, u64); 3] = [(1024, 4 * TILES_WANTED), (512, TILES_WANTED), (256, 0)];
-/// Least edge to which a tile is halved to have more of them.
+/// Smallest edge to which a tile is halved to have more of them.
 const PART_EDGE_MIN: u64 = 64;
-/// The least of them.
+/// Elements of the two panels of a step of a thin tile: 1 to 4 MiB, which a thread reads in a tenth of a
+/// millisecond or more.
+const STEP_ELEMENTS: u64 = 1 << 19;
+/// A product with fewer tiles is cut along k if one machine computes it alone.
+const FEW_TILES: u64 = 16;
+/// The depth up to which writing C takes longer than computing it; B then fits a cache for every row of tiles, too.
+const SHALLOW: u64 = 64;
+/// Minimum ratio of the depth of a part of k to its width: its sum then has at most a sixty-fourth of the elements
+/// that it is made from.
+const PART_DEPTH: u64 = 64;
+/// The smallest default edge.
 const EDGE_MIN: u64 = EDGES[2].0;
 
 impl Grid {
     /// The grid for a product.
-    pub fn new(problem: &Problem, cut: Cut) -> Result<Self, GridError> {
+    pub fn new(problem: &Problem, cut: TileSize) -> Result<Self, GridError> {
         Self::of(problem.m, problem.n, problem.k, cut)
     }
 
-    /// The grid for a product of those sizes, which may be a part of another.
-    pub fn of(m: u64, n: u64, k: u64, cut: Cut) -> Result<Self, GridError> {
+    /// The grid for a product of those sizes, which may be a part of a larger one.
+    pub fn of(m: u64, n: u64, k: u64, cut: TileSize) -> Result<Self, GridError> {
         let small = |x: u64, y: u64| x.checked_mul(y).is_some_and(|elements| elements <= ELEMENTS_MAX);
         let sides = [m, n, k].iter().all(|side| *side <= ELEMENTS_MAX);
         if !(sides && small(m, n) && small(m, k) && small(k, n)) {
@@ -129,14 +139,15 @@ impl Grid {
                 return Err(GridError::Option { option: "tile", value: edge, max: TILE_MAX });
             }
             Some(edge) => (edge, edge),
-            None => default_tile(m, n),
+            None => default_tile(m, n, k),
         };
         let depth = match cut.depth {
             Some(depth) if depth == 0 || depth > DEPTH_MAX => {
                 return Err(GridError::Option { option: "panel", value: depth, max: DEPTH_MAX });
             }
             Some(depth) => depth,
-            None => default_depth(tile_rows.min(tile_cols)),
+            None => thin_depth([m, n], tile_rows, tile_cols)
+                .unwrap_or_else(|| default_depth(tile_rows.min(tile_cols))),
         };
         let grid = Self {
             m,
@@ -150,29 +161,36 @@ impl Grid {
         Ok(grid)
     }
 
-    /// The grid for one of the parts into which levels of Strassen–Winograd cut a matrix: the same, but where it has one tile,
-    /// four smaller ones, so that more than one machine can have cells. Not below 64, where products are too short.
-    pub(crate) fn shared(self, cut: Cut) -> Result<Self, GridError> {
+    /// The grid for one of the parts into which levels of Strassen–Winograd cut a matrix: the same, but with four
+    /// smaller tiles in place of a single one, so that more than one machine can have cells. Not below 64, where
+    /// products are too short.
+    pub(crate) fn shared(self, cut: TileSize) -> Result<Self, GridError> {
         let edge = self.m.max(self.n).div_ceil(2);
         if cut.tile.is_some() || self.tiles() > 1 || edge < PART_EDGE_MIN {
             return Ok(self);
         }
-        Self::of(self.m, self.n, self.k, Cut { tile: Some(edge), depth: Some(self.depth) })
+        Self::of(self.m, self.n, self.k, TileSize { tile: Some(edge), depth: Some(self.depth) })
     }
 
-    /// A grid as another time has made it; `None` where none like that can be made.
+    /// The tile size with the steps of square products, if those of this grid are deeper because C is thin.
+    pub(crate) fn shallower(&self, cut: TileSize) -> Option<TileSize> {
+        let usual = default_depth(self.tile_rows.min(self.tile_cols));
+        (cut.depth.is_none() && self.depth > usual).then_some(TileSize { depth: Some(usual), ..cut })
+    }
+
+    /// A grid from a stored plan; `None` if its values are impossible.
     pub(crate) fn checked(sides: [u64; 3], tile_rows: u64, tile_cols: u64, depth: u64) -> Option<Self> {
         let [m, n, k] = sides;
         let within = |x: u64, side: u64, max: u64| (1..=max.min(side.max(1))).contains(&x);
         let fits =
             within(tile_rows, m, TILE_MAX) && within(tile_cols, n, TILE_MAX) && within(depth, k, DEPTH_MAX);
-        // Sizes first: counts are reckoned with them.
-        Self::of(m, n, k, Cut { tile: Some(TILE_MAX), depth: Some(DEPTH_MAX) }).ok()?;
+        // Sizes first: the counts are computed from them.
+        Self::of(m, n, k, TileSize { tile: Some(TILE_MAX), depth: Some(DEPTH_MAX) }).ok()?;
         let grid = Self { m, n, k, tile_rows, tile_cols, depth };
         (fits && grid.counts().is_ok()).then_some(grid)
     }
 
-    /// Whether its steps and products can be counted with.
+    /// Checks that its steps and products can be counted.
     fn counts(&self) -> Result<(), GridError> {
         if self.steps() > STEPS_MAX {
             return Err(GridError::TooManySteps { k: self.k, depth: self.depth });
@@ -183,6 +201,19 @@ impl Grid {
             return Err(GridError::TooMany { m, n, k, tile_rows, tile_cols, depth });
         }
         Ok(())
+    }
+
+    /// Steps that one machine, computing the product alone, sums from zero before it adds the sum to C: all of
+    /// them, or fewer if C has few tiles, so that its threads have parts of k to share. A function of the grid: the
+    /// number of threads changes no bit.
+    pub fn steps_of_a_sum(&self) -> u64 {
+        let (steps, tiles) = (self.steps().max(1), self.tiles().max(1));
+        if tiles >= FEW_TILES {
+            return steps;
+        }
+        let deep = PART_DEPTH * self.tile_rows * self.tile_cols / (self.tile_rows + self.tile_cols).max(1);
+        let least = deep.div_ceil(self.depth.max(1)).max(1);
+        steps.div_ceil(TILES_WANTED / tiles).max(least).min(steps)
     }
 
     /// Number of tile rows.
@@ -232,15 +263,15 @@ impl Grid {
     pub fn rows_of(&self, tiles: Span) -> u64 {
         (tiles.end * self.tile_rows).min(self.m) - (tiles.start * self.tile_rows).min(self.m)
     }
-    /// The rows that are cut.
+    /// Rows of the matrix that the grid cuts.
     pub fn whole_rows(&self) -> u64 {
         self.m
     }
-    /// The columns that are cut.
+    /// Columns of the matrix that the grid cuts.
     pub fn whole_cols(&self) -> u64 {
         self.n
     }
-    /// The depth that is cut.
+    /// Depth that the grid cuts.
     pub fn whole_depth(&self) -> u64 {
         self.k
     }
@@ -255,15 +286,27 @@ impl Grid {
     }
 }
 
-/// Small tiles have deep panels, so that a job stays worth sending; beyond 512, where kernels cut k by themselves, depth
-/// gains nothing, and two steps of panels take memory from the block of C.
+/// Small tiles have deep panels, so that a job stays worth sending. Beyond 512, where kernels cut k themselves,
+/// more depth gains nothing, and two steps of panels take memory from the block of C.
 fn default_depth(edge: u64) -> u64 {
     if edge <= EDGE_MIN { 1024 } else { 512 }
 }
 
-/// The largest square tile that still leaves enough tiles; a flat or tall C gets longer tiles of about the
-/// same area, so that a job stays worth sending.
-fn default_tile(m: u64, n: u64) -> (u64, u64) {
+/// The depth of a step of a C with a side below 256: its panels have as many elements as those of a 256 x 256 tile.
+/// Slices of 512 stay whole.
+fn thin_depth([m, n]: [u64; 2], tile_rows: u64, tile_cols: u64) -> Option<u64> {
+    if m.min(n) >= EDGE_MIN {
+        return None;
+    }
+    let sides = tile_rows.min(m.max(1)) + tile_cols.min(n.max(1));
+    let least = default_depth(tile_rows.min(tile_cols));
+    Some((STEP_ELEMENTS / sides / 512 * 512).clamp(least, DEPTH_MAX))
+}
+
+/// The largest square tile that still leaves enough tiles; a flat or tall C gets longer tiles of about the same
+/// area, so that a job stays worth sending. With a shallow k a product takes as long as writing C: then tiles are
+/// whole rows of C, up to the length limit, so that memory and file are written in order.
+fn default_tile(m: u64, n: u64, k: u64) -> (u64, u64) {
     let edge = EDGES
         .into_iter()
         .find(|(e, wanted)| m.div_ceil(*e).saturating_mul(n.div_ceil(*e)) >= *wanted)
@@ -272,13 +315,16 @@ fn default_tile(m: u64, n: u64) -> (u64, u64) {
         (stretched(edge, n, m), edge)
     } else if m < edge {
         (edge, stretched(edge, m, n))
+    } else if k <= SHALLOW {
+        let cols = n.min(TILE_MAX);
+        ((edge * edge / cols).clamp(1, edge), cols)
     } else {
         (edge, edge)
     }
 }
 
-/// Length of a tile whose other edge is only `short`: a whole number of edges, of about edge² elements,
-/// but not so long that fewer than the wanted number of tiles remain.
+/// Length of a tile whose other edge is only `short`: a multiple of `edge`, of about edge² elements, but leaving at
+/// least the wanted number of tiles.
 fn stretched(edge: u64, short: u64, long: u64) -> u64 {
     let by_area = edge / short.max(1);
     let by_count = long.div_ceil(edge) / TILES_WANTED;

@@ -1,35 +1,35 @@
-//! What a block needs at its machine, and how large blocks may be.
+//! The memory that a block needs at its machine, and the size of blocks.
 //!
-//! Invariants: a block is never larger than what lets it end: its tiles, and the panels of two whole steps (one
-//! computing, one arriving), or in column order all panels of A and a column's of B (of the last steps, where only they
-//! go by columns, and then two of B's), fit the machine's memory together. One whole step is the least that cannot
-//! deadlock: a panel is freed only when every panel that it meets in that step has come. All sizes are as they are
-//! charged (`charged_bytes`), so what is planned is what is counted.
+//! Invariants: the machine's memory holds everything that a block needs to complete: its tiles with the panels of
+//! two whole steps (one computing, one arriving); or in column order all panels of A and those of B of a column (or
+//! of two columns, if only the last steps go by columns). One whole step is the least that cannot deadlock: a panel
+//! is freed only when every panel that it meets in that step has arrived. All sizes are charged bytes
+//! (`charged_bytes`), so the plan and the schedule count alike.
 //!
-//! `reuse` takes blocks as large as memory allows, about square: the maximum re-use scheme of Pineau, Robert, Vivien and
-//! Dongarra (INRIA RR-6053, 2006), where the words moved for each multiply-add fall as 2/√memory.
+//! `reuse` makes blocks as large as memory allows, about square: the maximum re-use scheme of Pineau, Robert,
+//! Vivien and Dongarra (INRIA RR-6053, 2006), where the words moved per multiply-add fall as 2/√memory.
 
 use crate::winograd::Recipe;
-use crate::{BlockSize, Order, Region, USE_BYTES, charged_bytes};
+use crate::{BlockSize, PanelOrder, Region, USE_BYTES, charged_bytes};
 use bramble_matrix::Rect;
 
-/// Most cells a block has in either direction, and most steps a column has: uses are counted in 16 bits.
+/// Most cells of a block in either direction, and most steps of a column: uses are counted in 16 bits.
 pub(crate) const EDGE_MAX: u64 = 1024;
 /// Steps of panels that a machine with enough memory is sent ahead.
 const STEPS_AHEAD: u64 = 3;
-/// Groups of columns that a machine with enough memory is sent ahead, done column by column.
+/// Groups of columns that a machine with enough memory is sent ahead, in column order.
 const GROUPS_AHEAD: u64 = 6;
-/// Tiles for each thread that a machine should have at once, so that none waits for the link.
+/// Tiles per thread that a machine should have at once, so that no thread waits for the link.
 const TILES_A_THREAD: u64 = 4;
 /// Most blocks at a machine at once.
 const BLOCKS_MAX: u64 = 64;
 
-/// What the matrices of one cell count for, for one region.
+/// The charges of the matrices of one cell of a region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CellCharges {
     /// Panels and sums of one cell row of A in one step, without their uses.
     a: u64,
-    /// The same of one cell column of B.
+    /// Panels and sums of one cell column of B in one step, without their uses.
     b: u64,
     /// Tiles, products and their sums of one cell of C.
     c: u64,
@@ -39,14 +39,14 @@ pub(crate) struct CellCharges {
     b_sums: u64,
 }
 
-/// What a machine has room for.
+/// How many blocks a machine has room for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     /// Whole blocks.
     pub(crate) blocks: u64,
     /// Steps, or in column order columns, of one block.
     pub(crate) units: u64,
-    /// The part of a second block.
+    /// The fraction of a second block.
     pub(crate) spare: f64,
 }
 
@@ -59,12 +59,13 @@ impl CellCharges {
         let count = |n: usize| n as u64;
         let (a_sums, b_sums) = (count(recipe.left.sums.len()), count(recipe.right.sums.len()));
         let (products, c_sums) = (count(recipe.products()), count(recipe.results.sums.len()));
-        // Without levels the product is the tile; with them all products and sums, some of which are the tiles.
+        // Without levels the product is the tile; with levels all products and sums are separate, and some of these
+        // are the tiles.
         let parts = if region.levels == 0 { 1 } else { products + c_sums };
         let c = parts
             .saturating_mul(charge(grid.tile_rows, grid.tile_cols))
             .saturating_add(2 * c_sums * USE_BYTES);
-        // Each panel may be kept for another machine, which counts as one more use.
+        // Each panel may be retained for another machine, which counts as one more use.
         let kept = panels * USE_BYTES;
         Self {
             a: (panels + a_sums).saturating_mul(charge(grid.tile_rows, grid.depth)).saturating_add(kept),
@@ -76,7 +77,7 @@ impl CellCharges {
         }
     }
 
-    /// (one step's panels of A, of B, all tiles) of a block with so many rows and columns of cells.
+    /// (One step's panels of A, those of B, all tiles) of a block with that many rows and columns of cells.
     fn block(&self, rows: u64, cols: u64) -> (u64, u64, u64) {
         let uses = |sums: u64, others: u64| USE_BYTES * (self.products.saturating_mul(others) + 2 * sums);
         let a = rows.saturating_mul(self.a.saturating_add(uses(self.a_sums, cols)));
@@ -85,56 +86,56 @@ impl CellCharges {
     }
 
     /// The least memory in which a block of that size can run.
-    pub(crate) fn need(&self, size: BlockSize, order: Order) -> u64 {
+    pub(crate) fn need(&self, size: BlockSize, order: PanelOrder) -> u64 {
         let (a, b, c) = self.block(size.rows, size.cols);
         match order {
-            Order::Steps => c.saturating_add(a.saturating_add(b).saturating_mul(size.steps.min(2))),
-            Order::Columns(group) => {
+            PanelOrder::Steps => c.saturating_add(a.saturating_add(b).saturating_mul(size.steps.min(2))),
+            PanelOrder::Columns(group) => {
                 let (all_a, column) = self.columns(size);
                 all_a.saturating_add(column.saturating_mul(size.cols.min(group.saturating_mul(2))))
             }
-            Order::Corner => c.saturating_add(a.saturating_add(b).saturating_mul(size.steps)),
-            Order::Ending(last) => {
+            PanelOrder::Corner => c.saturating_add(a.saturating_add(b).saturating_mul(size.steps)),
+            PanelOrder::Ending(last) => {
                 let by_steps = a.saturating_add(b).saturating_mul(size.steps.min(2));
                 c.saturating_add(by_steps.max(self.last_steps(size, last, 2)))
             }
         }
     }
 
-    /// Panels of the last steps, done column by column: all of A, and those of so many columns.
+    /// Panels of the last steps in column order: all of A, and of B those of that many columns.
     fn last_steps(&self, size: BlockSize, last: u64, columns: u64) -> u64 {
         let (a, _, _) = self.block(size.rows, size.cols);
         let (_, b, _) = self.block(size.rows, 1);
         a.saturating_add(b.saturating_mul(columns.min(size.cols))).saturating_mul(last.min(size.steps))
     }
 
-    /// Most columns of a block with so many rows that fit the memory, steps in order.
+    /// Most columns of a block with that many rows that fit the memory, step by step.
     fn most_cols(&self, rows: u64, steps: u64, memory_bytes: u64) -> u64 {
-        let need = |cols: u64| self.need(BlockSize { rows, cols, steps }, Order::Steps);
+        let need = |cols: u64| self.need(BlockSize { rows, cols, steps }, PanelOrder::Steps);
         let (none, one) = (need(0), need(1));
         if one > memory_bytes || one == u64::MAX { 0 } else { (memory_bytes - none) / (one - none).max(1) }
     }
 
-    /// In column order: (all panels of A, what one column adds).
+    /// In column order: (all panels of A, the addition of one column).
     fn columns(&self, size: BlockSize) -> (u64, u64) {
         let (a, _, _) = self.block(size.rows, size.cols);
         let (_, b, c) = self.block(size.rows, 1);
         (a.saturating_mul(size.steps), b.saturating_mul(size.steps).saturating_add(c))
     }
 
-    /// What a machine with so much memory has room for.
-    pub(crate) fn room(&self, size: BlockSize, order: Order, memory_bytes: u64) -> Room {
+    /// The number of blocks for which a machine with that much memory has room.
+    pub(crate) fn room(&self, size: BlockSize, order: PanelOrder, memory_bytes: u64) -> Room {
         let need = self.need(size, order).max(1);
         let (fixed, unit, units) = match order {
-            Order::Steps | Order::Ending(_) => {
+            PanelOrder::Steps | PanelOrder::Ending(_) => {
                 let (a, b, c) = self.block(size.rows, size.cols);
                 (c, a.saturating_add(b), size.steps)
             }
-            Order::Columns(group) => {
+            PanelOrder::Columns(group) => {
                 let (all_a, column) = self.columns(size);
                 (all_a, column.saturating_mul(group), size.cols.div_ceil(group.max(1)))
             }
-            Order::Corner => {
+            PanelOrder::Corner => {
                 let lines = size.rows.min(size.cols).max(1);
                 (0, need.div_ceil(lines), lines)
             }
@@ -147,23 +148,23 @@ impl CellCharges {
         }
     }
 
-    /// Products that can run at once for so many cells.
+    /// Products that can run at once for that many cells.
     pub(crate) fn products_of(&self, cells: u64) -> u64 {
         self.products.saturating_mul(cells)
     }
 
-    /// What a machine of so many threads that has `blocks` blocks in all would best be given of such ones: (blocks at
-    /// once, bytes of each).
-    pub(crate) fn ideal(&self, size: BlockSize, order: Order, blocks: u64, threads: u32) -> (u64, u64) {
+    /// The ideal memory of a machine with that many threads and `blocks` such blocks in all: (blocks at once, bytes
+    /// of each).
+    pub(crate) fn ideal(&self, size: BlockSize, order: PanelOrder, blocks: u64, threads: u32) -> (u64, u64) {
         let products = self.products_of(size.rows.saturating_mul(size.cols)).max(1);
         let ahead =
             (TILES_A_THREAD * u64::from(threads)).div_ceil(products).clamp(2, BLOCKS_MAX).min(blocks.max(1));
         let one = match order {
-            Order::Steps => {
+            PanelOrder::Steps => {
                 let (a, b, c) = self.block(size.rows, size.cols);
                 c.saturating_add(a.saturating_add(b).saturating_mul(size.steps.min(STEPS_AHEAD)))
             }
-            Order::Columns(group) => {
+            PanelOrder::Columns(group) => {
                 let (all_a, column) = self.columns(size);
                 let columns = (TILES_A_THREAD * u64::from(threads))
                     .div_ceil(size.rows.max(1))
@@ -171,8 +172,8 @@ impl CellCharges {
                     .min(size.cols);
                 all_a.saturating_add(column.saturating_mul(columns))
             }
-            Order::Corner => self.need(size, order),
-            Order::Ending(last) => {
+            PanelOrder::Corner => self.need(size, order),
+            PanelOrder::Ending(last) => {
                 let (a, b, c) = self.block(size.rows, size.cols);
                 let by_steps = a.saturating_add(b).saturating_mul(size.steps.min(STEPS_AHEAD));
                 c.saturating_add(by_steps.max(self.last_steps(size, last, GROUPS_AHEAD)))
@@ -182,21 +183,21 @@ impl CellCharges {
     }
 }
 
-/// The most memory that any one worker could use for a product: as if it had all of C in one block, with all panels
-/// there. Enough, because no plan gives a machine more at once.
+/// The most memory that any one worker could use for a product: as if it had all of C in one block, with all
+/// panels. No plan gives a machine more at once.
 pub fn memory_wanted(regions: &[Region], element_bytes: u64) -> u64 {
     let of = |region: &Region| {
         let charges = CellCharges::of(region, element_bytes, &Recipe::new(region.levels));
         let (a, b, c) = charges.block(region.grid.rows(), region.grid.cols());
-        // Small blocks have their panels to themselves, so some are there several times.
+        // Small blocks do not share panels, so some panels exist several times.
         a.saturating_add(b).saturating_mul(region.steps()).saturating_mul(2).saturating_add(c)
     };
     regions.iter().map(of).fold(0, u64::saturating_add)
 }
 
-/// The block size for a box of cells and `steps` on a machine with `memory_bytes` for matrices: of all that fit, the one
-/// with which the panels of the box are sent least often. That is about a square in elements, but as many whole blocks
-/// as the box has. `None` where not even one cell fits.
+/// The block size for a box of cells and `steps` on a machine with `memory_bytes` for matrices: of all that fit,
+/// the one that sends the panels of the box least often. That is about a square in elements, with a whole number of
+/// blocks in the box. `None` if not even one cell fits.
 pub(crate) fn largest_block(
     region: &Region,
     charges: &CellCharges,
@@ -219,7 +220,7 @@ pub(crate) fn largest_block(
             if best.is_none_or(|b| sent < b.0) {
                 best = Some((sent, BlockSize { rows, cols: all_cols.div_ceil(across), steps }));
             }
-            // Flatter blocks can only be sent the panels of B more often.
+            // Flatter blocks would only send the panels of B more often.
             if across == 1 {
                 break;
             }

@@ -1,8 +1,8 @@
-//! What planning is told: the product, and the machines that may compute it.
+//! The input of planning: the product, and the machines that may compute it.
 
 use bramble_matrix::{DType, Shape};
 
-/// The product C = αAB + βC as far as planning cares.
+/// The product C = αAB + βC, as far as planning needs it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Problem {
     /// Rows of A and C.
@@ -13,11 +13,11 @@ pub struct Problem {
     pub k: u64,
     /// Element type of all three.
     pub dtype: DType,
-    /// Whether the old C is needed (β ≠ 0).
+    /// Whether the old C is read (β ≠ 0).
     pub reads_c: bool,
-    /// Whether A's bytes travel (false where a worker can generate them).
+    /// Whether A's bytes are sent (false if workers generate A).
     pub sends_a: bool,
-    /// Whether B's bytes travel.
+    /// Whether B's bytes are sent.
     pub sends_b: bool,
 }
 
@@ -32,7 +32,7 @@ impl Problem {
         self.dtype.size_bytes() as u64
     }
 
-    /// Bytes of operands that have to leave the primary once: |A| + |B|, and |C| where β ≠ 0.
+    /// Bytes of operands that the primary has to send once: |A| + |B|, and |C| if β ≠ 0.
     pub fn operand_bytes(&self) -> f64 {
         let size = self.dtype.size_bytes() as f64;
         let (m, n, k) = (self.m as f64, self.n as f64, self.k as f64);
@@ -53,33 +53,53 @@ impl Problem {
     }
 }
 
-/// The link to a machine, as measured.
+/// The measured link to a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkRate {
-    /// Payload bytes a second, one direction.
+    /// Payload bytes per second in one direction.
     pub bytes_per_s: f64,
     /// Round trip of a small frame.
     pub round_trip_s: f64,
 }
 
+/// The rate at which all threads of a machine together read and write memory, in bytes per second, as measured or
+/// stated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemoryRate {
+    /// The rate for a product: the mean, including the system's work for pages that are touched for the first time.
+    pub bytes_per_s: f64,
+    /// The highest rate: that of the fastest measured piece, on every thread.
+    pub most_bytes_per_s: f64,
+}
+
+impl MemoryRate {
+    /// A rate that the user states.
+    pub fn stated(bytes_per_s: f64) -> Self {
+        Self { bytes_per_s, most_bytes_per_s: bytes_per_s }
+    }
+}
+
 /// A machine that may compute, as it described and measured itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    /// What to call it in messages.
+    /// Its name in messages.
     pub name: String,
     /// Compute threads.
     pub threads: u32,
     /// Speed of its kernel on this element type, all threads together, Gflop/s.
     pub gflops: f64,
-    /// What its cores could do at most (fused multiply-adds from registers), Gflop/s.
+    /// The upper limit of its cores (fused multiply-adds in registers), Gflop/s.
     pub peak_gflops: f64,
-    /// Bytes of matrices that it will hold.
+    /// Bytes of matrices that it may hold.
     pub memory_bytes: u64,
-    /// The way there; `None` for threads of the primary's own process.
+    /// The link to it; `None` for threads of the primary's own process.
     pub link: Option<LinkRate>,
-    /// Whether its threads run on the primary's own cores (`--local`): then whatever moves bytes takes turns with them.
+    /// Whether its threads run on the primary's own cores (`--local`): then moving bytes takes CPU time from
+    /// computing.
     pub shares_cores: bool,
-    /// Of the primary: what it can send, and receive, over all its links together, bytes a second. Where it is not known,
-    /// as much as the fastest link.
+    /// Only for the primary: the rate at which it can send, and receive, over all its links together, in bytes per
+    /// second. If unknown, that of its fastest link.
     pub nic_bytes_per_s: Option<f64>,
+    /// The memory rate of all its threads together; unlimited if unknown.
+    pub memory_rate: Option<MemoryRate>,
 }

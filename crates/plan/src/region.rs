@@ -1,16 +1,18 @@
-//! A rectangle of C that is cut by one grid, and where its tiles and panels lie.
+//! A rectangle of C that is cut by one grid, with the positions of its tiles and panels.
 //!
-//! Place in the flow: a plan covers C with regions: one, or with Strassen's levels up to three, since what is odd is
-//! peeled off (Huss-Lederman, Jacobson, Johnson, Tsao, Turnbull, *Implementation of Strassen's algorithm for matrix
-//! multiplication*, 1996; here for all levels at once, so that all products have the same size).
+//! Place in the flow: a plan covers C with regions: one, or with levels of Strassen up to three, since odd rows and
+//! columns are peeled off (Huss-Lederman, Jacobson, Johnson, Tsao, Turnbull, *Implementation of Strassen's
+//! algorithm for matrix multiplication*, 1996; here for all levels at once, so that all products have the same
+//! size).
 //!
-//! A region with levels has cells instead of tiles. With q = 2^levels, its rows, columns and depth are cut into q equal
-//! parts, and the grid cuts one such part: tile (i, j) of the grid stands for q × q tiles of C, one in each part.
-//! What is left of the depth is one more step, the rim, in which each tile of a cell is multiplied by itself.
+//! A region with levels has cells instead of tiles. With q = 2^levels, its rows, columns and depth are cut into q
+//! equal parts, and the grid cuts one such part: tile (i, j) of the grid stands for q × q tiles of C, one in each
+//! part. The remainder of the depth is one more step, the rim, in which each tile of a cell is multiplied
+//! separately.
 //!
 //! Invariants: the regions of a plan are disjoint and cover C; without levels a cell is a tile and there is no rim.
 
-use crate::{Cut, Grid, GridError, Problem};
+use crate::{Grid, GridError, Problem, TileSize};
 use bramble_matrix::{Rect, Span};
 
 /// A part of C with its grid.
@@ -20,33 +22,33 @@ pub struct Region {
     pub row: u64,
     /// First column in C and B.
     pub col: u64,
-    /// How one part is cut.
+    /// The grid of one part.
     pub grid: Grid,
     /// Levels of Strassen–Winograd.
     pub levels: u32,
-    /// Depth that is left over: 0 to q − 1.
+    /// The remainder of the depth: 0 to q − 1.
     pub rim: u64,
 }
 
 impl Region {
     /// The whole of C in tiles.
-    pub fn whole(problem: &Problem, cut: Cut) -> Result<Self, GridError> {
+    pub fn whole(problem: &Problem, cut: TileSize) -> Result<Self, GridError> {
         Ok(Self { row: 0, col: 0, grid: Grid::new(problem, cut)?, levels: 0, rim: 0 })
     }
 
-    /// Regions for that many levels: the core, what is left on its right, what is left below. `None` where the matrices
-    /// are too small to be cut so often.
-    pub fn peeled(problem: &Problem, cut: Cut, levels: u32) -> Result<Option<Vec<Self>>, GridError> {
+    /// Regions for that many levels: the core, the rest on its right, the rest below. `None` if the matrices are
+    /// too small for that many levels.
+    pub fn peeled(problem: &Problem, cut: TileSize, levels: u32) -> Result<Option<Vec<Self>>, GridError> {
         Self::laid_out(problem, levels, |m, n, k| {
             let grid = Grid::of(m, n, k, cut)?;
-            // What is left over is no part.
+            // The peeled rest is not a part.
             let is_part =
                 levels > 0 && (m, n, k) == (problem.m >> levels, problem.n >> levels, problem.k >> levels);
             if is_part { grid.shared(cut) } else { Ok(grid) }
         })
     }
 
-    /// The same with any grids: what makes them is told rows, columns and depth of what they cut, in this order.
+    /// The same with any grids: `make` is called with the rows, columns and depth that a grid cuts.
     pub(crate) fn laid_out<E>(
         problem: &Problem,
         levels: u32,
@@ -74,12 +76,12 @@ impl Region {
         Ok(Some(regions))
     }
 
-    /// Panels and tiles of a cell in each direction.
+    /// Panels and tiles of a cell in each direction: 2^levels.
     pub fn q(&self) -> u64 {
         1 << self.levels
     }
 
-    /// Steps of k, with the rim.
+    /// Steps of k, including the rim.
     pub fn steps(&self) -> u64 {
         self.grid.steps() + u64::from(self.rim > 0)
     }

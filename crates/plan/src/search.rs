@@ -1,19 +1,19 @@
-//! Looking through plans: teams of the best so many machines, with the primary and without, by every strategy.
+//! The search for plans: teams of the best workers, with and without the primary, by every strategy.
 //!
-//! Place in the flow: `decide` asks for it, and says what came of it.
+//! Place in the flow: called by `decide`, which explains the result.
 //!
-//! Invariants: all workers by every strategy, and the primary alone, are among what is looked at, so what is chosen is
-//! predicted to be no slower than any of them, or 4 % where it keeps the bits of one machine. The work grows with the
-//! number of machines, not with that of tiles.
+//! Invariants: the search includes all workers by every strategy, and the primary alone, so the chosen plan is
+//! predicted to be no slower than any of them, or at most 4 % slower if it keeps the bits of one machine. The work
+//! grows with the number of machines, not with that of tiles.
 
 use crate::cost::Costs;
 use crate::memory::CellCharges;
-use crate::team::{Team, plan_team};
+use crate::team::{TeamInput, plan_team};
 use crate::winograd::Recipe;
-use crate::{Base, Considered, Machine, Plan, Preference, Problem, Region, Strategy, Wish};
+use crate::{Base, Considered, Machine, Plan, PlanOptions, Preference, Problem, Region, Strategy};
 use std::collections::BTreeMap;
 
-/// C cut for some number of levels.
+/// C, cut for some number of levels.
 struct Ground<'a> {
     levels: u32,
     regions: &'a [Region],
@@ -21,30 +21,31 @@ struct Ground<'a> {
     charges: Vec<CellCharges>,
 }
 
-/// What is looked through.
+/// The input of the search.
 pub(crate) struct Search<'a> {
     pub(crate) problem: &'a Problem,
-    /// The primary first.
+    /// The machines, the primary first.
     pub(crate) machines: &'a [Machine],
-    pub(crate) wish: &'a Wish,
+    pub(crate) options: &'a PlanOptions,
     grounds: Vec<Ground<'a>>,
 }
 
-/// How much faster a plan has to be predicted before it is worth other bits than those of one machine.
+/// How much faster a plan has to be to justify other bits than those of one machine.
 const WORTH_OTHER_BITS: f64 = 1.04;
 
 /// The plans that were found.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct SearchOutcome {
     plans: Vec<Plan>,
 }
 
-impl Found {
+impl SearchOutcome {
     fn push(&mut self, plan: Option<Plan>) {
         self.plans.extend(plan);
     }
 
-    /// Leaves only plans with as many machines as one that keeps k whole could use: the user has asked for all.
+    /// Keeps only plans with as many machines as one without a cut of k could use: the user has asked for all
+    /// workers.
     fn keep_fullest(&mut self) {
         let members = |p: &Plan| p.members.len();
         let whole = self.plans.iter().filter(|p| p.keeps_bits()).map(members).max();
@@ -52,18 +53,18 @@ impl Found {
         self.plans.retain(|p| members(p) >= most);
     }
 
-    /// The least predicted time; of equal ones the first.
+    /// The least predicted time; the first among equals.
     fn least(&self) -> Option<&Plan> {
         self.plans.iter().min_by(|a, b| a.predicted.seconds.total_cmp(&b.predicted.seconds))
     }
 
-    /// The least predicted time of those that keep the bits of one machine.
+    /// The least predicted time among the plans that keep the bits of one machine.
     fn least_with_bits(&self) -> Option<&Plan> {
         let same_bits = self.plans.iter().filter(|p| p.keeps_bits());
         same_bits.min_by(|a, b| a.predicted.seconds.total_cmp(&b.predicted.seconds))
     }
 
-    /// What to take: the least predicted time. A plan whose bits are those of one machine wins against one that
+    /// The plan to use: the least predicted time. But a plan with the bits of one machine wins against one that
     /// cuts k, or multiplies floats by Strassen's method, unless that is faster by more than `WORTH_OTHER_BITS`.
     pub(crate) fn best(&self) -> Option<Plan> {
         let fastest = self.least()?;
@@ -83,7 +84,7 @@ impl Found {
         times.min_by(|a, b| a.0.total_cmp(&b.0))
     }
 
-    /// The best of each strategy, the primary alone apart.
+    /// The best plan of each strategy, with the primary alone separately.
     pub(crate) fn considered(&self) -> Vec<Considered> {
         let mut best: BTreeMap<(Strategy, bool), Considered> = BTreeMap::new();
         for plan in &self.plans {
@@ -115,7 +116,7 @@ impl<'a> Search<'a> {
     pub(crate) fn new(
         problem: &'a Problem,
         machines: &'a [Machine],
-        wish: &'a Wish,
+        options: &'a PlanOptions,
         regions: &'a [(u32, Vec<Region>)],
     ) -> Self {
         let ground = |(levels, regions): &'a (u32, Vec<Region>)| {
@@ -125,24 +126,24 @@ impl<'a> Search<'a> {
                 regions.iter().zip(&recipes).map(|(r, recipe)| CellCharges::of(r, e, recipe)).collect();
             Ground { levels: *levels, regions, recipes, charges }
         };
-        Self { problem, machines, wish, grounds: regions.iter().map(ground).collect() }
+        Self { problem, machines, options, grounds: regions.iter().map(ground).collect() }
     }
 
     /// Whether the user has asked for all workers.
     pub(crate) fn uses_all(&self) -> bool {
-        self.wish.strategy.is_some() || self.wish.who == Preference::Workers
+        self.options.strategy.is_some() || self.options.who == Preference::Workers
     }
 
     fn ground(&self, levels: u32) -> Option<&Ground<'a>> {
         self.grounds.iter().find(|g| g.levels == levels)
     }
 
-    /// The region that a strategy cuts first, and what its cells count for.
+    /// The first region of the strategy, with the charges of its cells.
     pub(crate) fn first_region(&self) -> Option<(&Region, &CellCharges)> {
         self.grounds.first().and_then(|g| g.regions.first().zip(g.charges.first()))
     }
 
-    /// A plan for those machines; without the ones that have no room, where `drops` allows it.
+    /// A plan for those machines; without the ones that have no room, if `drops` allows it.
     pub(crate) fn plan(&self, strategy: Strategy, ids: &[usize], drops: bool) -> Option<Plan> {
         let ground = self.ground(strategy.levels)?;
         let costs = Costs {
@@ -150,11 +151,11 @@ impl<'a> Search<'a> {
             regions: ground.regions,
             recipes: &ground.recipes,
             charges: &ground.charges,
-            sums: self.wish.sums(),
+            sums: self.options.sums(),
             machines: self.machines,
-            relay: self.wish.relay,
+            relay: self.options.relay,
         };
-        let team = Team { costs: &costs, strategy, everyone: self.uses_all() };
+        let team = TeamInput { costs: &costs, strategy, everyone: self.uses_all() };
         let mut ids = ids.to_vec();
         while !ids.is_empty() {
             match plan_team(&team, &ids) {
@@ -166,8 +167,8 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// Every plan of the primary alone.
-    pub(crate) fn alone(&self, found: &mut Found) {
+    /// All plans of the primary alone.
+    pub(crate) fn alone(&self, found: &mut SearchOutcome) {
         for ground in &self.grounds {
             for base in self.bases(1) {
                 found.push(self.plan(Strategy { base, levels: ground.levels }, &[0], false));
@@ -175,9 +176,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Cuts for a team of so many machines, the simplest first.
+    /// Cuts for a team of that many machines, the simplest first.
     fn bases(&self, machines: usize) -> Vec<Base> {
-        if let Some(strategy) = self.wish.strategy {
+        if let Some(strategy) = self.options.strategy {
             return vec![strategy.base];
         }
         let mut bases = vec![Base::Reuse, Base::Cuboid];
@@ -188,9 +189,9 @@ impl<'a> Search<'a> {
         bases
     }
 
-    /// Workers in the orders in which they are enrolled: the fastest first, and the one first that needs least of the
-    /// primary's link for what it computes, 2 c / μ with c the seconds of a block on its link and μ² the blocks that it
-    /// holds (Dongarra, Pineau, Robert, Shi, Vivien, INRIA RR-6053, 2006).
+    /// The orders in which workers are enrolled: by speed, and by the least use of the primary's link for their
+    /// work, 2 c / μ with c the seconds of a block on their link and μ² the blocks that they hold (Dongarra,
+    /// Pineau, Robert, Shi, Vivien, INRIA RR-6053, 2006).
     fn orders(&self) -> Vec<Vec<usize>> {
         let usable = (1..self.machines.len()).filter(|id| unusable(&self.machines[*id]).is_none());
         let mut by_speed: Vec<usize> = usable.collect();
@@ -207,8 +208,8 @@ impl<'a> Search<'a> {
         if by_link == by_speed { vec![by_speed] } else { vec![by_speed, by_link] }
     }
 
-    /// Plans with workers: with all of them where the user asked for that, else with the best so many.
-    pub(crate) fn teams(&self, found: &mut Found) {
+    /// Plans with workers: with all of them if the user asked for that, else with the best ones.
+    pub(crate) fn teams(&self, found: &mut SearchOutcome) {
         let orders = self.orders();
         let Some(all) = orders.first().filter(|order| !order.is_empty()) else { return };
         if self.uses_all() {
@@ -237,23 +238,26 @@ impl<'a> Search<'a> {
         for team in &teams {
             self.by_every_strategy(team, found);
         }
-        self.improve(found, Found::least);
-        self.improve(found, Found::least_with_bits);
+        self.improve(found, SearchOutcome::least);
+        self.improve(found, SearchOutcome::least_with_bits);
     }
 
-    /// A team by every strategy; Strassen's levels in the simplest cuts, and in the one that is best without.
-    fn by_every_strategy(&self, ids: &[usize], found: &mut Found) {
+    /// A team by every strategy; Strassen's levels with the simplest cuts, and with the cut that is best without
+    /// levels.
+    fn by_every_strategy(&self, ids: &[usize], found: &mut SearchOutcome) {
         let mut best: Option<(f64, Base)> = None;
         for ground in &self.grounds {
             for base in self.bases(ids.len()) {
-                let simple = matches!(base, Base::Reuse | Base::Cuboid) || self.wish.strategy.is_some();
+                let simple = matches!(base, Base::Reuse | Base::Cuboid) || self.options.strategy.is_some();
                 if ground.levels > 0 && !simple && best.is_none_or(|b| b.1 != base) {
                     continue;
                 }
                 let plan = self.plan(Strategy { base, levels: ground.levels }, ids, true);
-                // What the primary would have to put aside has to fit it, unless the user has chosen the strategy.
+                // The primary must have room for the partial sums, unless the user has chosen the strategy.
                 let fits = |p: &Plan| p.predicted.primary_memory_bytes <= self.machines[0].memory_bytes;
-                let Some(plan) = plan.filter(|p| self.wish.strategy.is_some() || fits(p)) else { continue };
+                let Some(plan) = plan.filter(|p| self.options.strategy.is_some() || fits(p)) else {
+                    continue;
+                };
                 if ground.levels == 0 && best.is_none_or(|b| plan.predicted.seconds < b.0) {
                     best = Some((plan.predicted.seconds, base));
                 }
@@ -262,8 +266,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Leaves machines out of the team that `best` finds, or takes more into it, for as long as that helps.
-    fn improve(&self, found: &mut Found, best: fn(&Found) -> Option<&Plan>) {
+    /// Removes machines from the team that `best` finds, or adds some, for as long as that helps.
+    fn improve(&self, found: &mut SearchOutcome, best: fn(&SearchOutcome) -> Option<&Plan>) {
         let of = best;
         for _ in 0..ROUNDS {
             let Some(best) = of(found) else { return };
@@ -289,22 +293,22 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Machines that are not in a team and could be.
+    /// Usable machines that are not in the team.
     pub(crate) fn unused(&self, ids: &[usize]) -> impl Iterator<Item = usize> {
         (0..self.machines.len())
             .filter(|id| !ids.contains(id) && (*id == 0 || unusable(&self.machines[*id]).is_none()))
     }
 }
 
-/// Rounds of leaving out and taking in.
+/// Rounds of removing and adding machines.
 const ROUNDS: usize = 8;
 
-/// How many machines are left out, and taken in, to see whether that helps; and are told in numbers why not.
+/// How many machines are removed, and added, to see whether that helps; for these the reason has figures.
 pub(crate) fn tries(members: usize) -> usize {
     if members > 128 { 2 } else { 8 }
 }
 
-/// Why a machine cannot be planned with.
+/// Why planning cannot use a machine.
 pub(crate) fn unusable(machine: &Machine) -> Option<String> {
     let known = |x: f64| x.is_finite() && x > 0.0;
     let rate = machine.link.map_or(1.0, |l| l.bytes_per_s);
@@ -314,7 +318,7 @@ pub(crate) fn unusable(machine: &Machine) -> Option<String> {
     (!known(rate)).then(|| format!("the rate of its link, {rate} bytes/s, is none to plan with"))
 }
 
-/// Team sizes worth trying: all up to 16, then in growing steps, and everybody.
+/// Team sizes to try: all up to 16, then in growing steps, and all machines.
 fn sizes_up_to(most: usize) -> Vec<usize> {
     let mut sizes: Vec<usize> = (1..=most.min(16)).collect();
     let mut size = 16;
@@ -325,7 +329,7 @@ fn sizes_up_to(most: usize) -> Vec<usize> {
     sizes
 }
 
-/// Meshes of so many places worth trying: of all a × b × c the one that moves least, the one whose busier direction
+/// Meshes with that many places to try: of all a × b × c the one that moves least, the one whose busier direction
 /// moves least, and the best without a cut of k; and with fewer places a = b, c = 2a.
 fn meshes(problem: &Problem, machines: usize) -> Vec<Base> {
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! The names of strategies: what a user types and what reports print.
+//! The names of strategies: on the command line and in reports.
 //!
 //! Invariant: `Display` and `FromStr` are inverse to each other.
 
@@ -8,9 +8,9 @@ use std::str::FromStr;
 /// How C and k are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Base {
-    /// Each product of two tiles is returned at once, and the primary adds.
+    /// Each product of two tiles is returned at once, and the primary adds them.
     Naive,
-    /// N products along k are added at the worker before a tile is returned; the row of A stays there meanwhile.
+    /// The worker adds N products along k before it returns a tile; the row of A stays at the worker meanwhile.
     Row(u32),
     /// Squares of N × N tiles of A and B make one of C.
     Square(u32),
@@ -35,7 +35,7 @@ pub struct Strategy {
 
 /// Most levels of Strassen–Winograd: 343 products.
 pub const LEVELS_MAX: u32 = 3;
-/// Most tiles that `row` and `square` put together in one direction.
+/// Most tiles that `row` and `square` combine in one direction.
 pub(crate) const TOGETHER_MAX: u32 = 1024;
 /// Most places of a mesh in one direction.
 const MESH_MAX: u32 = 4096;
@@ -73,7 +73,7 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// What may be typed.
+/// The help for an unknown name.
 const FORMS: &str = "use auto, naive, row:N, square:N, reuse, cuboid, cuboid:AxBxC, summa:RxC, strassen:L or strassen:L+ANOTHER";
 
 impl FromStr for Strategy {
@@ -85,7 +85,7 @@ impl FromStr for Strategy {
             return Ok(Self::plain(base(text).ok_or_else(refuse)?));
         };
         let (levels, under) = rest.split_once('+').unwrap_or((rest, "reuse"));
-        // Without levels it is what it is over.
+        // Zero levels: the strategy itself.
         let levels = if levels == "0" { Some(0) } else { number(levels, LEVELS_MAX) };
         let levels = levels.ok_or_else(|| format!("{text}: strassen takes 0 to {LEVELS_MAX} levels"))?;
         Ok(Self { base: base(under).ok_or_else(refuse)?, levels })

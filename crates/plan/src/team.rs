@@ -1,56 +1,58 @@
-//! A plan for a given team: parts in proportion to speed, then evened until nobody is waited for long.
+//! A plan for a given team: parts in proportion to speed, then balanced until no machine waits long for another.
 //!
-//! Invariant: what comes out covers all regions; members are the machines that really have a share.
+//! Invariant: the result covers all regions; its members are the machines that have a share.
 
 use crate::bound::bound;
 use crate::cost::{Costs, Prediction};
 use crate::cut::{Cutting, Seat, shares};
 use crate::memory::{CellCharges, EDGE_MAX};
-use crate::{Base, BlockSize, Member, Order, Plan, Region, Relay, Share, Strategy, Sums};
+use crate::{Base, BlockSize, Member, PanelOrder, Plan, Region, Relay, Share, Strategy, Sums};
 
-/// What a team is to do.
-pub(crate) struct Team<'a> {
+/// The input of planning for a team.
+pub(crate) struct TeamInput<'a> {
     pub(crate) costs: &'a Costs<'a>,
     pub(crate) strategy: Strategy,
-    /// Everybody shall have a share, as far as there are cells.
+    /// Every machine gets a share, if there are enough cells.
     pub(crate) everyone: bool,
 }
 
-/// Rounds of evening out.
+/// Rounds of balancing.
 const ROUNDS: usize = 4;
-/// Blocks of half the size are taken where they take less than this part of the time.
+/// Blocks of half the size are used if they take less than this fraction of the time.
 const HALVES_GAIN: f64 = 0.97;
-/// Other orders than step by step are taken where they take less than this part of the time: what is left of a block by steps can
-/// be given to others.
+/// Another order than step by step is used if it takes less than this fraction of the time: the rest of a block in
+/// step order can be stolen by other machines.
 const ORDER_GAIN: f64 = 0.88;
-/// The same where only the last steps are done in another.
+/// The same for an order that differs only in the last steps.
 const ENDING_GAIN: f64 = 0.98;
-/// How much longer it may take than other orders than by steps.
+/// How much longer `Ending` may take than the other orders.
 const ENDING_EVEN: f64 = 1.02;
 /// Most of such last steps.
 const ENDING_MAX: u64 = 64;
-/// What is as fast in prediction as the best.
+/// A plan within this factor of the best counts as equally fast.
 const EVEN: f64 = 1.01;
-/// Beyond so many members two rounds have to do, cells are not moved, and who relays has the same parts as who does not.
+/// With more members than this, two rounds are enough, cells are not moved, and the relayed plan has the same parts
+/// as the plain one.
 const MANY: usize = 64;
 
-/// The best plan for the machines with those numbers, relayed or not; the numbers of those that have no room for their shares.
-pub(crate) fn plan_team(team: &Team<'_>, ids: &[usize]) -> Result<Plan, Vec<usize>> {
-    let (wish, plain) = (team.costs.relay, shared_out(team, ids, false)?);
+/// The best plan for the machines with those numbers, relayed or not; or the numbers of the machines without room
+/// for their shares.
+pub(crate) fn plan_team(team: &TeamInput<'_>, ids: &[usize]) -> Result<Plan, Vec<usize>> {
+    let (options, plain) = (team.costs.relay, shared_out(team, ids, false)?);
     if is_fixed(team) || !team.costs.may_relay(&plain.1) {
         return Ok(plan_of(team, plain, false));
     }
     let relayed = if ids.len() > MANY {
         (team.costs.predict(&plain.1, true), plain.1.clone())
     } else {
-        // Others may then have other parts, since what is shared costs the primary's link less.
+        // With relaying, other parts may be better, since shared panels cost the primary's link less.
         let Ok(relayed) = shared_out(team, ids, true) else { return Ok(plan_of(team, plain, false)) };
         relayed
     };
     let is_better = |a: &Prediction, b: &Prediction| {
         a.seconds < b.seconds || (a.seconds == b.seconds && a.bytes_sent < b.bytes_sent)
     };
-    let wanted = wish == Relay::On || is_better(&relayed.0, &plain.0);
+    let wanted = options == Relay::On || is_better(&relayed.0, &plain.0);
     if wanted && relayed.0.bytes_relayed > 0 {
         Ok(plan_of(team, relayed, true))
     } else {
@@ -58,19 +60,19 @@ pub(crate) fn plan_team(team: &Team<'_>, ids: &[usize]) -> Result<Plan, Vec<usiz
     }
 }
 
-/// Whether the strategy says how large blocks are: a document's schemes, whose bytes are theirs.
-fn is_fixed(team: &Team<'_>) -> bool {
+/// Whether the strategy defines the block size: schemes of papers, whose traffic is part of their definition.
+fn is_fixed(team: &TeamInput<'_>) -> bool {
     matches!(team.strategy.base, Base::Naive | Base::Row(_) | Base::Square(_))
 }
 
 type Shared = (Prediction, Vec<Member>);
 
-/// Everybody's shares, and what they take.
-fn shared_out(team: &Team<'_>, ids: &[usize], relay: bool) -> Result<Shared, Vec<usize>> {
+/// All shares, with their predicted time.
+fn shared_out(team: &TeamInput<'_>, ids: &[usize], relay: bool) -> Result<Shared, Vec<usize>> {
     let seats: Vec<Seat> = ids.iter().map(|id| team.seat(*id)).collect();
     let mut best = best_of(team, ids, seats.clone(), relay)?;
-    // Blocks of half the size move more, but the next one arrives while the last one leaves. Who has one block only
-    // has its operands sent once, which is worth more to others than a little time.
+    // Blocks of half the size move more bytes, but the next block arrives while the last one is returned. A member
+    // with a single block is sent its operands once, which is worth more to the others than a little time.
     let fixed = is_fixed(team);
     let several = |member: &Member| member.shares.iter().any(|s| s.blocks() > 1);
     if !fixed && best.1.iter().any(several) {
@@ -84,9 +86,10 @@ fn shared_out(team: &Team<'_>, ids: &[usize], relay: bool) -> Result<Shared, Vec
     Ok(if fixed { best } else { in_other_orders(team, best, relay) })
 }
 
-/// The same shares, whose columns are done one group after the other, or those of the last steps, or from a corner, where that is
-/// faster: most of C is then on its way home while the rest is computed, but panels of A, or of both, have to stay.
-fn in_other_orders(team: &Team<'_>, best: Shared, relay: bool) -> Shared {
+/// The same shares in other orders (by groups of columns, with the last steps by columns, or from a corner) if one
+/// is faster: most of C then returns while the rest is computed, but panels of A, or of both operands, have to
+/// stay.
+fn in_other_orders(team: &TeamInput<'_>, best: Shared, relay: bool) -> Shared {
     let costs = team.costs;
     let by_steps_s = best.0.seconds;
     let shares = || best.1.iter().flat_map(|m| &m.shares);
@@ -99,7 +102,7 @@ fn in_other_orders(team: &Team<'_>, best: Shared, relay: bool) -> Shared {
         let memory_bytes = costs.machines[member.machine].memory_bytes;
         costs.charges[share.region].need(share.block, share.order) <= memory_bytes
     };
-    let tried = |order: Order| -> Option<Shared> {
+    let tried = |order: PanelOrder| -> Option<Shared> {
         let mut members = best.1.clone();
         for member in &mut members {
             member.shares.iter_mut().for_each(|s| s.order = order);
@@ -111,19 +114,19 @@ fn in_other_orders(team: &Team<'_>, best: Shared, relay: bool) -> Shared {
     let doubled =
         |below: u64| std::iter::successors(Some(1), |n| Some(n * 2)).take_while(move |n| *n < below);
     let mut fastest: Option<Shared> = None;
-    for order in doubled(columns).map(Order::Columns).chain([Order::Corner]) {
+    for order in doubled(columns).map(PanelOrder::Columns).chain([PanelOrder::Corner]) {
         let Some(shared) = tried(order) else { continue };
-        // Results that go home all the time wait for less than those that have half of it.
-        let even = if order == Order::Corner { EVEN } else { 1.0 };
+        // Results that return continuously block others less than results of which half return at the end.
+        let even = if order == PanelOrder::Corner { EVEN } else { 1.0 };
         let least = fastest.as_ref().map_or(by_steps_s * ORDER_GAIN, |(f, _)| f.seconds * even);
         if shared.0.seconds < least {
             fastest = Some(shared);
         }
     }
-    // More of them as long as that is faster: from some number on C is home as soon as it can be.
+    // More such steps as long as that is faster: from some number on, C returns as early as possible.
     let endings = doubled(steps.min(ENDING_MAX)).skip(1).flat_map(|n| [n, n + n / 2]).filter(|n| *n < steps);
     let mut ending: Option<Shared> = None;
-    for shared in endings.map_while(|n| tried(Order::Ending(n))) {
+    for shared in endings.map_while(|n| tried(PanelOrder::Ending(n))) {
         if ending.as_ref().is_some_and(|(e, _)| shared.0.seconds >= e.seconds) {
             break;
         }
@@ -136,7 +139,7 @@ fn in_other_orders(team: &Team<'_>, best: Shared, relay: bool) -> Shared {
     }
 }
 
-fn plan_of(team: &Team<'_>, (predicted, members): Shared, relay: bool) -> Plan {
+fn plan_of(team: &TeamInput<'_>, (predicted, members): Shared, relay: bool) -> Plan {
     let costs = team.costs;
     Plan {
         problem: *costs.problem,
@@ -151,18 +154,23 @@ fn plan_of(team: &Team<'_>, (predicted, members): Shared, relay: bool) -> Plan {
     }
 }
 
-impl Team<'_> {
+impl TeamInput<'_> {
     fn seat(&self, id: usize) -> Seat {
         let seat = Seat::of(&self.costs.machines[id]);
-        // Parts of k that wait for each other keep no threads busy.
+        // Chained parts of k wait for each other, and keep no threads busy.
         let threads = if self.costs.sums == Sums::Chained { 1 } else { seat.threads };
         Seat { threads, ..seat }
     }
 }
 
-/// The best of some rounds of evening out. None is taken in which fewer machines have a share than in the first: who asks
-/// for a team gets that team, and smaller ones are looked at by themselves.
-fn best_of(team: &Team<'_>, ids: &[usize], mut seats: Vec<Seat>, relay: bool) -> Result<Shared, Vec<usize>> {
+/// The best of some rounds of balancing. A round with fewer machines than the first is not used: a caller that asks
+/// for a team gets that team, and smaller ones are tried separately.
+fn best_of(
+    team: &TeamInput<'_>,
+    ids: &[usize],
+    mut seats: Vec<Seat>,
+    relay: bool,
+) -> Result<Shared, Vec<usize>> {
     let mut best: Option<Shared> = None;
     let rounds = match ids.len() {
         0 | 1 => 1,
@@ -190,8 +198,8 @@ fn best_of(team: &Team<'_>, ids: &[usize], mut seats: Vec<Seat>, relay: bool) ->
     Ok(best.unwrap_or_default())
 }
 
-/// The members with their shares, or with cells moved among them where that is faster.
-fn levelled(team: &Team<'_>, ids: &[usize], seats: &[Seat], relay: bool, plain: Vec<Member>) -> Shared {
+/// The members with their shares, or with cells moved among them if that is faster.
+fn levelled(team: &TeamInput<'_>, ids: &[usize], seats: &[Seat], relay: bool, plain: Vec<Member>) -> Shared {
     let predicted = team.costs.predict(&plain, relay);
     if is_fixed(team) || ids.len() < 2 || ids.len() > MANY {
         return (predicted, plain);
@@ -205,9 +213,9 @@ fn levelled(team: &Team<'_>, ids: &[usize], seats: &[Seat], relay: bool, plain: 
     }
 }
 
-/// Everybody's shares; the seats that have no room.
+/// All shares; or the seats without room.
 fn members(
-    team: &Team<'_>,
+    team: &TeamInput<'_>,
     ids: &[usize],
     seats: &[Seat],
     levels_out: bool,
@@ -217,11 +225,13 @@ fn members(
         .map(|id| Member { machine: *id, shares: Vec::new(), memory_bytes: 0, blocks_at_once: 0 })
         .collect();
     for (at, region) in team.costs.regions.iter().enumerate() {
-        // What Strassen's method leaves at the edges is little: by rows or columns, as it comes.
+        // The edges that Strassen's method leaves are small: any cut will do.
         let base = if at == 0 { team.strategy.base } else { Base::Reuse };
         let charges = &team.costs.charges[at];
         let everyone = team.everyone && at == 0;
-        let cutting = Cutting { base, region, charges, everyone, levels_out };
+        let is_alone = ids.len() == 1 && team.costs.machines[ids[0]].link.is_none();
+        let sums_here = is_alone && team.costs.sums == Sums::Merged && region.levels == 0;
+        let cutting = Cutting { base, region, charges, everyone, levels_out, sums_here };
         let all = shares(&cutting, at, seats)?;
         for (member, mut shares) in members.iter_mut().zip(all) {
             member.shares.append(&mut shares);
@@ -232,12 +242,12 @@ fn members(
     Ok(members)
 }
 
-/// Sets what a member is given at once, from its shares: the most that it can use.
+/// Sets the memory and the number of blocks that a member is given at once: the most that its shares can use.
 pub(crate) fn set_memory(costs: &Costs<'_>, member: &mut Member) {
     let machine = &costs.machines[member.machine];
     let blocks = member.shares.iter().map(Share::blocks).fold(0, u64::saturating_add);
     let mut at_once = 1;
-    // (bytes of a block, how many there are of it), the largest first.
+    // (Bytes of a block, number of such blocks), the largest first.
     let mut sizes: Vec<(u64, u64)> = Vec::with_capacity(member.shares.len());
     for share in &member.shares {
         let charges = &costs.charges[share.region];
@@ -246,7 +256,8 @@ pub(crate) fn set_memory(costs: &Costs<'_>, member: &mut Member) {
         sizes.push((bytes, share.blocks()));
     }
     sizes.sort_by_key(|size| std::cmp::Reverse(size.0));
-    // Not so many of the largest: a machine with one large block and a strip is not sent ever more of the one.
+    // The largest block counts only as often as it occurs: a machine with one large block and a strip is not given
+    // several times the large size.
     let (mut bytes, mut left) = (0u64, at_once);
     for (size, count) in sizes {
         let count = count.min(left);
@@ -256,7 +267,7 @@ pub(crate) fn set_memory(costs: &Costs<'_>, member: &mut Member) {
     member.blocks_at_once = usize::try_from(at_once).unwrap_or(usize::MAX);
 }
 
-/// Makes the parts of machines that would take longer than the mean smaller. True where there is nothing to gain.
+/// Shrinks the parts of machines that would take longer than the mean. True if nothing can be gained.
 fn even_out(seats: &mut [Seat], ids: &[usize], members: &[Member], predicted: &Prediction) -> bool {
     let times: Vec<f64> = predicted.machines.iter().map(|m| m.seconds).collect();
     let mean = times.iter().sum::<f64>() / times.len().max(1) as f64;
@@ -266,7 +277,7 @@ fn even_out(seats: &mut [Seat], ids: &[usize], members: &[Member], predicted: &P
     }
     let mut at = 0;
     for (member, time) in members.iter().zip(&times) {
-        // Members stand in the order of the seats.
+        // Members are in the order of the seats.
         while at < ids.len() && ids[at] != member.machine {
             at += 1;
         }
@@ -280,10 +291,10 @@ fn even_out(seats: &mut [Seat], ids: &[usize], members: &[Member], predicted: &P
 pub(crate) fn least_memory(base: Base, region: &Region, charges: &CellCharges) -> u64 {
     let (rows, cols, steps) = (region.grid.rows().min(1), region.grid.cols().min(1), region.steps());
     let (size, order) = match base {
-        Base::Naive => (BlockSize { rows, cols, steps: 1 }, Order::Steps),
+        Base::Naive => (BlockSize { rows, cols, steps: 1 }, PanelOrder::Steps),
         Base::Row(n) => {
             let steps = u64::from(n).min(steps);
-            (BlockSize { rows, cols: region.grid.cols().min(EDGE_MAX), steps }, Order::Columns(1))
+            (BlockSize { rows, cols: region.grid.cols().min(EDGE_MAX), steps }, PanelOrder::Columns(1))
         }
         Base::Square(n) => {
             let n = u64::from(n);
@@ -294,11 +305,11 @@ pub(crate) fn least_memory(base: Base, region: &Region, charges: &CellCharges) -
                     cols: side(region.grid.cols()),
                     steps: side(steps),
                 },
-                Order::Steps,
+                PanelOrder::Steps,
             )
         }
         Base::Reuse | Base::Cuboid | Base::Box3(..) | Base::Summa(..) => {
-            (BlockSize { rows, cols, steps }, Order::Steps)
+            (BlockSize { rows, cols, steps }, PanelOrder::Steps)
         }
     };
     charges.need(size, order)

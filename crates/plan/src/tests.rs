@@ -1,4 +1,4 @@
-//! Properties of plans: nothing is lost, nothing is doubled, everything fits, and what moves is what theory says.
+//! Properties of plans: no work is lost or doubled, everything fits, and the traffic is what theory predicts.
 
 mod auto;
 mod bytes;
@@ -33,22 +33,23 @@ fn machine(name: &str, gflops: f64, memory_bytes: u64, mb_per_s: f64) -> Machine
         link: Some(LinkRate { bytes_per_s: mb_per_s * 1e6, round_trip_s: 2e-4 }),
         shares_cores: false,
         nic_bytes_per_s: None,
+        memory_rate: None,
     }
 }
 
-/// All workers, by that strategy, each panel from the primary.
-fn by(strategy: &str) -> Wish {
+/// All workers, by that strategy, without relaying.
+fn by(strategy: &str) -> PlanOptions {
     let strategy = Some(strategy.parse().unwrap());
-    Wish { strategy, who: Preference::Workers, relay: Relay::Off, ..Wish::AUTO }
+    PlanOptions { strategy, who: Preference::Workers, relay: Relay::Off, ..PlanOptions::AUTO }
 }
 
 /// A plan for those workers by a strategy.
-fn planned(p: &Problem, cut: Cut, workers: &[Machine], strategy: &str) -> Plan {
+fn planned(p: &Problem, cut: TileSize, workers: &[Machine], strategy: &str) -> Plan {
     let primary = machine("primary", 1.0, 1 << 40, 0.0);
     decide(p, cut, &primary, workers, &by(strategy)).unwrap().plan
 }
 
-/// Sizes at which things go wrong: none, one, around a tile and its multiples, primes, long ones.
+/// Critical sizes: none, one, around a tile and its multiples, primes, long ones.
 fn side() -> impl Values<Value = u64> {
     prop_oneof![
         Just(0u64),
@@ -60,12 +61,12 @@ fn side() -> impl Values<Value = u64> {
     ]
 }
 
-fn cut() -> impl Values<Value = Cut> {
+fn cut() -> impl Values<Value = TileSize> {
     let some = prop_oneof![Just(None), (1u64..70).prop_map(Some)];
-    (some.clone(), some).prop_map(|(tile, depth)| Cut { tile, depth })
+    (some.clone(), some).prop_map(|(tile, depth)| TileSize { tile, depth })
 }
 
-/// Speed (0 and endless ones too), memory, threads.
+/// Speed (including 0 and infinity), memory, threads.
 fn machines() -> impl Values<Value = Vec<Machine>> {
     let speed = prop_oneof![Just(0.0), Just(f64::INFINITY), Just(1.0), 1e-3f64..1e3];
     let one = (speed, 14u32..34, 1u32..17, 1.0f64..2000.0);

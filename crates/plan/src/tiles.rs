@@ -1,13 +1,13 @@
-//! Numbers of the tiles of C, by which a journal knows them.
+//! Numbers of the tiles of C, by which a journal identifies them.
 //!
-//! Invariants: number and rectangle are inverse to each other, and depend on the regions only: not on who computes what. A
-//! cell of several tiles has them one after another, so numbers go by cells, row by row.
+//! Invariants: number and rectangle are inverse to each other, and depend on the regions only, not on the
+//! assignment of work. The tiles of a cell have consecutive numbers, so numbers go by cells, row by row.
 
 use crate::{Plan, Region};
 use bramble_matrix::Rect;
 
 impl Region {
-    /// Tiles of C in it.
+    /// Number of tiles.
     pub fn tiles(&self) -> u64 {
         self.grid.tiles() * self.q() * self.q()
     }
@@ -18,7 +18,7 @@ impl Region {
         (i * self.grid.cols() + j) * q * q + u * q + v
     }
 
-    /// Where tile `number` lies in C; `None` where there is none of that number.
+    /// The rectangle of tile `number` in C; `None` if there is no such tile.
     pub fn tile_of(&self, number: u64) -> Option<Rect> {
         if number >= self.tiles() {
             return None;
@@ -30,7 +30,7 @@ impl Region {
 }
 
 impl Plan {
-    /// The region and the number of the tile that has an element of C.
+    /// The region and the number of the tile that contains an element of C.
     pub fn tile_at(&self, row: u64, col: u64) -> Option<(usize, u64)> {
         self.regions.iter().enumerate().find_map(|(at, region)| {
             let (row, col) = (row.checked_sub(region.row)?, col.checked_sub(region.col)?);
@@ -46,7 +46,7 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Cut, LinkRate, Machine, Problem, Region, Wish, decide};
+    use crate::{LinkRate, Machine, PlanOptions, Problem, Region, TileSize, decide};
     use bramble_matrix::DType;
 
     #[test]
@@ -72,10 +72,11 @@ mod tests {
                 link: Some(LinkRate { bytes_per_s: 1e9, round_trip_s: 1e-4 }),
                 shares_cores: false,
                 nic_bytes_per_s: None,
+                memory_rate: None,
             };
-            let wish = Wish { strategy: Some(strategy.parse().unwrap()), ..Wish::AUTO };
-            let cut = Cut { tile: Some(8), depth: Some(4) };
-            let plan = decide(&p, cut, &machine, std::slice::from_ref(&machine), &wish).unwrap().plan;
+            let options = PlanOptions { strategy: Some(strategy.parse().unwrap()), ..PlanOptions::AUTO };
+            let cut = TileSize { tile: Some(8), depth: Some(4) };
+            let plan = decide(&p, cut, &machine, std::slice::from_ref(&machine), &options).unwrap().plan;
             let mut elements = 0;
             for (at, region) in plan.regions.iter().enumerate() {
                 for number in 0..region.tiles() {

@@ -2,17 +2,17 @@
 //! 15 additions for each level (Winograd 1971; Higham, *Accuracy and Stability of Numerical Algorithms*, 23.1).
 //!
 //! Place in the flow: a region with levels has cells of q × q tiles (q = 2^levels). For each step of k the schedule
-//! sends the q × q panels of a cell of A and of B, has the sums of panels made, and multiplies; after the last step it
-//! has the results put together. This file says which of which.
+//! sends the q × q panels of a cell of A and of B, has the worker compute sums of panels, and multiplies them;
+//! after the last step it has the worker combine the products into the tiles. This file lists these sums and
+//! products.
 //!
-//! Invariants: each sum is written once (there are no assignments), so a matrix can be freed after its last use; without
-//! levels there are no sums and the one product is the tile itself. Sums come in an order in which each has what it
-//! needs.
+//! Invariants: each sum is written once (there are no assignments), so a matrix can be freed after its last use.
+//! Without levels there are no sums, and the one product is the tile itself. Each sum comes after its operands.
 
-/// A matrix on one side of the products.
+/// A factor of a product, or an operand of a sum on the same side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Term {
-    /// A panel of the operand: line of panels × q + panel in it.
+    /// A panel of the operand: line of panels × q + index in the line.
     Panel(usize),
     /// A sum of this side.
     Sum(usize),
@@ -21,77 +21,77 @@ pub enum Term {
 /// `a + b` or `a − b`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sum<T> {
-    /// Left.
+    /// The left operand.
     pub a: T,
-    /// Right.
+    /// The right operand.
     pub b: T,
     /// Whether `b` is subtracted.
     pub subtracts: bool,
 }
 
-/// What is made of one cell of an operand.
+/// The sums and factors from one cell of an operand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Side {
+pub struct OperandRecipe {
     /// The sums, in order.
     pub sums: Vec<Sum<Term>>,
-    /// For each product, its operand.
+    /// The factor of each product.
     pub factors: Vec<Term>,
     panels: usize,
-    /// For each panel, then each sum: in how many sums, and in how many products. Counted once: the primary asks for each of
-    /// them in every step.
+    /// For each panel, then each sum: the number of sums and of products that use it. Counted once, because the
+    /// primary reads it in every step.
     uses: Vec<[usize; 2]>,
 }
 
-/// A matrix while results are put together.
+/// A product, or a sum of products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ResultTerm {
     /// A product.
     Product(usize),
     /// A sum of products.
     Sum(usize),
 }
 
-/// What is made of the products of one cell of C.
+/// The sums that combine the products of one cell of C into its tiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Results {
+pub struct ResultRecipe {
     /// The sums, in order.
-    pub sums: Vec<Sum<Part>>,
-    /// For each tile of the cell (line of tiles × q + tile in it), which part it is.
-    pub tiles: Vec<Part>,
+    pub sums: Vec<Sum<ResultTerm>>,
+    /// For each tile of the cell (line of tiles × q + index in the line): the product or sum that it is.
+    pub tiles: Vec<ResultTerm>,
     products: usize,
-    /// For each product, then each sum: in how many sums.
+    /// For each product, then each sum: the number of sums that use it.
     uses: Vec<usize>,
 }
 
-/// How a cell is multiplied.
+/// The multiplication of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
     /// 2^levels: panels and tiles of a cell in each direction.
     pub q: usize,
     /// The left operand.
-    pub left: Side,
+    pub left: OperandRecipe,
     /// The right operand.
-    pub right: Side,
-    /// C.
-    pub results: Results,
+    pub right: OperandRecipe,
+    /// The tiles of C.
+    pub results: ResultRecipe,
 }
 
 impl Recipe {
-    /// The recipe with so many levels.
+    /// The recipe with that many levels.
     pub fn new(levels: u32) -> Self {
         let q = 1usize << levels;
-        let panels = |side: &mut Side, scheme: &Scheme| {
+        let panels = |side: &mut OperandRecipe, scheme: &Scheme| {
             let all: Vec<Term> = (0..q * q).map(Term::Panel).collect();
             factors(side, scheme, &all);
             side.count();
         };
-        let (mut left, mut right) = (Side::empty(q * q), Side::empty(q * q));
+        let (mut left, mut right) = (OperandRecipe::empty(q * q), OperandRecipe::empty(q * q));
         panels(&mut left, &LEFT);
         panels(&mut right, &RIGHT);
         let mut sums = Vec::new();
         let mut next = 0;
         let tiles = put_together(&mut sums, &mut next, q);
-        Self { q, left, right, results: Results::new(sums, tiles, next) }
+        Self { q, left, right, results: ResultRecipe::new(sums, tiles, next) }
     }
 
     /// Number of products: 7^levels.
@@ -100,7 +100,7 @@ impl Recipe {
     }
 }
 
-impl Side {
+impl OperandRecipe {
     const fn empty(panels: usize) -> Self {
         Self { sums: Vec::new(), factors: Vec::new(), panels, uses: Vec::new() }
     }
@@ -112,7 +112,7 @@ impl Side {
         }
     }
 
-    /// Counts the uses, when all sums and factors are there.
+    /// Counts the uses, when all sums and factors are known.
     fn count(&mut self) {
         let mut uses = vec![[0; 2]; self.panels + self.sums.len()];
         self.sums.iter().flat_map(|s| [s.a, s.b]).for_each(|term| uses[self.at(term)][0] += 1);
@@ -120,20 +120,20 @@ impl Side {
         self.uses = uses;
     }
 
-    /// How often each panel, and each sum, is used in sums: what a product's uses come on top of.
+    /// The number of sums that use a panel or sum; its uses in products are counted separately.
     pub fn uses_in_sums(&self, term: Term) -> usize {
         self.uses[self.at(term)][0]
     }
 
-    /// In how many products a panel or sum is the operand.
+    /// The number of products with a panel or sum as a factor.
     pub fn uses_in_products(&self, term: Term) -> usize {
         self.uses[self.at(term)][1]
     }
 }
 
-impl Results {
-    /// Of so many products.
-    fn new(sums: Vec<Sum<Part>>, tiles: Vec<Part>, products: usize) -> Self {
+impl ResultRecipe {
+    /// For that number of products.
+    fn new(sums: Vec<Sum<ResultTerm>>, tiles: Vec<ResultTerm>, products: usize) -> Self {
         let mut new = Self { uses: vec![0; products + sums.len()], sums, tiles, products };
         for at in 0..new.sums.len() {
             for part in [new.sums[at].a, new.sums[at].b] {
@@ -144,20 +144,20 @@ impl Results {
         new
     }
 
-    fn at(&self, part: Part) -> usize {
+    fn at(&self, part: ResultTerm) -> usize {
         match part {
-            Part::Product(product) => product,
-            Part::Sum(sum) => self.products + sum,
+            ResultTerm::Product(product) => product,
+            ResultTerm::Sum(sum) => self.products + sum,
         }
     }
 
-    /// How often a product or sum is used in sums.
-    pub fn uses(&self, part: Part) -> usize {
+    /// The number of sums that use a product or sum.
+    pub fn uses(&self, part: ResultTerm) -> usize {
         self.uses[self.at(part)]
     }
 }
 
-/// A quarter of the panels of a cell with q × q of them.
+/// A quarter of the q × q panels of a cell.
 fn quarter(all: &[Term], row: usize, col: usize) -> Vec<Term> {
     let q = all.len().isqrt();
     let half = q / 2;
@@ -166,9 +166,9 @@ fn quarter(all: &[Term], row: usize, col: usize) -> Vec<Term> {
 
 use Factor::{Made, Quarter};
 
-/// What of one operand, by quarters, the seven products of a level take.
+/// The factors of the seven products of a level on one side, by quarters.
 struct Scheme {
-    /// In the order in which they are multiplied.
+    /// In the order of the products.
     factors: [Factor; 7],
     /// Each with the product before which it is made.
     sums: [(usize, Factor, Factor, bool); 4],
@@ -181,10 +181,11 @@ enum Factor {
     Made(usize),
 }
 
-/// In Winograd's numbers the products come as 1, 2, 5, 6, 3, 4, 7, and sums of a quarter's size are made as late as they can be:
-/// so at most two of them are there at once on each side, and three products wait for others to be put together with. Both
-/// sides make theirs before the same products, though the right one needs its third a product later: sums of one number
-/// on both sides are then needed together, as those who alternate their numbers take for granted.
+/// In Winograd's numbering the order of the products is 1, 2, 5, 6, 3, 4, 7, and sums of a quarter's size are made
+/// as late as possible: so at most two of them exist at once on each side, and three products wait to be combined
+/// with later ones. Both sides make their sums before the same products, although the right side needs its third
+/// sum one product later: sums of one number on both sides are then needed together, as code that alternates the
+/// sides assumes.
 const LEFT: Scheme = Scheme {
     factors: [Quarter(0), Quarter(1), Made(0), Made(1), Made(2), Quarter(3), Made(3)],
     sums: [
@@ -204,8 +205,8 @@ const RIGHT: Scheme = Scheme {
     ],
 };
 
-/// The operands of all products of a cell, and before each the sums that the scheme has there.
-fn factors(side: &mut Side, scheme: &Scheme, all: &[Term]) {
+/// The factors of all products of a cell, and before each product the sums that the scheme makes there.
+fn factors(side: &mut OperandRecipe, scheme: &Scheme, all: &[Term]) {
     if let [one] = all {
         side.factors.push(*one);
         return;
@@ -229,7 +230,7 @@ fn of<'a>(quarters: &'a [Vec<Term>], made: &'a [Vec<Term>], factor: Factor) -> &
 }
 
 /// The sum of two quarters, panel by panel.
-fn sum(side: &mut Side, (a, b): (&[Term], &[Term]), subtracts: bool) -> Vec<Term> {
+fn sum(side: &mut OperandRecipe, (a, b): (&[Term], &[Term]), subtracts: bool) -> Vec<Term> {
     let made = a.iter().zip(b).map(|(a, b)| {
         side.sums.push(Sum { a: *a, b: *b, subtracts });
         Term::Sum(side.sums.len() - 1)
@@ -238,16 +239,16 @@ fn sum(side: &mut Side, (a, b): (&[Term], &[Term]), subtracts: bool) -> Vec<Term
 }
 
 /// The q × q tiles of a cell from its products, in the order in which `factors` numbers them.
-fn put_together(sums: &mut Vec<Sum<Part>>, next: &mut usize, q: usize) -> Vec<Part> {
+fn put_together(sums: &mut Vec<Sum<ResultTerm>>, next: &mut usize, q: usize) -> Vec<ResultTerm> {
     if q == 1 {
         *next += 1;
-        return vec![Part::Product(*next - 1)];
+        return vec![ResultTerm::Product(*next - 1)];
     }
     let [m1, m2, m5, m6, m3, m4, m7] = std::array::from_fn(|_| put_together(sums, next, q / 2));
-    let mut add = |a: &[Part], b: &[Part], subtracts: bool| -> Vec<Part> {
+    let mut add = |a: &[ResultTerm], b: &[ResultTerm], subtracts: bool| -> Vec<ResultTerm> {
         let made = a.iter().zip(b).map(|(a, b)| {
             sums.push(Sum { a: *a, b: *b, subtracts });
-            Part::Sum(sums.len() - 1)
+            ResultTerm::Sum(sums.len() - 1)
         });
         made.collect()
     };
@@ -271,9 +272,9 @@ fn put_together(sums: &mut Vec<Sum<Part>>, next: &mut usize, q: usize) -> Vec<Pa
 mod tests {
     use super::*;
 
-    /// The recipe carried out on numbers: cells of q × q "panels" of one element.
+    /// Executes the recipe on numbers: cells of q × q "panels" of one element.
     fn product(recipe: &Recipe, a: &[i64], b: &[i64]) -> Vec<i64> {
-        let side = |side: &Side, panels: &[i64]| -> Vec<i64> {
+        let side = |side: &OperandRecipe, panels: &[i64]| -> Vec<i64> {
             let mut sums: Vec<i64> = Vec::new();
             let value = |sums: &[i64], term: Term| match term {
                 Term::Panel(i) => panels[i],
@@ -288,9 +289,9 @@ mod tests {
         let (left, right) = (side(&recipe.left, a), side(&recipe.right, b));
         let products: Vec<i64> = left.iter().zip(right).map(|(a, b)| a * b).collect();
         let mut sums: Vec<i64> = Vec::new();
-        let value = |sums: &[i64], part: Part| match part {
-            Part::Product(i) => products[i],
-            Part::Sum(i) => sums[i],
+        let value = |sums: &[i64], part: ResultTerm| match part {
+            ResultTerm::Product(i) => products[i],
+            ResultTerm::Sum(i) => sums[i],
         };
         for s in &recipe.results.sums {
             let (a, b) = (value(&sums, s.a), value(&sums, s.b));
@@ -322,10 +323,10 @@ mod tests {
         assert_eq!((none.products(), none.left.sums.len(), none.results.sums.len()), (1, 0, 0));
     }
 
-    /// One thread makes each sum when a product is the first to need it, or another sum; what is not needed any more is gone.
+    /// One thread makes each sum when the first product or sum needs it, and frees it after its last use.
     #[test]
     fn few_sums_are_there_at_once() {
-        let most = |side: &Side| {
+        let most = |side: &OperandRecipe| {
             let mut left: Vec<usize> = side.uses.iter().map(|uses| uses[0] + uses[1]).collect();
             let (mut made, mut there, mut most) = (0, 0, 0);
             let used = |left: &mut Vec<usize>, term: Term| {
@@ -371,7 +372,7 @@ mod tests {
             }
         }
         for i in 0..recipe.products() {
-            assert!(recipe.results.uses(Part::Product(i)) > 0, "{i}");
+            assert!(recipe.results.uses(ResultTerm::Product(i)) > 0, "{i}");
         }
     }
 }

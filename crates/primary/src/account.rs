@@ -1,54 +1,54 @@
-//! What a product did: the numbers behind the report, the JSON object and the progress bar.
+//! Accounts of a product: the numbers behind the report, the JSON object and the progress bar.
 
 use crate::opening::Session;
 use bramble_link::{Section, Spent};
 use bramble_matrix::number::nearest_f64;
 use bramble_matrix::{Effort, Verdict};
-use bramble_plan::{Bound, LeftOut, Prediction, Sums};
+use bramble_plan::{Bound, Prediction, Sums, UnusedMachine};
 use bramble_schedule::message::{Bye, IoReport, ThreadReport};
 use bramble_schedule::primary::Primary;
 use std::time::Duration;
 
-/// How far a product is.
+/// Progress of a product.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Progress {
-    /// Tiles of C that are there.
+pub struct ProductProgress {
+    /// Tiles of C that are committed.
     pub tiles_done: u64,
     /// Tiles of C.
     pub tiles: u64,
     /// Part of the work that is done, 0 to 1.
     pub fraction: f64,
-    /// Operations of the whole product.
+    /// Operations of the product.
     pub flops: f64,
-    /// Bytes that have left the primary.
+    /// Bytes that the primary has sent.
     pub bytes_sent: u64,
-    /// Bytes that have come back.
+    /// Bytes that the primary has received.
     pub bytes_received: u64,
-    /// Since the first job.
+    /// Time since the first job.
     pub elapsed: Duration,
 }
 
-/// What one compute thread did.
+/// Account of one compute thread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ThreadUse {
-    /// Jobs (and generated panels).
+    /// Jobs, generated panels included.
     pub jobs: u64,
     /// Seconds in kernels.
     pub busy_s: f64,
-    /// Seconds since it was started that it was not.
+    /// Seconds outside kernels since the thread started.
     pub idle_s: f64,
-    /// Seconds of processor time, where that was asked.
+    /// Seconds of processor time, if that was asked for.
     pub cpu_s: Option<f64>,
 }
 
-/// What the processor time of a thread that moves and decides went to, seconds.
+/// Processor time of a thread that runs an event loop, by section, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IoUse {
-    /// Giving bytes to the system, encryption with it.
+    /// Giving bytes to the system, encryption included.
     pub sending_s: f64,
-    /// Taking bytes from it, checksums and decryption with it.
+    /// Taking bytes from the system, checksums and decryption included.
     pub receiving_s: f64,
-    /// Making bodies and heads, and checksums of what leaves.
+    /// Making bodies and heads, and checksums of frames that leave.
     pub encoding_s: f64,
     /// The state machine.
     pub scheduling_s: f64,
@@ -63,20 +63,20 @@ impl IoUse {
         Self { sending_s, receiving_s, encoding_s, scheduling_s, other_s }
     }
 
-    /// What a meter of this process counted.
+    /// From a meter of this process.
     pub(crate) fn of(spent: &Spent) -> Self {
         let sections = [Section::Sending, Section::Receiving, Section::Encoding, Section::Scheduling];
         let seconds = |ns: u64| nearest_f64(ns) * 1e-9;
         Self::new(sections.map(|s| seconds(spent.of(s))), seconds(spent.cpu_ns))
     }
 
-    /// What a worker says.
+    /// From a worker's account.
     fn reported(io: &IoReport) -> Self {
         let us = [io.sending_us, io.receiving_us, io.encoding_us, io.scheduling_us];
         Self::new(us.map(micros), micros(io.cpu_us))
     }
 
-    /// All of it.
+    /// The sum of all sections.
     pub fn total_s(&self) -> f64 {
         self.sending_s + self.receiving_s + self.encoding_s + self.scheduling_s + self.other_s
     }
@@ -87,7 +87,7 @@ fn micros(us: u64) -> f64 {
     nearest_f64(us) * 1e-6
 }
 
-/// Takes what a worker said at the end. `asked` says that it was to account for processor time, too.
+/// Copies a worker's account into its report. `asked`: the worker was to account for processor time, too.
 pub(crate) fn take_account(machine: &mut MachineReport, goodbye: &Bye, asked: bool) {
     machine.memory_bytes = goodbye.held_bytes_max;
     (machine.relayed_bytes_in, machine.relayed_bytes_out) =
@@ -99,12 +99,12 @@ pub(crate) fn take_account(machine: &mut MachineReport, goodbye: &Bye, asked: bo
         cpu_s: asked.then(|| micros(t.cpu_us)),
     };
     machine.threads = goodbye.threads.iter().map(account).collect();
-    // The threads of this process have no thread of their own that moves: the primary's does it.
+    // Workers within this process have no event loop thread of their own: the primary's thread serves them.
     let has_its_own = machine.link_bytes_per_s.is_some();
     machine.io = (asked && has_its_own).then(|| IoUse::reported(&goodbye.io));
 }
 
-/// What one machine was and did.
+/// Report on one machine.
 #[derive(Clone, Debug)]
 pub struct MachineReport {
     /// Its name.
@@ -113,43 +113,43 @@ pub struct MachineReport {
     pub link: &'static str,
     /// The cipher of that link, where it is encrypted.
     pub encryption: Option<&'static str>,
-    /// Kernel that it used.
+    /// Kernel that the machine used.
     pub kernel: String,
     /// Measured speed of that kernel, Gflop/s.
     pub gflops: f64,
-    /// Part of the work that it did, 0 to 1.
+    /// The machine's part of the work, 0 to 1.
     pub share: f64,
-    /// Bytes that were sent to it.
+    /// Bytes that the primary sent to it.
     pub bytes_in: u64,
-    /// Bytes that came from it.
+    /// Bytes that the primary received from it.
     pub bytes_out: u64,
-    /// Bytes that other workers passed on to it.
+    /// Bytes that it received from other workers.
     pub relayed_bytes_in: u64,
-    /// Bytes that it passed on to other workers.
+    /// Bytes that it relayed to other workers.
     pub relayed_bytes_out: u64,
-    /// Bytes of buffers that it had for matrices at most.
+    /// Peak bytes of its buffers for matrices.
     pub memory_bytes: u64,
     /// Its compute threads.
     pub threads: Vec<ThreadUse>,
-    /// Its thread that moves and decides, where that was asked; the primary's own is in the report.
+    /// Its event loop thread, if that was asked for; the primary's own is in the report.
     pub io: Option<IoUse>,
-    /// Measured bytes a second of its link; `None` within the process.
+    /// Measured bandwidth of its link; `None` within the process.
     pub link_bytes_per_s: Option<f64>,
     /// Measured round trip.
     pub round_trip_s: Option<f64>,
 }
 
-/// Which workers could pass panels on to each other.
+/// Which workers could relay panels to each other.
 #[derive(Clone, Debug, Default)]
 pub struct RelayReport {
-    /// Pairs that have a link, to the end.
+    /// Pairs that had a link to the end.
     pub pairs: usize,
-    /// Pairs that have none: the primary serves them itself.
+    /// Pairs without a link: the primary sends their panels itself.
     pub unreachable: Vec<Unreachable>,
 }
 
 impl RelayReport {
-    /// The same after links broke while C was made. Those of machines that were lost are no news.
+    /// The report after links broke while C was computed. Links of lost machines are not listed.
     pub(crate) fn after(
         self,
         parted: Vec<(usize, usize, String)>,
@@ -169,24 +169,24 @@ impl RelayReport {
 /// Two workers that have no link.
 #[derive(Clone, Debug)]
 pub struct Unreachable {
-    /// One of them; it dialled, if anybody did.
+    /// The worker that dialled, if one of them did.
     pub from: String,
-    /// The other.
+    /// The other worker of the pair.
     pub to: String,
     /// Why.
     pub why: String,
 }
 
-/// Work that a machine had not been sent and another did.
+/// Work that was stolen: from a machine that had not been sent it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Moved {
-    /// The name of the machine whose it was.
+pub struct MovedWork {
+    /// The name of the machine that had the work (the victim).
     pub from: String,
-    /// The name of the machine that did it.
+    /// The name of the machine that did it (the thief).
     pub to: String,
-    /// How often something moved.
+    /// The number of steals.
     pub times: u64,
-    /// Tiles times steps (with Strassen's method cells times steps).
+    /// Tiles times steps (with Strassen's method: cells times steps).
     pub tile_steps: u64,
     /// Part of all work, 0 to 1.
     pub part: f64,
@@ -194,49 +194,49 @@ pub struct Moved {
 
 /// A machine that was lost while the product ran.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Loss {
+pub struct MachineLoss {
     /// Its name.
     pub name: String,
     /// Why.
     pub why: String,
-    /// When, seconds since the first job could be given; 0 before that.
+    /// When, in seconds since the first job could be sent; 0 before that.
     pub at_s: f64,
-    /// In how many parts its work went to others.
+    /// The number of pieces in which its work was reassigned.
     pub parts: u64,
-    /// Part of all work that this was, 0 to 1.
+    /// The reassigned part of all work, 0 to 1.
     pub part: f64,
 }
 
-/// A machine that came in while the product ran.
+/// A machine that joined while the product ran.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Joined {
+pub struct JoinedMachine {
     /// Its name.
     pub name: String,
-    /// When, seconds since the first job could be given.
+    /// When, in seconds since the first job could be sent.
     pub at_s: f64,
 }
 
-/// Tiles that were wrong. Others have made them again, and now C is right.
+/// Tiles that were wrong and have been recomputed by other machines.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wrong {
-    /// Who made them: the machine, or those among which it is where several did a part; nobody of today for those of another run.
+pub struct WrongTiles {
+    /// The machine that made them, or the machines that may have, where several did a part; empty for tiles of an earlier run.
     pub names: Vec<String>,
-    /// How many.
+    /// The number of tiles.
     pub tiles: u64,
-    /// What was wrong with one that was found with them.
+    /// The fault with which they were found.
     pub text: String,
 }
 
-/// What verification found, and what it cost.
+/// Result and cost of the verification.
 #[derive(Clone, Debug)]
 pub struct VerifyReport {
     /// The verdict.
     pub verdict: Verdict,
-    /// Seconds that it took.
+    /// Seconds that the verification took.
     pub seconds: f64,
 }
 
-/// Everything that is known about a finished product.
+/// Report on a finished product.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Rows of C.
@@ -249,7 +249,7 @@ pub struct Report {
     pub dtype: bramble_matrix::DType,
     /// Strategy of the plan.
     pub strategy: String,
-    /// How sums over parts of k came together.
+    /// How partial sums over k were combined.
     pub sums: Sums,
     /// Tile rows, tile columns and step depth (of the first region).
     pub grid: [u64; 3],
@@ -261,48 +261,48 @@ pub struct Report {
     pub peak_gflops: f64,
     /// The physical bound.
     pub bound: Bound,
-    /// What the plan expected.
+    /// The cost model's prediction for the plan.
     pub predicted: Prediction,
-    /// Most bytes of partial sums that the primary held.
-    pub aside_bytes_max: u64,
-    /// Bytes that left the primary, and that came back.
+    /// Most bytes of partial sums that the primary held at once.
+    pub partial_sum_bytes_max: u64,
+    /// Bytes that the primary sent.
     pub bytes_sent: u64,
-    /// See `bytes_sent`.
+    /// Bytes that the primary received.
     pub bytes_received: u64,
     /// Whether the primary computed alone.
     pub alone: bool,
-    /// Why.
+    /// Why the plan was chosen.
     pub sentence: String,
     /// Names the strategy or kernel that replaced one that the user had ordered, and the reason.
     pub instead: Option<String>,
-    /// What the processor time of the primary's own thread went to, where that was asked.
+    /// Processor time of the primary's own thread, if that was asked for.
     pub io: Option<IoUse>,
-    /// Machines that took part.
+    /// Machines that had a part.
     pub machines: Vec<MachineReport>,
-    /// Work that went from one to another while it ran.
-    pub moved: Vec<Moved>,
+    /// Work that was stolen while the product ran.
+    pub moved: Vec<MovedWork>,
     /// Machines that were lost.
-    pub lost: Vec<Loss>,
-    /// Machines that came in.
-    pub joined: Vec<Joined>,
-    /// Tiles that were wrong and were made again, by who made them first.
-    pub wrong: Vec<Wrong>,
-    /// Machines that were named and could not be had, one sentence each.
+    pub lost: Vec<MachineLoss>,
+    /// Machines that joined.
+    pub joined: Vec<JoinedMachine>,
+    /// Tiles that were wrong and have been recomputed, by the machines that made them first.
+    pub wrong: Vec<WrongTiles>,
+    /// Machines that were named but could not be used, one sentence each.
     pub missing: Vec<String>,
-    /// Machines that did not, and why.
-    pub left_out: Vec<LeftOut>,
-    /// What verification found.
+    /// Machines without a share, and why.
+    pub left_out: Vec<UnusedMachine>,
+    /// Result of the verification.
     pub verify: VerifyReport,
-    /// The machine that computed the element that is wrong, if one is.
+    /// The machine that computed the element that is still wrong, if one is.
     pub suspect: Option<String>,
-    /// Who could pass panels on to whom, where the plan wanted that.
+    /// Links between workers, if the plan relays panels.
     pub relay: Option<RelayReport>,
-    /// How hard C was to be checked.
+    /// How thoroughly C was to be checked.
     pub effort: Effort,
 }
 
 impl Report {
-    /// Whether nobody looked at C.
+    /// Whether C was not checked at all.
     pub fn unverified(&self) -> bool {
         self.effort == Effort::Off
     }
@@ -318,10 +318,10 @@ impl Report {
     }
 }
 
-/// What moved between machines, with their names.
-pub(crate) fn moved(state: &Primary, machines: &[MachineReport]) -> Vec<Moved> {
+/// Stolen work, with the machines' names.
+pub(crate) fn moved(state: &Primary, machines: &[MachineReport]) -> Vec<MovedWork> {
     let name = |at: usize| machines.get(at).map_or_else(String::new, |m| m.name.clone());
-    let named = |m: bramble_schedule::primary::Moved| Moved {
+    let named = |m: bramble_schedule::primary::WorkMoves| MovedWork {
         from: name(m.from),
         to: name(m.to),
         times: m.times,
@@ -332,25 +332,25 @@ pub(crate) fn moved(state: &Primary, machines: &[MachineReport]) -> Vec<Moved> {
 }
 
 /// Machines that were lost, with their names.
-pub(crate) fn losses(state: &Primary, machines: &[MachineReport]) -> Vec<Loss> {
+pub(crate) fn losses(state: &Primary, machines: &[MachineReport]) -> Vec<MachineLoss> {
     let name = |at: usize| machines.get(at).map_or_else(String::new, |m| m.name.clone());
-    let named = |l: &bramble_schedule::primary::Lost| Loss {
+    let named = |l: &bramble_schedule::primary::Lost| MachineLoss {
         name: name(l.peer),
         why: l.why.clone(),
         at_s: l.at.as_secs_f64(),
-        parts: l.lots,
+        parts: l.items,
         part: l.part,
     };
     state.losses().iter().map(named).collect()
 }
 
-/// Machines that came in, with their names.
-pub(crate) fn joined(came: &[(usize, Duration)], machines: &[MachineReport]) -> Vec<Joined> {
+/// Machines that joined, with their names.
+pub(crate) fn joined(came: &[(usize, Duration)], machines: &[MachineReport]) -> Vec<JoinedMachine> {
     let name = |at: usize| machines.get(at).map_or_else(String::new, |m| m.name.clone());
-    came.iter().map(|(at, when)| Joined { name: name(*at), at_s: when.as_secs_f64() }).collect()
+    came.iter().map(|(at, when)| JoinedMachine { name: name(*at), at_s: when.as_secs_f64() }).collect()
 }
 
-/// What is known of the machines before they have done anything.
+/// Reports of the machines before the product begins.
 pub(crate) fn report_stubs(
     plan: &bramble_plan::Plan,
     members: usize,
@@ -360,7 +360,7 @@ pub(crate) fn report_stubs(
     sessions.iter().enumerate().map(|(member, session)| report_stub(session, share(member))).collect()
 }
 
-/// The same of one machine that has such a part of the work.
+/// Report of one machine with the given share of the work.
 pub(crate) fn report_stub(session: &Session, share: f64) -> MachineReport {
     MachineReport {
         name: session.name.clone(),

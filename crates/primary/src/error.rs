@@ -1,5 +1,5 @@
-//! What can end a product. Each message names the machine or the option and the way out. And the one way to do what takes
-//! long, with the error of a thread that fails.
+//! Errors that end a product; each message names the machine or the option, and the next step. Also `off_loop`, which runs slow
+//! work on a thread of its own.
 
 use bramble_matrix::MatrixError;
 use bramble_plan::PlanError;
@@ -7,27 +7,27 @@ use bramble_plan::PlanError;
 /// An error of a product.
 #[derive(Debug, thiserror::Error)]
 pub enum PrimaryError {
-    /// A worker could not be reached or did not behave as one before the product began.
+    /// A worker could not be reached, or broke the protocol before the product began.
     #[error("worker {name}: {why}")]
     Unreachable {
-        /// Which.
+        /// The worker.
         name: String,
-        /// Why, and the way out.
+        /// Why, and the next step.
         why: String,
     },
     /// The product could not be finished.
     #[error("{0}")]
     Failed(String),
-    /// C is wrong, and what is wrong in it cannot be made again.
+    /// C is wrong, and its wrong tiles cannot be recomputed.
     #[error("{0}")]
     Wrong(String),
-    /// The file of an operand was written to during the product: C is useless, and no machine is to blame.
+    /// The file of an operand was modified during the product: C is useless, and no machine is to blame.
     #[error("{0}")]
     Changed(String),
-    /// The user wanted it to end, and what was complete is kept.
+    /// The user asked for the end; tiles that were complete are kept.
     #[error("ended as was asked")]
     Stopped,
-    /// A file, or memory.
+    /// A matrix's file or memory failed.
     #[error(transparent)]
     Matrix(#[from] MatrixError),
     /// No plan fits.
@@ -38,11 +38,22 @@ pub enum PrimaryError {
     Operands(String),
 }
 
-/// Does what takes long on a thread of its own, away from the event loop; `what` names it where that thread fails.
-pub(crate) async fn off_loop<T: Send + 'static>(
+/// Runs slow work on a thread of its own, away from the event loop; `what` names it if that thread panics.
+pub async fn off_loop<T: Send + 'static>(
     what: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, PrimaryError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|e| PrimaryError::Failed(format!("{what}: {e}")))
+    let (done, result) = tokio::sync::oneshot::channel();
+    // Not the runtime's pool: that panics where the system gives it no thread.
+    let started = std::thread::Builder::new().name("off loop".to_owned()).spawn(move || {
+        // Sending fails where the caller has been dropped.
+        let _ = done.send(work());
+    });
+    let failed = |why: String| PrimaryError::Failed(format!("{what}: {why}"));
+    started.map_err(|e| {
+        failed(format!(
+            "no thread can be started: {e}; allow more processes (ulimit -u) or memory (ulimit -v)"
+        ))
+    })?;
+    result.await.map_err(|_| failed("its thread broke off".to_owned()))
 }

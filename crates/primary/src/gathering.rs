@@ -1,48 +1,48 @@
-//! Who takes part: sessions with every machine, its link measured, and those that know each other.
+//! Gathers the participants: opens sessions, measures their links, introduces workers to each other.
 //!
-//! Place in the flow: from links to the sessions of a plan's members, in front of and behind the decision.
+//! Place in the flow: from links to the sessions of a plan's members; partly before the planner's decision, partly after it.
 //!
-//! Invariants: a worker that does not answer is an error that names it, or, where that was asked for, is left out and named. One
-//! that has answered and is then gone is lost, as it would be later: the others do the product.
+//! Invariants: a worker that does not answer is an error that names it, or, with `--degraded`, is left out by name. A worker that
+//! answered and then disappears counts as lost, as it would later: the other machines do the product.
 
 use crate::PrimaryError;
-use crate::account::{Loss, RelayReport};
+use crate::account::{MachineLoss, RelayReport};
 use crate::levels;
 use crate::measure::measure;
-use crate::neighbours::{Met, Random, introduce};
+use crate::neighbours::{ConnectedPeers, SecretSource, introduce};
 use crate::opening::{Opening, Session, dismiss, one_kernel, open};
-use crate::product::{Ends, Request, Watch};
-use crate::run::{Comers, Kernels};
+use crate::product::{MachineLinks, ProductObserver, Request};
+use crate::run::{AllowedKernels, JoinSource};
 use bramble_matrix::Winograd;
-use bramble_plan::{Decision, Plan, Problem, Wish, memory_to_ask};
+use bramble_plan::{Decision, Plan, PlanOptions, Problem, memory_to_ask};
 use bramble_schedule::message::Wants;
 
-/// Everybody who can take part.
-pub(crate) struct Gathered {
-    /// This process's own threads.
+/// All sessions that can take part, and the conditions for the plan.
+pub(crate) struct Participants {
+    /// The session with this process's own threads.
     pub(crate) local: Session,
     pub(crate) workers: Vec<Session>,
-    /// What all links together carry, where that was measured.
+    /// Measured bandwidth of all links together, if it was measured.
     pub(crate) nic_bytes_per_s: Option<f64>,
-    /// Workers that could not be had, one sentence each.
+    /// Workers that could not be used, one sentence each.
     pub(crate) missing: Vec<String>,
-    /// Those that were lost since.
-    pub(crate) lost: Vec<Loss>,
-    /// Those who may come later.
-    pub(crate) comers: Option<Comers>,
-    /// How kernels among them cut products that multiply by Strassen's method, and what is wanted of a plan for these.
+    /// Workers that were lost after they had answered.
+    pub(crate) lost: Vec<MachineLoss>,
+    /// Machines that may join later.
+    pub(crate) join_source: Option<JoinSource>,
+    /// The rules by which Strassen kernels among the machines cut products, and the user's wish, adapted to them.
     pub(crate) rules: Vec<Winograd>,
-    pub(crate) wish: Wish,
+    pub(crate) wish: PlanOptions,
 }
 
-/// Opens and measures everybody.
+/// Opens all sessions and measures their links.
 pub(crate) async fn gather(
     request: &Request,
     problem: &Problem,
-    mut ends: Ends,
+    mut ends: MachineLinks,
     wants: Wants,
-    watch: &dyn Watch,
-) -> Result<Gathered, PrimaryError> {
+    watch: &dyn ProductObserver,
+) -> Result<Participants, PrimaryError> {
     let mut missing = std::mem::take(&mut ends.missing);
     let later = ends.later.take();
     let session = (request.session_seed | 1).wrapping_add(2 + ends.workers.len() as u32 * 2);
@@ -61,23 +61,23 @@ pub(crate) async fn gather(
     }
     let kernel = has_one_kernel.then(|| local.welcome.kernel.clone());
     let may_compute: Vec<&Session> = std::iter::once(&local).chain(&workers).collect();
-    let (rules, wish) = levels::considered(&may_compute, problem.dtype, request.wish)?;
+    let (rules, wish) = levels::adapt_wish(&may_compute, problem.dtype, request.wish)?;
     let credits = request.credits.unwrap_or(u64::MAX);
-    let kernels = Kernels { same: kernel, dtype: problem.dtype, rules: rules.clone() };
-    let comers = later.map(|ends| Comers { ends, opening, session, credits, kernels });
+    let kernels = AllowedKernels { same: kernel, dtype: problem.dtype, rules: rules.clone() };
+    let join_source = later.map(|ends| JoinSource { ends, opening, session, credits, kernels });
     let (nic_bytes_per_s, silent) = measure(&mut workers).await?;
     let mut lost = Vec::new();
     for e in silent {
         let PrimaryError::Unreachable { name, why } = e else { return Err(e) };
         watch.lost(&name, &why, true);
-        lost.push(Loss { name, why, at_s: 0.0, parts: 0, part: 0.0 });
+        lost.push(MachineLoss { name, why, at_s: 0.0, parts: 0, part: 0.0 });
     }
-    Ok(Gathered { local, workers, nic_bytes_per_s, missing, lost, comers, rules, wish })
+    Ok(Participants { local, workers, nic_bytes_per_s, missing, lost, join_source, rules, wish })
 }
 
-/// What every worker is told first.
+/// The hello for every worker.
 fn opening(request: &Request, problem: &Problem, wants: Wants) -> Result<Opening, PrimaryError> {
-    // The grids do not depend on who answers, so what there is to hold is known before anybody is asked.
+    // The grid does not depend on which workers answer, so the memory to ask for is known before the first hello.
     let memory_bytes = memory_to_ask(problem, request.cut, &request.wish)?;
     Ok(Opening {
         dtype: problem.dtype,
@@ -91,11 +91,11 @@ fn opening(request: &Request, problem: &Problem, wants: Wants) -> Result<Opening
     })
 }
 
-/// Opens the session with this machine's own threads, so that they are measured undisturbed (workers may be
-/// processes beside us), then all others at the same time. Those that could not be opened come last.
+/// Opens the session with this machine's own threads first, so that their probe is undisturbed (workers may be processes on
+/// the same machine), then all others concurrently. Returns this machine's, the others', and the errors.
 async fn open_all(
     request: &Request,
-    ends: Ends,
+    ends: MachineLinks,
     opening: &Opening,
 ) -> Result<(Session, Vec<Session>, Vec<PrimaryError>), PrimaryError> {
     let first = request.session_seed | 1;
@@ -117,14 +117,14 @@ async fn open_all(
     Ok((local, opened, failed))
 }
 
-/// The sessions of a plan's members, in their order, and that with this process's own threads where it has no share: they wait
-/// until nobody else is left. The others are dismissed.
-pub(crate) async fn chosen(
+/// The sessions of the plan's members, in their order, and that with this process's own threads if it has no share: it stays as a
+/// reserve until no other machine is left. The other sessions are dismissed.
+pub(crate) async fn select_sessions(
     decision: &Decision,
     local: Session,
     workers: Vec<Session>,
 ) -> (Vec<Session>, Option<Session>) {
-    // As in the decision: first the primary, then the workers.
+    // In the decision's order: first the primary, then the workers.
     let mut slots: Vec<Option<Session>> = std::iter::once(local).chain(workers).map(Some).collect();
     let sessions = decision.plan.members.iter().filter_map(|m| slots[m.machine].take()).collect();
     let reserve = slots.first_mut().and_then(Option::take);
@@ -132,18 +132,18 @@ pub(crate) async fn chosen(
     (sessions, reserve)
 }
 
-/// The sessions, and who of them can pass panels on to whom, where the plan wants that.
-pub(crate) async fn acquainted(
+/// Introduces the members to each other if the plan relays panels.
+pub(crate) async fn connect_members(
     plan: &Plan,
     sessions: Vec<Session>,
-    random: Random,
-    watch: &dyn Watch,
-) -> Result<Met, PrimaryError> {
+    random: SecretSource,
+    watch: &dyn ProductObserver,
+) -> Result<ConnectedPeers, PrimaryError> {
     if !plan.relay {
         let (neighbours, dead) = (vec![Vec::new(); sessions.len()], vec![None; sessions.len()]);
-        return Ok(Met { sessions, neighbours, dead, report: RelayReport::default() });
+        return Ok(ConnectedPeers { sessions, neighbours, dead, report: RelayReport::default() });
     }
-    let met = introduce(plan, sessions, random).await?;
-    watch.introduced(&met.report);
-    Ok(met)
+    let connected = introduce(plan, sessions, random).await?;
+    watch.introduced(&connected.report);
+    Ok(connected)
 }

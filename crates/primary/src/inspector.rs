@@ -1,12 +1,12 @@
-//! Looking at C: whether it is right, and which tiles are not.
+//! The inspector verifies C, and locates wrong tiles.
 //!
-//! Place in the flow: made from the request before its output is given away; asked when all tiles are there
-//! (`run/inspection`), and by products without multiplications.
+//! Place in the flow: made from the request before its output is given away; used when all tiles are committed
+//! (`run/inspection`), for spot checks, and by products without multiplications.
 //!
-//! Invariants: the operands are read from where they came from. Random vectors are others in each round, and nobody who computes
-//! knows them. Nothing is written.
+//! Invariants: the operands are read from their source. Each round has new random vectors, which no worker knows. Nothing is
+//! written.
 //!
-//! Deliberately absent: who made what, and what is done about it.
+//! Deliberately absent: which machine made a tile, and what follows from a fault.
 
 use crate::PrimaryError;
 use crate::account::VerifyReport;
@@ -21,18 +21,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Matrices smaller than this are checked at once: threads would take longer to start.
+/// Smaller matrices are checked on the calling thread: starting threads would take longer.
 const INLINE_ELEMENTS: u64 = 1 << 18;
 
-/// Between the seeds of two looks at tiles.
-const LOOKS_STEP: u64 = 0xd1b5_4a32_d192_ed03;
+/// Difference between the seeds of two spot checks.
+const SPOT_CHECK_SEED_STEP: u64 = 0xd1b5_4a32_d192_ed03;
 
-/// Tiles by region and number, and what is in them.
-pub(crate) type Tiles = BTreeMap<(usize, u64), Digest128>;
+/// Digests of tiles, by region and tile number.
+pub(crate) type TileDigests = BTreeMap<(usize, u64), Digest128>;
 /// Tiles that the check has shown to be wrong, each by itself.
-pub(crate) type Shown = BTreeSet<(usize, u64)>;
+pub(crate) type ProvenWrong = BTreeSet<(usize, u64)>;
 
-/// What the check needs of a request.
+/// The parts of a request that the check needs.
 pub(crate) struct Inspector {
     a: Matrix,
     b: Matrix,
@@ -47,7 +47,7 @@ pub(crate) struct Inspector {
 }
 
 impl Inspector {
-    /// For a C that was made with so many levels of Strassen's method, and with those inside its tiles.
+    /// `levels`: Strassen levels of the plan; `tiles`: those of kernels inside tiles.
     pub(crate) fn of(request: &Request, levels: u32, tiles: Vec<TileLevels>) -> Arc<Self> {
         Arc::new(Self {
             a: request.a.clone(),
@@ -63,8 +63,9 @@ impl Inspector {
         })
     }
 
-    /// An error where the file of an operand was changed since it was opened. `noticed` completes the message: "noticed …".
-    /// `is_doubted`: C or a tile is wrong, and a machine would be accused next; then a change of status alone counts, too.
+    /// An error if the file of an operand was changed since it was opened. `noticed` completes the message: "noticed …".
+    /// `is_doubted`: C or a tile is wrong, and a machine would be accused next; then a mere change of the file's status
+    /// counts, too.
     pub(crate) fn unchanged(&self, noticed: &str, is_doubted: bool) -> Result<(), PrimaryError> {
         let all = [Some(&self.a), Some(&self.b), self.old_c.as_ref()];
         let found = all.into_iter().flatten().find_map(|matrix| {
@@ -78,13 +79,17 @@ impl Inspector {
         )))
     }
 
-    /// Whether anything is looked at.
-    pub(crate) fn looks(&self) -> bool {
+    /// Whether C is checked at all.
+    pub(crate) fn is_on(&self) -> bool {
         self.effort != Effort::Off
     }
 
-    /// Checks C, on threads of its own where it takes long.
-    pub(crate) async fn look(self: &Arc<Self>, c: Matrix, round: u64) -> Result<VerifyReport, PrimaryError> {
+    /// Checks C; large matrices on threads of their own.
+    pub(crate) async fn verify(
+        self: &Arc<Self>,
+        c: Matrix,
+        round: u64,
+    ) -> Result<VerifyReport, PrimaryError> {
         let began = Instant::now();
         let elements = |m: &Matrix| m.shape().elements().unwrap_or(u64::MAX);
         let small = elements(&self.a).max(elements(&self.b)).max(elements(&c)) < INLINE_ELEMENTS;
@@ -97,42 +102,42 @@ impl Inspector {
         Ok(VerifyReport { verdict, seconds: began.elapsed().as_secs_f64() })
     }
 
-    /// The tiles of a wrong C that have to be made again, with what is in them now, and those that are
-    /// surely wrong. Where levels of Strassen's method mix tiles, those of the cell that has the fault; which of the others are
-    /// wrong nobody can say.
+    /// The tiles of a wrong C that have to be recomputed, with their digests, and the tiles that are certainly wrong. With
+    /// levels of Strassen's method, which mix tiles, all tiles of the cell with the fault; the check cannot tell which of
+    /// these are wrong.
     pub(crate) async fn locate(
         self: &Arc<Self>,
         c: Matrix,
         plan: Plan,
         fault: Fault,
         round: u64,
-    ) -> Result<(Tiles, Shown), PrimaryError> {
+    ) -> Result<(TileDigests, ProvenWrong), PrimaryError> {
         let this = self.clone();
-        let find = move || -> Result<(Tiles, Shown), MatrixError> {
-            let mut shown: Shown = plan.tile_at(fault.row, fault.col).into_iter().collect();
+        let find = move || -> Result<(TileDigests, ProvenWrong), MatrixError> {
+            let mut proven_wrong: ProvenWrong = plan.tile_at(fault.row, fault.col).into_iter().collect();
             let tiles = match plan.strategy.levels {
-                0 => this.wrong(&c, &plan, round, &mut shown)?,
+                0 => this.locate_tiles(&c, &plan, round, &mut proven_wrong)?,
                 _ => cell(&plan, &fault),
             };
-            Ok((contents(&c, &plan, tiles)?, shown))
+            Ok((tile_digests(&c, &plan, tiles)?, proven_wrong))
         };
         Ok(off_loop("verification", find).await??)
     }
 
-    /// Whether a tile is surely wrong, looked at by itself, on this thread. For plans without levels of Strassen's method.
-    pub(crate) fn is_wrong(&self, rect: Rect, tile: &Matrix, look: u64) -> Result<bool, MatrixError> {
-        let seed = self.seed.wrapping_add(look.wrapping_mul(LOOKS_STEP));
+    /// Whether a tile by itself is certainly wrong; runs on this thread. For plans without levels of Strassen's method.
+    pub(crate) fn is_wrong(&self, rect: Rect, tile: &Matrix, spot_check: u64) -> Result<bool, MatrixError> {
+        let seed = self.seed.wrapping_add(spot_check.wrapping_mul(SPOT_CHECK_SEED_STEP));
         let check = Check { seed, effort: Effort::Fast, threads: 1, ..self.check(tile, 0) };
         part_is_wrong(&check, rect, tile)
     }
 
-    /// What is in some tiles.
-    pub(crate) async fn contents(
+    /// Digests of tiles.
+    pub(crate) async fn tile_digests(
         c: Matrix,
         plan: Plan,
         tiles: Vec<(usize, u64)>,
-    ) -> Result<Tiles, PrimaryError> {
-        Ok(off_loop("verification", move || contents(&c, &plan, tiles)).await??)
+    ) -> Result<TileDigests, PrimaryError> {
+        Ok(off_loop("verification", move || tile_digests(&c, &plan, tiles)).await??)
     }
 
     fn check<'a>(&'a self, c: &'a Matrix, round: u64) -> Check<'a> {
@@ -151,27 +156,27 @@ impl Inspector {
         }
     }
 
-    /// Plans without levels are one grid of tiles.
-    fn wrong(
+    /// Locates the wrong tiles of a plan without levels, which has one grid.
+    fn locate_tiles(
         &self,
         c: &Matrix,
         plan: &Plan,
         round: u64,
-        shown: &mut Shown,
+        proven_wrong: &mut ProvenWrong,
     ) -> Result<Vec<(usize, u64)>, MatrixError> {
         let Some(region) = plan.regions.first() else { return Ok(Vec::new()) };
         let edges = (region.grid.tile_rows, region.grid.tile_cols);
         let found = wrong_tiles(&self.check(c, round), edges)?;
-        // One that was looked at by itself.
+        // A tile that was checked by itself is certainly wrong.
         let alone = found.iter().filter(|tiles| tiles.rows.len() == 1 && tiles.cols.len() == 1);
-        shown.extend(alone.map(|one| (0, region.tile_number(one.rows.start, one.cols.start, 0, 0))));
+        proven_wrong.extend(alone.map(|one| (0, region.tile_number(one.rows.start, one.cols.start, 0, 0))));
         let places =
             |tiles: Rect| tiles.rows.iter().flat_map(move |i| tiles.cols.iter().map(move |j| (i, j)));
         Ok(found.into_iter().flat_map(places).map(|(i, j)| (0, region.tile_number(i, j, 0, 0))).collect())
     }
 }
 
-/// The tiles that are made together with the one that has the fault.
+/// The tiles that are computed together with the faulty one.
 fn cell(plan: &Plan, fault: &Fault) -> Vec<(usize, u64)> {
     let Some((region, tile)) = plan.tile_at(fault.row, fault.col) else { return Vec::new() };
     let together = plan.regions[region].q() * plan.regions[region].q();
@@ -179,8 +184,8 @@ fn cell(plan: &Plan, fault: &Fault) -> Vec<(usize, u64)> {
     (first..first + together).map(|tile| (region, tile)).collect()
 }
 
-fn contents(c: &Matrix, plan: &Plan, tiles: Vec<(usize, u64)>) -> Result<Tiles, MatrixError> {
-    let mut found = Tiles::new();
+fn tile_digests(c: &Matrix, plan: &Plan, tiles: Vec<(usize, u64)>) -> Result<TileDigests, MatrixError> {
+    let mut found = TileDigests::new();
     for tile in tiles {
         let Some(rect) = plan.regions[tile.0].tile_of(tile.1) else { continue };
         found.insert(tile, c.part(rect).digest(1, &|| false)?.unwrap_or_default());

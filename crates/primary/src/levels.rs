@@ -1,34 +1,34 @@
-//! Kernels that multiply by Strassen's method: what a product with them may not promise, and what its check has to know.
+//! Kernels that use Strassen's method: which wishes they rule out, and what the check has to know of them.
 //!
-//! Place in the flow: after the machines have said which kernels they use, and again when C is checked.
+//! Place in the flow: after the machines have named their kernels, and again when C is checked.
 //!
-//! Invariants: integers are exact with every kernel, so nothing of this is about them; what a check is told covers every
-//! machine that could compute, whether it did or not.
+//! Invariants: integers are exact with every kernel and not concerned; the check allows for every machine that could compute,
+//! whether it did or not.
 
 use crate::PrimaryError;
 use crate::opening::Session;
 use bramble_kernel::Choice;
 use bramble_matrix::{DType, TileLevels, Winograd};
-use bramble_plan::{Grid, Wish};
+use bramble_plan::{Grid, PlanOptions};
 
-/// The rules by which a machine's kernel cuts products, by the name that it said: a name, and perhaps what its bits depend
-/// on behind a space. `None` for classical kernels and unknown ones.
+/// The rules by which a machine's kernel cuts products. `kernel` is the name from its welcome, possibly followed by a space and
+/// what its bits depend on. `None` for classical and unknown kernels.
 pub(crate) fn rules(kernel: &str, dtype: DType) -> Option<Winograd> {
-    of_kernel(kernel.split(' ').next().unwrap_or_default(), dtype)
+    rules_by_name(kernel.split(' ').next().unwrap_or_default(), dtype)
 }
 
-/// The same for a kernel by the name that a user types.
-pub(crate) fn of_kernel(name: &str, dtype: DType) -> Option<Winograd> {
+/// The same for a kernel by its option name.
+pub(crate) fn rules_by_name(name: &str, dtype: DType) -> Option<Winograd> {
     name.parse::<Choice>().ok()?.levels(dtype).filter(|_| dtype.is_float())
 }
 
-/// Of all machines that may compute, the rules of those kernels; and the wish, with what goes with them. Refuses what was
-/// asked for and cannot be had.
-pub(crate) fn considered(
+/// The rules of all kernels among machines that may compute, and the wish, adapted to them. Refuses wishes that these kernels
+/// cannot meet.
+pub(crate) fn adapt_wish(
     sessions: &[&Session],
     dtype: DType,
-    wish: Wish,
-) -> Result<(Vec<Winograd>, Wish), PrimaryError> {
+    wish: PlanOptions,
+) -> Result<(Vec<Winograd>, PlanOptions), PrimaryError> {
     let found = sessions.iter().filter_map(|s| Some((*s, rules(&s.welcome.kernel, dtype)?)));
     let found: Vec<(&Session, Winograd)> = found.collect();
     let Some((session, _)) = found.first() else { return Ok((Vec::new(), wish)) };
@@ -48,23 +48,27 @@ pub(crate) fn considered(
     let mut rules: Vec<Winograd> = found.into_iter().map(|(_, rules)| rules).collect();
     rules.sort_unstable();
     rules.dedup();
-    // Levels of a plan on top of these are out of the question, so none are planned.
-    Ok((rules, Wish { elementwise: true, ..wish }))
+    // Levels of the plan on top of levels in kernels could not be checked, so none are planned.
+    Ok((rules, PlanOptions { elementwise: true, ..wish }))
 }
 
-/// Refuses a machine that comes later, where the check of C would not know how its kernel cuts products.
-pub(crate) fn expected(session: &Session, dtype: DType, known: &[Winograd]) -> Result<(), PrimaryError> {
+/// Refuses a machine that joins with a Strassen kernel whose rules the check of C does not allow for.
+pub(crate) fn check_joining_kernel(
+    session: &Session,
+    dtype: DType,
+    known: &[Winograd],
+) -> Result<(), PrimaryError> {
     match rules(&session.welcome.kernel, dtype) {
         Some(found) if !known.contains(&found) => Err(PrimaryError::Failed(format!(
-            "{} computes with the kernel {}, and nobody did when the product began: what it makes could not be checked",
+            "{} computes with the kernel {}, which no machine had when the product began: its results could not be checked",
             session.name, session.welcome.kernel
         ))),
         _ => Ok(()),
     }
 }
 
-/// What the check is told of tiles that such kernels may have made.
-pub(crate) fn tiles(rules: &[Winograd], grid: Option<&Grid>) -> Vec<TileLevels> {
+/// The levels inside tiles that the check has to allow for.
+pub(crate) fn tile_levels(rules: &[Winograd], grid: Option<&Grid>) -> Vec<TileLevels> {
     let of = |grid: &Grid| {
         let (tile_rows, tile_cols, depth) = (grid.tile_rows, grid.tile_cols, grid.depth);
         let tiles = rules.iter().map(move |rules| TileLevels { tile_rows, tile_cols, depth, rules: *rules });
@@ -78,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_are_read_from_what_machines_say() {
+    fn rules_are_parsed_from_kernel_names() {
         let cutoff = |kernel: &str| rules(kernel, DType::F32).map(|rules| rules.cutoff);
         assert_eq!(cutoff("strassen:simd:300 without fused multiply-add"), Some(300));
         assert_eq!(cutoff("strassen:blis"), Some(bramble_kernel::cutoff(DType::F32)));

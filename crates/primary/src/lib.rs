@@ -1,28 +1,28 @@
-//! The machine shell of the primary: operands, output and links around the schedule's primary state.
+//! The primary's shell: operands, output and links around the schedule's state machine of the primary.
 //!
-//! Place in the flow: operands and links come in (`cli` opens them), a verified C and a report go out.
-//! Sessions are opened and measured, a plan is made, its walk is carried out, C is checked.
+//! Place in the flow: `cli` passes operands and links in; a verified C and a report come out. The primary opens and measures
+//! sessions, makes a plan, executes it, and checks C.
 //!
-//! Invariants: panels leave from where they lie and tiles land where they belong in the output; nothing is
-//! copied on the way but elements that have to be made first (converted, transposed). A product ends with a
-//! verified C, or with an error that names the machine; every wait has a deadline. Tiles that are complete are kept for a run
-//! that goes on where this one ends.
+//! Invariants: panels are sent from their place in memory and tiles land in their place in the output; only converted and
+//! transposed elements are copied. A product ends with a verified C, or with an error that names the machine; every wait has a
+//! deadline. Complete tiles are kept for a run that resumes this one.
 //!
-//! Deliberately absent: knowledge of how a worker works (the two shells meet on the wire; threads of this
-//! process are a worker like any other, over a link that shares memory), command lines, terminals.
+//! Deliberately absent: knowledge of a worker's inside (the shells meet on the wire; threads of this process are a worker like
+//! any other, over a link that shares memory), command lines, terminals.
 
 mod account;
-mod aside;
+mod bandwidth;
 mod bodies;
 mod error;
 mod gathering;
 mod inspector;
-pub mod keeper;
+pub mod journal_writer;
 mod levels;
 pub mod log;
 mod measure;
 mod neighbours;
 mod opening;
+mod partial_sums;
 mod product;
 mod resume;
 mod run;
@@ -31,12 +31,12 @@ mod strassen;
 mod survey;
 
 pub use account::{
-    IoUse, Joined, Loss, MachineReport, Moved, Progress, RelayReport, Report, ThreadUse, Unreachable,
-    VerifyReport, Wrong,
+    IoUse, JoinedMachine, MachineLoss, MachineReport, MovedWork, ProductProgress, RelayReport, Report,
+    ThreadUse, Unreachable, VerifyReport, WrongTiles,
 };
-pub use error::PrimaryError;
-pub use neighbours::Random;
-pub use product::{End, Ends, Finished, Request, Watch, gone_on_with, multiply};
+pub use error::{PrimaryError, off_loop};
+pub use neighbours::SecretSource;
+pub use product::{Finished, MachineLink, MachineLinks, ProductObserver, Request, multiply, prepare_resume};
 pub use resume::Resumed;
 pub use stop::Stop;
-pub use survey::{Survey, Surveyed, survey, welcomed};
+pub use survey::{Survey, Surveyed, survey, wait_for_welcomes};

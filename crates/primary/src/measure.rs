@@ -1,19 +1,18 @@
-//! How fast links are: each by itself, then all at once, since they leave the primary through one network card.
+//! Measures links: each by itself, then all at once, because they share the primary's network card.
 //!
 //! Place in the flow: after the welcomes, before the plan.
 //!
-//! Invariants: bytes travel as those of a product do, in frames of the session, over the same cipher. Every wait has a
-//! deadline that names the machine. What a shaper on the way lets through at once after a pause (a token bucket) does not
-//! count: a measurement follows directly on as much that is not measured. A rate is never more than a few
-//! times what was timed: where the bytes take no longer than the way there and back (an end that was asleep takes long to
-//! wake for a ping that is empty), more are sent.
+//! Invariants: bytes travel as in a product: in frames of the session, with the same cipher. Every wait has a deadline that
+//! names the machine. A token bucket on the way lets a burst through after a pause; so each measurement directly follows as
+//! many bytes that are not measured. A rate is at most a few times the bytes divided by the time measured: if the bytes take
+//! no longer than the round trip (an idle machine may wake up slowly for an empty ping), more bytes are sent.
 //!
-//! Deliberately absent: the way back, which is taken to be as fast.
+//! Deliberately absent: the direction back to the primary, which is assumed to be as fast.
 
 use crate::PrimaryError;
 use crate::log::ClockSample;
 use crate::opening::Session;
-use bramble_link::{Body, CHUNK_BYTES_MAX, Frame, Link, NoBodies, Region, clock_ns};
+use bramble_link::{Body, CHUNK_BYTES_MAX, Frame, Link, NoBodies, SharedRegion, clock_ns};
 use bramble_matrix::number::{nearest_f64, to_u64};
 use bramble_plan::LinkRate;
 use bramble_schedule::message::{Kind, Pong, encode_number};
@@ -24,23 +23,23 @@ use tokio::sync::Semaphore;
 
 /// Longest measurement of one link.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// A link on which 64 KiB take longer than this is slow enough to be judged by them.
+/// A link on which 64 KiB take longer than this is slow enough to be judged by 64 KiB.
 const QUICK: Duration = Duration::from_millis(20);
-/// The first look at a link.
+/// Bytes of the first measurement of a link.
 const FIRST_BYTES: usize = 64 << 10;
-/// On a link that takes longer than this for those one look has to do.
+/// On a link that takes longer than this for those bytes, one measurement has to do.
 const SLOW: Duration = Duration::from_secs(1);
-/// Bodies in a row on a link that one says too little of.
+/// Bodies in a row, on a link where a single body is too short to measure.
 const ROW: u64 = 8;
-/// What all links together carry, about, when they are measured at once.
+/// About how long all links transfer when they are measured at once.
 const TOGETHER: Duration = Duration::from_millis(40);
-/// Links that are measured by themselves in the same moment: one, unless there are so many that turns take too long.
+/// Links up to this number are measured one at a time; of more, a part of 1/`FEW` at a time.
 const FEW: usize = 16;
 
-/// What all links carry together, bytes a second, and why some are no more.
+/// Bytes a second of all links together, and the errors of links that failed.
 type Measured = (Option<f64>, Vec<PrimaryError>);
 
-/// Measures every link that moves bytes, and what all of them carry together. Whoever fails is no longer among the sessions.
+/// Measures every link that moves bytes, and all of them together. Sessions whose link fails are removed.
 pub(crate) async fn measure(sessions: &mut Vec<Session>) -> Result<Measured, PrimaryError> {
     let at_once = if sessions.len() > FEW { sessions.len() / FEW } else { 1 };
     let turns = Rc::new(Semaphore::new(at_once));
@@ -49,11 +48,11 @@ pub(crate) async fn measure(sessions: &mut Vec<Session>) -> Result<Measured, Pri
         async move {
             // The semaphore is never closed.
             let _turn = turns.acquire().await;
-            by_itself(session).await
+            measure_one(session).await
         }
     };
     let mut failed = Vec::new();
-    for session in all(std::mem::take(sessions), each).await? {
+    for session in for_all(std::mem::take(sessions), each).await? {
         match session {
             Ok(session) => sessions.push(session),
             Err(e) => failed.push(e),
@@ -64,7 +63,7 @@ pub(crate) async fn measure(sessions: &mut Vec<Session>) -> Result<Measured, Pri
         if sessions.iter().filter(|s| s.rate.is_some()).count() < 2 {
             return Ok((None, failed));
         }
-        let rate = together(sessions, &mut failed).await?;
+        let rate = measure_together(sessions, &mut failed).await?;
         if warm {
             best = Some(best.map_or(rate, |best| best.max(rate)));
         }
@@ -72,8 +71,8 @@ pub(crate) async fn measure(sessions: &mut Vec<Session>) -> Result<Measured, Pri
     Ok((best, failed))
 }
 
-/// Does something with all sessions at once; gives what came of it in their order.
-async fn all<F, T>(sessions: Vec<Session>, each: impl Fn(Session) -> F) -> Result<Vec<T>, PrimaryError>
+/// Runs `each` for all sessions concurrently; returns the results in their order.
+async fn for_all<F, T>(sessions: Vec<Session>, each: impl Fn(Session) -> F) -> Result<Vec<T>, PrimaryError>
 where
     F: Future<Output = T> + 'static,
     T: 'static,
@@ -86,8 +85,8 @@ where
     Ok(done)
 }
 
-/// Round trip of an empty ping (best of four), then bytes a second of a large one.
-async fn by_itself(mut session: Session) -> Result<Session, PrimaryError> {
+/// Round trip of an empty ping (best of four), then bytes a second with a large one.
+async fn measure_one(mut session: Session) -> Result<Session, PrimaryError> {
     if session.link.shares_memory {
         return Ok(session);
     }
@@ -96,15 +95,18 @@ async fn by_itself(mut session: Session) -> Result<Session, PrimaryError> {
     Ok(Session { rate: Some(rate), clock: Some(clock), ..session })
 }
 
-/// All links at once, each with as much as it could carry in the same time: what they carry together, bytes a second.
-async fn together(sessions: &mut Vec<Session>, failed: &mut Vec<PrimaryError>) -> Result<f64, PrimaryError> {
+/// All links at once, each with as many bytes as it can carry in `TOGETHER`; returns bytes a second of all.
+async fn measure_together(
+    sessions: &mut Vec<Session>,
+    failed: &mut Vec<PrimaryError>,
+) -> Result<f64, PrimaryError> {
     let began = Instant::now();
     let each = |mut session: Session| async move {
         let Some(rate) = session.rate else { return (0, Ok(session)) };
         let share = rate.bytes_per_s * TOGETHER.as_secs_f64();
         let bytes = (share as usize).clamp(1 << 10, CHUNK_BYTES_MAX);
         let name = session.name.clone();
-        // On a fast link one body is over at once: several, one after the other.
+        // On a fast link one body is too short: several are sent, one after the other.
         let times = ((share / nearest_f64(to_u64(bytes))) as u64).clamp(1, 8);
         let pings = async {
             for nonce in 0..times {
@@ -117,7 +119,7 @@ async fn together(sessions: &mut Vec<Session>, failed: &mut Vec<PrimaryError>) -
     };
     let (mut bytes, mut waited) = (0, Duration::ZERO);
     let trips = sessions.iter().filter_map(|s| s.rate).map(|r| r.round_trip_s).fold(0.0, f64::max);
-    for (count, session) in all(std::mem::take(sessions), each).await? {
+    for (count, session) in for_all(std::mem::take(sessions), each).await? {
         bytes += count;
         waited = waited.max(began.elapsed());
         match session {
@@ -139,7 +141,7 @@ async fn in_time<T>(
         Ok(Err(why)) => Err(unreachable(why)),
         Err(_) => {
             let why = format!(
-                "{} KiB take more than {} s to it; check its network",
+                "sending {} KiB to it takes more than {} s; check its network",
                 bytes >> 10,
                 DEADLINE.as_secs()
             );
@@ -149,74 +151,74 @@ async fn in_time<T>(
 }
 
 async fn rate(link: &mut Link) -> Result<(LinkRate, ClockSample), String> {
-    let (mut round_trip, mut clock) = asked(link, 0, 0).await?;
+    let (mut round_trip, mut clock) = timed_ping(link, 0, 0).await?;
     for nonce in 1..4 {
-        let (trip, sample) = asked(link, nonce, 0).await?;
-        (round_trip, clock) = (round_trip.min(trip), ClockSample::better(Some(clock), sample));
+        let (trip, sample) = timed_ping(link, nonce, 0).await?;
+        (round_trip, clock) = (round_trip.min(trip), ClockSample::more_accurate(Some(clock), sample));
     }
     let mut first = ping(link, 4, FIRST_BYTES).await?;
     if first > round_trip + QUICK / 8 {
-        // It may have been held up just then: a processor quota, a neighbour's burst.
+        // The ping may have been delayed by chance: by a processor quota, or a neighbour's burst.
         first = first.min(ping(link, 5, FIRST_BYTES).await?);
     }
     let (bytes, best) = match first.saturating_sub(round_trip) {
         over if over > SLOW => (FIRST_BYTES, first),
-        over if over > QUICK => (FIRST_BYTES, steady(link, FIRST_BYTES).await?),
-        _ => (CHUNK_BYTES_MAX, steady(link, CHUNK_BYTES_MAX).await?),
+        over if over > QUICK => (FIRST_BYTES, best_ping(link, FIRST_BYTES).await?),
+        _ => (CHUNK_BYTES_MAX, best_ping(link, CHUNK_BYTES_MAX).await?),
     };
-    let (bytes, best) = match bytes == CHUNK_BYTES_MAX && says_little(best, round_trip) {
-        true => (to_u64(bytes) * ROW, row(link, 16).await?.min(row(link, 16 + ROW).await?)),
+    let (bytes, best) = match bytes == CHUNK_BYTES_MAX && is_too_short(best, round_trip) {
+        true => (to_u64(bytes) * ROW, time_row(link, 16).await?.min(time_row(link, 16 + ROW).await?)),
         false => (to_u64(bytes), best),
     };
     let bytes_per_s = nearest_f64(bytes) / seconds(best, round_trip);
     Ok((LinkRate { bytes_per_s, round_trip_s: round_trip.as_secs_f64() }, clock))
 }
 
-/// Whether bytes are the smaller part of what a ping with them takes.
-fn says_little(took: Duration, round_trip: Duration) -> bool {
+/// Whether a ping's bytes are the smaller part of its time.
+fn is_too_short(took: Duration, round_trip: Duration) -> bool {
     took < round_trip * 2
 }
 
-/// Seconds that the bytes of a ping took which was answered after so long. The difference of two times is no better than
-/// they are, so at least a quarter of what was timed, and of the least that a clock can be trusted with.
+/// Seconds that the bytes of a ping took. The difference of two times is no more accurate than the times, so at least a quarter
+/// of the time measured, and at least a microsecond.
 fn seconds(took: Duration, round_trip: Duration) -> f64 {
     took.saturating_sub(round_trip).max(took / 4).max(Duration::from_micros(1)).as_secs_f64()
 }
 
-/// How long several bodies in a row take, until the last is answered.
-async fn row(link: &mut Link, first: u64) -> Result<Duration, String> {
+/// Time for several bodies in a row, until the last is answered.
+async fn time_row(link: &mut Link, first: u64) -> Result<Duration, String> {
     let began = Instant::now();
     for nonce in first..first + ROW {
-        ask(link, nonce, CHUNK_BYTES_MAX).await?;
+        send_ping(link, nonce, CHUNK_BYTES_MAX).await?;
     }
     for nonce in first..first + ROW {
-        answer(link, nonce).await?;
+        receive_pong(link, nonce).await?;
     }
     Ok(began.elapsed())
 }
 
-/// The better of two pings after another of the same size.
-async fn steady(link: &mut Link, bytes: usize) -> Result<Duration, String> {
+/// The better of two pings that follow an unmeasured one of the same size.
+async fn best_ping(link: &mut Link, bytes: usize) -> Result<Duration, String> {
     ping(link, 6, bytes).await?;
     Ok(ping(link, 7, bytes).await?.min(ping(link, 8, bytes).await?))
 }
 
 async fn ping(link: &mut Link, nonce: u64, bytes: usize) -> Result<Duration, String> {
-    Ok(asked(link, nonce, bytes).await?.0)
+    Ok(timed_ping(link, nonce, bytes).await?.0)
 }
 
-/// How long a ping takes, and what its answer says of the other clock.
-async fn asked(link: &mut Link, nonce: u64, bytes: usize) -> Result<(Duration, ClockSample), String> {
-    let (began, asked_ns) = ask(link, nonce, bytes).await?;
-    let pong = answer(link, nonce).await?;
+/// Duration of a ping, and the clock sample from its answer.
+async fn timed_ping(link: &mut Link, nonce: u64, bytes: usize) -> Result<(Duration, ClockSample), String> {
+    let (began, asked_ns) = send_ping(link, nonce, bytes).await?;
+    let pong = receive_pong(link, nonce).await?;
     Ok((began.elapsed(), ClockSample::of(asked_ns, clock_ns(), pong.clock_ns)))
 }
 
-/// Sends a ping; when that began, on both clocks.
-async fn ask(link: &mut Link, nonce: u64, bytes: usize) -> Result<(Instant, u64), String> {
+/// Sends a ping; returns when that began, on both clocks.
+async fn send_ping(link: &mut Link, nonce: u64, bytes: usize) -> Result<(Instant, u64), String> {
     let body = match bytes {
         0 => Body::Empty,
-        _ => Body::Shared(Region::whole(Arc::new(vec![0u8; bytes]))),
+        _ => Body::Shared(SharedRegion::whole(Arc::new(vec![0u8; bytes]))),
     };
     let began = (Instant::now(), clock_ns());
     let frame = Frame::new(Kind::Ping.code(), encode_number(nonce), body);
@@ -224,8 +226,8 @@ async fn ask(link: &mut Link, nonce: u64, bytes: usize) -> Result<(Instant, u64)
     Ok(began)
 }
 
-/// Waits for the answer to it.
-async fn answer(link: &mut Link, nonce: u64) -> Result<Pong, String> {
+/// Waits for the answer to a ping.
+async fn receive_pong(link: &mut Link, nonce: u64) -> Result<Pong, String> {
     let answer = link.receiver.receive(&mut NoBodies).await.map_err(|e| e.to_string())?;
     let kind = Kind::from_code(answer.kind).map_err(|e| e.0)?;
     let wrong = || format!("it answered a ping with {kind:?}");
@@ -244,17 +246,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_bounded_by_what_was_timed() {
+    fn a_rate_is_bounded_by_the_time_measured() {
         let us = Duration::from_micros;
-        // What is left of a long time counts as it is.
+        // A time much longer than the round trip: the difference counts.
         assert_eq!(seconds(us(1000), us(100)), 900e-6);
-        // Empty pings that took longer than a megabyte: four times what was timed, not a megabyte in a microsecond.
+        // Empty pings that took longer than a megabyte: a quarter of the time counts, not a microsecond.
         assert_eq!(seconds(us(100), us(150)), 25e-6);
         assert_eq!(seconds(us(160), us(150)), 40e-6);
         assert_eq!(seconds(Duration::ZERO, us(1)), 1e-6);
-        // Then a megabyte says too little.
+        // In such cases a megabyte is too short to measure.
         assert!(
-            says_little(us(100), us(150)) && says_little(us(299), us(150)) && !says_little(us(300), us(150))
+            is_too_short(us(100), us(150))
+                && is_too_short(us(299), us(150))
+                && !is_too_short(us(300), us(150))
         );
     }
 }

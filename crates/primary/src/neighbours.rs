@@ -1,13 +1,13 @@
-//! Introducing workers to each other, so that a panel leaves the primary once and they pass it on.
+//! Introduces workers to each other, so that the primary sends a panel once and workers relay it.
 //!
-//! Place in the flow: after the plan, before the product. One end of each pair waits and the other dials; both say how it
-//! went. Those who wait are told first, and nobody dials before all of them have answered a ping behind that.
+//! Place in the flow: after the plan, before the product. One worker of each pair listens and the other dials; both report the
+//! result. Listeners are told first, and no worker dials before all listeners have answered a ping that followed their orders.
 //!
-//! Invariants: a pair counts only if both ends say that they have a link. Every pair has a key and a ticket of its own. A
-//! pair that does not come about costs a few seconds at most, is named, and is served by the primary. A worker that is lost
-//! meanwhile has no neighbours, and the product goes on without it.
+//! Invariants: a pair counts only if both workers report a link. Every pair has a key and a ticket of its own. A pair that
+//! fails costs a few seconds at most, is named, and gets its panels from the primary. A worker that is lost
+//! meanwhile has no neighbours, and the product runs without it.
 //!
-//! Deliberately absent: what the pairs are for (the schedule decides), and links that break later (`run`).
+//! Deliberately absent: the use of the pairs (the schedule decides), and links that break later (`run`).
 
 use crate::PrimaryError;
 use crate::account::{RelayReport, Unreachable};
@@ -23,56 +23,65 @@ use std::rc::Rc;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// Fills bytes with what nobody can guess.
-pub type Random = fn(&mut [u8]) -> io::Result<()>;
+/// Fills bytes with random numbers that cannot be guessed.
+pub type SecretSource = fn(&mut [u8]) -> io::Result<()>;
 
-/// The sessions of a plan's members, and whom each of them has a link with.
-pub(crate) struct Met {
+/// The sessions of a plan's members, and the neighbours that each has a link with.
+pub(crate) struct ConnectedPeers {
     pub(crate) sessions: Vec<Session>,
     pub(crate) neighbours: Vec<Vec<usize>>,
-    /// Why a session came to its end meanwhile.
+    /// Why a session ended meanwhile.
     pub(crate) dead: Vec<Option<String>>,
     pub(crate) report: RelayReport,
 }
 
-/// Two workers that are to find each other.
+impl ConnectedPeers {
+    /// Adds sessions without work in the plan, which have no links to other workers.
+    pub(crate) fn add_reserve(&mut self, reserve: Option<Session>) {
+        self.sessions.extend(reserve);
+        self.neighbours.resize(self.sessions.len(), Vec::new());
+        self.dead.resize(self.sessions.len(), None);
+    }
+}
+
+/// Two workers that are to link with each other.
 struct Pair {
-    dialler: Side,
-    listener: Side,
+    dialler: PairSide,
+    listener: PairSide,
     address: SocketAddr,
     key: [u8; 20],
     ticket: [u8; 16],
 }
 
-/// One of the two.
-struct Side {
+/// One worker of a pair.
+struct PairSide {
     member: usize,
-    /// What it says of the link, once it has.
+    /// The result that it reported, if it has.
     says: Option<Result<(), String>>,
 }
 
-/// What the tasks of all members share.
-struct Board {
+/// State shared by the tasks of all members.
+struct Introductions {
     pairs: Vec<Pair>,
-    /// What is to be sent to each member; `None` when all is over.
+    /// Messages to each member; `None` when no more will be sent.
     inboxes: Vec<Option<mpsc::UnboundedSender<Frame>>>,
     /// Members that have not answered the first ping.
     unready: Vec<usize>,
-    /// Members that have more to say.
+    /// Members that have not reported all their pairs.
     busy: Vec<usize>,
 }
 
-/// Introduces the members of a plan to each other, the sessions being in their order. Has to run inside a
+/// Introduces the members of a plan to each other; `sessions` are in the order of the members. Must run inside a
 /// `tokio::task::LocalSet`.
 pub(crate) async fn introduce(
     plan: &Plan,
     sessions: Vec<Session>,
-    random: Random,
-) -> Result<Met, PrimaryError> {
+    random: SecretSource,
+) -> Result<ConnectedPeers, PrimaryError> {
     let (pairs, mut unreachable) = pairs(plan, &sessions, random)?;
     let names: Vec<String> = sessions.iter().map(|s| s.name.clone()).collect();
     let mut neighbours = vec![Vec::new(); sessions.len()];
-    let (sessions, dead, pairs) = meet(sessions, pairs).await?;
+    let (sessions, dead, pairs) = establish_links(sessions, pairs).await?;
     for pair in pairs {
         let (dialler, listener) = (pair.dialler.member, pair.listener.member);
         match (pair.dialler.says, pair.listener.says) {
@@ -81,30 +90,34 @@ pub(crate) async fn introduce(
                 neighbours[listener].push(dialler);
             }
             (Some(Err(why)), _) | (_, Some(Err(why))) => unreachable.push((dialler, listener, why)),
-            _ => unreachable.push((dialler, listener, "they did not say".to_owned())),
+            _ => unreachable.push((dialler, listener, "they did not report a result".to_owned())),
         }
     }
     let pairs = neighbours.iter().map(Vec::len).sum::<usize>() / 2;
-    let named = |(from, to, why): Apart| {
+    let named = |(from, to, why): Unlinked| {
         let name = |member: usize| names.get(member).cloned().unwrap_or_default();
         Unreachable { from: name(from), to: name(to), why }
     };
     let report = RelayReport { pairs, unreachable: unreachable.into_iter().map(named).collect() };
-    Ok(Met { sessions, neighbours, dead, report })
+    Ok(ConnectedPeers { sessions, neighbours, dead, report })
 }
 
 /// Two members that cannot be introduced, and why.
-type Apart = (usize, usize, String);
+type Unlinked = (usize, usize, String);
 
-/// Those who may have panels in common, with secrets of their own; and those of them who cannot be introduced: who, to
-/// whom, why.
-fn pairs(plan: &Plan, sessions: &[Session], random: Random) -> Result<(Vec<Pair>, Vec<Apart>), PrimaryError> {
+/// The pairs of members that may need the same panels, each with its secrets; and the pairs of which neither member can be
+/// dialled.
+fn pairs(
+    plan: &Plan,
+    sessions: &[Session],
+    random: SecretSource,
+) -> Result<(Vec<Pair>, Vec<Unlinked>), PrimaryError> {
     let no_random = |e| PrimaryError::Failed(format!("no random numbers: {e}"));
     let (mut pairs, mut not) = (Vec::new(), Vec::new());
     let mut counts = vec![0; sessions.len()];
     for (j, second) in sessions.iter().enumerate() {
         for (i, first) in sessions.iter().enumerate().take(j) {
-            // Threads of this process, and processes that it was linked with when they were started, have no addresses.
+            // Threads of this process, and processes that were started with a link, have no addresses.
             let may_meet = first.link.addresses.is_some() && second.link.addresses.is_some();
             let is_full = counts[i] >= NEIGHBOURS_MAX || counts[j] >= NEIGHBOURS_MAX;
             let members = (plan.members.get(i), plan.members.get(j));
@@ -112,7 +125,7 @@ fn pairs(plan: &Plan, sessions: &[Session], random: Random) -> Result<(Vec<Pair>
             if !may_meet || is_full || sessions.len() > NEIGHBOURS_MAX && !one.may_share(other) {
                 continue;
             }
-            let Some((dials, address)) = way(first, second) else {
+            let Some((dials, address)) = choose_dialler(first, second) else {
                 let why =
                     "both have dialled in, or are behind another machine's loopback: neither can be dialled";
                 not.push((i, j, why.to_owned()));
@@ -122,7 +135,7 @@ fn pairs(plan: &Plan, sessions: &[Session], random: Random) -> Result<(Vec<Pair>
             counts[j] += 1;
             let (mut key, mut ticket) = ([0; 20], [0; 16]);
             random(&mut key).and_then(|()| random(&mut ticket)).map_err(no_random)?;
-            let side = |member| Side { member, says: None };
+            let side = |member| PairSide { member, says: None };
             let (dialler, listener) =
                 if dials == Dials::First { (side(i), side(j)) } else { (side(j), side(i)) };
             pairs.push(Pair { dialler, listener, address, key, ticket });
@@ -131,16 +144,16 @@ fn pairs(plan: &Plan, sessions: &[Session], random: Random) -> Result<(Vec<Pair>
     Ok((pairs, not))
 }
 
-/// Which of two dials.
+/// Which worker of a pair dials.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Dials {
     First,
     Second,
 }
 
-/// Who of two dials the other, and where. Where the primary got through itself, others are likely to; else the one whose
-/// number is lower dials. An address of loopback means something to those on loopback alone.
-fn way(first: &Session, second: &Session) -> Option<(Dials, SocketAddr)> {
+/// Which worker of a pair dials, and the address. A worker that the primary could dial is likely to be reachable for other
+/// workers, too; if both are, the first dials. A loopback address is valid only for workers on that loopback.
+fn choose_dialler(first: &Session, second: &Session) -> Option<(Dials, SocketAddr)> {
     let on_loopback =
         |s: &Session| s.link.addresses.is_some_and(|a| a.there.ip().to_canonical().is_loopback());
     let reaches = |dialler: &Session, listener: &Session| {
@@ -156,8 +169,8 @@ fn way(first: &Session, second: &Session) -> Option<(Dials, SocketAddr)> {
     }
 }
 
-/// Has all pairs meet, and takes what they say.
-async fn meet(
+/// Introduces all pairs, and collects the results.
+async fn establish_links(
     sessions: Vec<Session>,
     pairs: Vec<Pair>,
 ) -> Result<(Vec<Session>, Vec<Option<String>>, Vec<Pair>), PrimaryError> {
@@ -172,18 +185,19 @@ async fn meet(
         frames.push(from);
     }
     let busy = unready.clone();
-    let board = Rc::new(RefCell::new(Board { pairs, inboxes, unready: unready.clone(), busy }));
-    board.borrow().tell_listeners();
+    let introductions =
+        Rc::new(RefCell::new(Introductions { pairs, inboxes, unready: unready.clone(), busy }));
+    introductions.borrow().introduce_listeners();
     let mut attending = JoinSet::new();
     let mut dead = vec![None; sessions.len()];
     let mut slots: Vec<Option<Session>> = sessions.into_iter().map(Some).collect();
     for (member, frames) in unready.into_iter().zip(frames) {
         let Some(mut session) = slots[member].take() else { continue };
-        let board = board.clone();
+        let introductions = introductions.clone();
         attending.spawn_local(async move {
-            let ended = attend(&mut session, member, frames, &board).await;
+            let ended = serve_member(&mut session, member, frames, &introductions).await;
             if ended.is_err() {
-                board.borrow_mut().gone(member);
+                introductions.borrow_mut().member_lost(member);
             }
             (member, session, ended.err())
         });
@@ -193,32 +207,32 @@ async fn meet(
         let (member, session, why) = attended.map_err(what)?;
         (slots[member], dead[member]) = (Some(session), why);
     }
-    let pairs = std::mem::take(&mut board.borrow_mut().pairs);
+    let pairs = std::mem::take(&mut introductions.borrow_mut().pairs);
     Ok((slots.into_iter().flatten().collect(), dead, pairs))
 }
 
-/// One member: sends what the board has for it, and reads until it has said all.
-async fn attend(
+/// Serves one member: sends its messages, and reads until it has reported all its pairs.
+async fn serve_member(
     session: &mut Session,
     member: usize,
     mut frames: mpsc::UnboundedReceiver<Frame>,
-    board: &RefCell<Board>,
+    introductions: &RefCell<Introductions>,
 ) -> Result<(), String> {
     let (sender, receiver) = (&mut session.link.sender, &mut session.link.receiver);
     let reading = async {
-        while !board.borrow().has_said_all(member) {
+        while !introductions.borrow().has_reported_all(member) {
             let arrived = receiver.receive(&mut NoBodies).await.map_err(|e| e.to_string())?;
             match Kind::from_code(arrived.kind).map_err(|e| e.0)? {
-                Kind::Pong => board.borrow_mut().ready(member),
+                Kind::Pong => introductions.borrow_mut().member_ready(member),
                 Kind::Reached => {
                     let reached = Reached::decode(&arrived.head).map_err(|e| e.0)?;
-                    board.borrow_mut().said(member, reached);
+                    introductions.borrow_mut().link_reported(member, reached);
                 }
                 Kind::Error => return Err(decode_error(&arrived.head).map_err(|e| e.0)?),
                 other => return Err(format!("it was introduced to others and answered with {other:?}")),
             }
         }
-        board.borrow_mut().has_said(member);
+        introductions.borrow_mut().member_done(member);
         Ok(())
     };
     let writing = async {
@@ -229,15 +243,15 @@ async fn attend(
     };
     let late = async {
         tokio::time::sleep(WELCOME_DEADLINE).await;
-        if board.borrow().unready.contains(&member) {
+        if introductions.borrow().unready.contains(&member) {
             return format!("it did not answer within {} s", WELCOME_DEADLINE.as_secs());
         }
         let deadline = WELCOME_DEADLINE + NEIGHBOURS_DEADLINE;
         tokio::time::sleep(deadline).await;
-        if !board.borrow().has_said_all(member) {
-            return format!("it did not say within {} s which workers it reaches", deadline.as_secs());
+        if !introductions.borrow().has_reported_all(member) {
+            return format!("it did not report within {} s which workers it reaches", deadline.as_secs());
         }
-        // It is others who are late; this ends with them.
+        // The delay is another member's; this task ends together with that member's.
         std::future::pending().await
     };
     tokio::select! {
@@ -247,12 +261,12 @@ async fn attend(
 }
 
 impl Pair {
-    fn side(&self, member: usize) -> Option<&Side> {
+    fn side(&self, member: usize) -> Option<&PairSide> {
         [&self.dialler, &self.listener].into_iter().find(|side| side.member == member)
     }
 
-    /// The one with that number, and the other.
-    fn sides(&mut self, member: usize) -> Option<(&mut Side, &mut Side)> {
+    /// The member's side of the pair, and the other worker's.
+    fn sides(&mut self, member: usize) -> Option<(&mut PairSide, &mut PairSide)> {
         let Self { dialler, listener, .. } = self;
         match member {
             m if m == dialler.member => Some((dialler, listener)),
@@ -275,15 +289,15 @@ impl Pair {
     }
 }
 
-impl Board {
+impl Introductions {
     fn send(&self, member: usize, kind: Kind, head: Vec<u8>) {
         if let Some(Some(inbox)) = self.inboxes.get(member) {
-            // A member that is gone ends all of this.
+            // The error does not matter: a lost member's task has ended.
             let _ = inbox.send(Frame::new(kind.code(), head, Body::Empty));
         }
     }
 
-    fn tell(&self, pair: &Pair, member: usize) {
+    fn send_introduction(&self, pair: &Pair, member: usize) {
         if let Some(neighbour) = pair.neighbour(member) {
             self.send(member, Kind::Neighbour, neighbour.encode());
         }
@@ -293,32 +307,35 @@ impl Board {
         (0..self.inboxes.len()).for_each(|member| self.send(member, Kind::Ping, encode_number(nonce)));
     }
 
-    /// Those who wait are told, and asked to say that they have heard.
-    fn tell_listeners(&self) {
-        self.pairs.iter().for_each(|pair| self.tell(pair, pair.listener.member));
+    /// Sends the listeners their orders, and pings all to learn when they have read them.
+    fn introduce_listeners(&self) {
+        self.pairs.iter().for_each(|pair| self.send_introduction(pair, pair.listener.member));
         self.ping_all(0);
     }
 
-    /// A member has heard. After the last one, the others are told.
-    fn ready(&mut self, member: usize) {
+    /// A member has answered its ping. After the last answer the diallers get their orders.
+    fn member_ready(&mut self, member: usize) {
         let before = self.unready.len();
         self.unready.retain(|other| *other != member);
         if before == 0 || !self.unready.is_empty() {
             return;
         }
         for pair in &mut self.pairs {
-            // Whoever does not relay has said so by now.
+            // A listener that does not relay has reported that by now.
             if let Some(Err(why)) = &pair.listener.says {
                 pair.dialler.says = Some(Err(why.clone()));
             }
         }
-        self.pairs.iter().filter(|p| p.dialler.says.is_none()).for_each(|p| self.tell(p, p.dialler.member));
-        // Those who have nobody to dial any more get something to answer.
+        self.pairs
+            .iter()
+            .filter(|p| p.dialler.says.is_none())
+            .for_each(|p| self.send_introduction(p, p.dialler.member));
+        // A member that has nothing to dial answers this ping instead.
         self.ping_all(1);
     }
 
-    /// A member has said whether it reaches another. Where it does not, the other need not wait, and keeps no link.
-    fn said(&mut self, member: usize, reached: Reached) {
+    /// A member reports whether it has a link with another. If not, the other worker need not wait, and drops its end.
+    fn link_reported(&mut self, member: usize, reached: Reached) {
         let Reached { peer, is_there, why } = reached;
         let other = usize::try_from(peer).unwrap_or(usize::MAX);
         let all_told = self.unready.is_empty();
@@ -328,20 +345,20 @@ impl Board {
             return;
         }
         own.says = Some(if is_there { Ok(()) } else { Err(why) });
-        // Whoever has not been told to dial will not be.
+        // A dialler without orders will not get any, so it needs no message.
         if !is_there && all_told && !matches!(others.says, Some(Err(_))) {
-            self.part(other, member);
+            self.send_parted(other, member);
         }
     }
 
-    /// Whether a member has said of all its pairs how they went.
-    fn has_said_all(&self, member: usize) -> bool {
-        let silent = |side: &Side| side.says.is_none();
+    /// Whether a member has reported all its pairs.
+    fn has_reported_all(&self, member: usize) -> bool {
+        let silent = |side: &PairSide| side.says.is_none();
         !self.unready.contains(&member) && !self.pairs.iter().filter_map(|p| p.side(member)).any(silent)
     }
 
-    /// A member is lost: nobody waits for it any more.
-    fn gone(&mut self, member: usize) {
+    /// A member is lost: its pairs count as failed.
+    fn member_lost(&mut self, member: usize) {
         if let Some(inbox) = self.inboxes.get_mut(member) {
             *inbox = None;
         }
@@ -351,26 +368,26 @@ impl Board {
             let is_dialler = pair.dialler.member == member;
             let Some((own, other)) = pair.sides(member) else { continue };
             own.says = Some(Err("it was lost".to_owned()));
-            // Whoever has not been told to dial will not be.
+            // A dialler without orders will not get any, so it needs no message.
             if (all_told || is_dialler) && !matches!(other.says, Some(Err(_))) {
                 waiting.push(other.member);
             }
         }
-        waiting.into_iter().for_each(|other| self.part(other, member));
-        self.ready(member);
-        self.has_said(member);
+        waiting.into_iter().for_each(|other| self.send_parted(other, member));
+        self.member_ready(member);
+        self.member_done(member);
     }
 
-    /// A member has said all; after the last one, nothing more is sent.
-    fn has_said(&mut self, member: usize) {
+    /// A member has reported all its pairs; after the last member, nothing more is sent.
+    fn member_done(&mut self, member: usize) {
         self.busy.retain(|other| *other != member);
         if self.busy.is_empty() {
             self.inboxes.clear();
         }
     }
 
-    /// Tells a member that the other has no link.
-    fn part(&self, member: usize, other: usize) {
+    /// Tells a member that its link with another has failed.
+    fn send_parted(&self, member: usize, other: usize) {
         if let Ok(peer) = u32::try_from(other) {
             self.send(member, Kind::Reached, Reached { peer, is_there: false, why: String::new() }.encode());
         }

@@ -1,12 +1,11 @@
-//! Opening sessions: hello and welcome with every end at the same time.
+//! Opens sessions: hello and welcome, with every machine concurrently.
 //!
-//! Invariants: an end that does not answer in time is an error that names it; nothing of a product is sent
-//! here.
+//! Invariants: a machine that does not answer in time is an error that names it; no part of a product is sent here.
 
 use crate::PrimaryError;
 use crate::log::ClockSample;
-use crate::product::End;
-use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Proven};
+use crate::product::MachineLink;
+use bramble_link::{Body, Frame, FrameLimits, Link, LinkError, NoBodies, Proven};
 use bramble_matrix::DType;
 use bramble_matrix::number::{nearest_f64, to_u64};
 use bramble_plan::{LinkRate, Machine};
@@ -14,24 +13,24 @@ use bramble_schedule::limits::WELCOME_DEADLINE;
 use bramble_schedule::message::{Bye, Hello, Kind, Wants, Welcome, decode_error};
 use std::net::SocketAddr;
 
-/// An end that answered.
+/// A session with a machine that answered.
 pub(crate) struct Session {
     pub(crate) link: Link,
     pub(crate) welcome: Welcome,
-    /// How fast the link is, once it has been measured; nothing where memory is shared.
+    /// Measured rate of the link; `None` before the measurement, and where memory is shared.
     pub(crate) rate: Option<LinkRate>,
     pub(crate) name: String,
-    /// How far its clock is from ours, where a link was measured.
+    /// Offset of its clock, if its link was measured.
     pub(crate) clock: Option<ClockSample>,
-    /// Where other workers can dial it, as far as the primary knows.
+    /// The address at which other workers can dial it, as far as the primary knows.
     pub(crate) door: Option<SocketAddr>,
     /// Whether the primary has dialled it.
     pub(crate) was_dialled: bool,
 }
 
 impl Session {
-    /// The machine as planning sees it. `credits` cuts what it is sent at once; `shares_cores` says that it runs on the
-    /// primary's own cores.
+    /// The machine as the planner sees it. `credits` limits the memory that the plan may use there; `shares_cores`: it runs
+    /// on the primary's own cores.
     pub(crate) fn machine(&self, credits: Option<u64>, shares_cores: bool) -> Machine {
         let memory_bytes = self.welcome.memory_bytes.min(credits.unwrap_or(u64::MAX));
         Machine {
@@ -43,18 +42,19 @@ impl Session {
             link: self.rate,
             shares_cores,
             nic_bytes_per_s: None,
+            memory_rate: None,
         }
     }
 }
 
-/// What every hello of a product says.
+/// The contents of every hello of a product.
 #[derive(Clone, Debug)]
 pub(crate) struct Opening {
     pub(crate) dtype: DType,
     pub(crate) alpha: f64,
     pub(crate) beta: f64,
     pub(crate) flops: f64,
-    /// The most bytes of matrices that it could use at a worker.
+    /// Most bytes of matrices that the product could use at a worker.
     pub(crate) memory_bytes: u64,
     pub(crate) kernel: String,
     pub(crate) name: String,
@@ -62,7 +62,7 @@ pub(crate) struct Opening {
 }
 
 /// Opens a session over a link.
-pub(crate) async fn open(end: End, opening: &Opening, session: u32) -> Result<Session, PrimaryError> {
+pub(crate) async fn open(end: MachineLink, opening: &Opening, session: u32) -> Result<Session, PrimaryError> {
     let (peer, shares_memory, was_dialled) = (end.link.peer.clone(), end.link.shares_memory, end.was_dialled);
     match tokio::time::timeout(WELCOME_DEADLINE, greet(end, opening, session)).await {
         Err(_) => {
@@ -72,23 +72,23 @@ pub(crate) async fn open(end: End, opening: &Opening, session: u32) -> Result<Se
         Ok(Err(why)) if shares_memory => Err(PrimaryError::Failed(format!("{peer}: {why}"))),
         Ok(Err(why)) => Err(PrimaryError::Unreachable { name: peer, why }),
         Ok(Ok((link, mut welcome))) => {
-            // More than was asked for is no reason to plan with it.
+            // The plan must not use more than was asked for.
             welcome.memory_bytes = welcome.memory_bytes.min(opening.memory_bytes);
             let name = if link.shares_memory { welcome.name.clone() } else { peer };
-            let door = door(&link, welcome.port, was_dialled);
+            let door = worker_address(&link, welcome.port, was_dialled);
             Ok(Session { link, welcome, rate: None, name, clock: None, door, was_dialled })
         }
     }
 }
 
-/// Where other workers can dial a worker that has said on which port it takes them. The way that the primary took
-/// itself counts more: there may be another port in front of that one.
-fn door(link: &Link, port: u16, was_dialled: bool) -> Option<SocketAddr> {
+/// The address at which other workers can dial a worker, if it takes links from workers at all. An address that the primary has
+/// dialled itself is preferred to the worker's port: a forwarded port may lie before it.
+fn worker_address(link: &Link, port: u16, was_dialled: bool) -> Option<SocketAddr> {
     let there = link.addresses.filter(|_| port != 0)?.there;
     Some(if was_dialled { there } else { SocketAddr::new(there.ip(), port) })
 }
 
-/// Says goodbye without waiting for an answer.
+/// Sends goodbye without waiting for an answer.
 pub(crate) async fn dismiss(sessions: Vec<Session>) {
     for mut session in sessions {
         let frame = Frame::new(Kind::Bye.code(), Bye::default().encode(), Body::Empty);
@@ -104,7 +104,7 @@ pub(crate) fn even_speeds(machines: Vec<&mut Machine>) {
     machines.into_iter().for_each(|m| m.gflops = mean);
 }
 
-/// Refuses a machine whose kernel does not give the same bits as that one.
+/// Refuses a worker whose kernel does not give the same bits as `kernel`.
 pub(crate) fn same_kernel(kernel: &str, worker: &Session) -> Result<(), PrimaryError> {
     if worker.welcome.kernel == kernel {
         return Ok(());
@@ -116,13 +116,13 @@ pub(crate) fn same_kernel(kernel: &str, worker: &Session) -> Result<(), PrimaryE
     )))
 }
 
-/// Refuses machines whose kernels do not give the same bits.
+/// Refuses workers whose kernels do not give the same bits as this machine's.
 pub(crate) fn one_kernel(local: &Session, workers: &[Session]) -> Result<(), PrimaryError> {
     workers.iter().try_for_each(|worker| same_kernel(&local.welcome.kernel, worker))
 }
 
-async fn greet(end: End, opening: &Opening, session: u32) -> Result<(Link, Welcome), String> {
-    let End { mut link, threads_max, was_dialled: _ } = end;
+async fn greet(end: MachineLink, opening: &Opening, session: u32) -> Result<(Link, Welcome), String> {
+    let MachineLink { mut link, threads_max, was_dialled: _ } = end;
     let hello = Hello {
         session,
         dtype: opening.dtype,
@@ -146,7 +146,7 @@ async fn greet(end: End, opening: &Opening, session: u32) -> Result<(Link, Welco
     };
     let frame = Frame::new(Kind::Hello.code(), hello.encode(), Body::Empty);
     link.sender.send(frame).await.map_err(explain)?;
-    link.receiver.set_limits(Limits::STRANGER);
+    link.receiver.set_limits(FrameLimits::STRANGER);
     let answer = link.receiver.receive(&mut NoBodies).await.map_err(explain)?;
     let welcome = match Kind::from_code(answer.kind).map_err(|e| e.0)? {
         Kind::Welcome => Welcome::decode(&answer.head).map_err(|e| e.0)?,
@@ -155,6 +155,6 @@ async fn greet(end: End, opening: &Opening, session: u32) -> Result<(Link, Welco
     };
     link.sender.set_session(session);
     link.receiver.set_session(session);
-    link.receiver.set_limits(Limits::SESSION);
+    link.receiver.set_limits(FrameLimits::SESSION);
     Ok((link, welcome))
 }

@@ -1,220 +1,221 @@
 //! One product, from opened operands to a verified C.
 
 use crate::PrimaryError;
-use crate::account::{MachineReport, Progress, RelayReport, Report, Unreachable, losses, moved};
+use crate::account::{MachineReport, ProductProgress, RelayReport, Report, Unreachable, losses, moved};
+use crate::bandwidth::memory_rate;
 use crate::bodies::Bodies;
-use crate::gathering::{Gathered, acquainted, chosen, gather};
+use crate::gathering::{Participants, connect_members, gather, select_sessions};
 use crate::inspector::Inspector;
-use crate::keeper::{JournalFile, Journaling, Subject};
+use crate::journal_writer::{JournalFile, JournalOptions, JournalSubject};
 use crate::levels;
-use crate::log::{Log, Phase, Recorder};
-use crate::neighbours::Random;
-use crate::opening::even_speeds;
+use crate::log::{EventLog, EventRecorder, Phase};
+use crate::neighbours::SecretSource;
+use crate::opening::{Session, even_speeds};
 use crate::resume::{self, Resumed};
-use crate::run::{Before, Inspected, Terms, run};
+use crate::run::{InspectionResult, ResumePoint, RunOptions, run};
 use crate::stop::Stop;
 use crate::strassen;
 use bramble_kernel::factors;
 use bramble_link::Link;
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span};
-use bramble_plan::{Cut, Decision, Machine, Making, Problem, Wish};
+use bramble_plan::{Decision, Machine, MadeOperands, MemoryRate, Plan, PlanOptions, Problem, TileSize};
 use bramble_schedule::message::Wants;
 use bramble_schedule::primary::Operands;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// What is to be computed, and how.
+/// A product to compute, and how.
 pub struct Request {
     /// Left operand, already transposed and converted as asked.
     pub a: Matrix,
     /// Right operand.
     pub b: Matrix,
-    /// The old C, where β ≠ 0.
+    /// The old C, if β ≠ 0.
     pub old_c: Option<Matrix>,
     /// α.
     pub alpha: f64,
     /// β.
     pub beta: f64,
-    /// Where C goes.
+    /// The output for C.
     pub output: Output,
-    /// Tiles and steps, where not the defaults.
-    pub cut: Cut,
+    /// Tile size and step depth, if not the defaults.
+    pub cut: TileSize,
     /// Kernel by name, or `auto`.
     pub kernel: String,
-    /// What is wanted of the plan.
-    pub wish: Wish,
+    /// The user's wishes for the plan.
+    pub wish: PlanOptions,
     /// Names the strategy or kernel that replaces one that the user has ordered, and the reason. `None` in a new request.
     pub instead: Option<String>,
-    /// Most bytes that any one worker is sent before it frees some.
+    /// Most bytes that the primary may have outstanding at each worker.
     pub credits: Option<u64>,
-    /// Whether work that a slow machine has not been sent goes to others.
+    /// Whether idle machines steal work that a slow machine has not been sent.
     pub steals: bool,
-    /// How hard C is checked.
+    /// How thoroughly C is checked.
     pub effort: Effort,
-    /// Threads that may check it.
+    /// Threads for the check.
     pub threads: usize,
     /// Source of session numbers, which workers see.
     pub session_seed: u32,
     /// Source of the check's random vectors, which workers must not be able to guess.
     pub check_seed: u64,
-    /// Source of the secrets by which workers that relay know each other.
-    pub random: Random,
-    /// What the primary calls itself.
+    /// Source of the secrets with which relaying workers authenticate each other.
+    pub random: SecretSource,
+    /// Name by which the primary introduces itself.
     pub name: String,
     /// When the process began its work.
     pub began: Instant,
-    /// Whether it is accounted for what processor time went to, here and at workers.
+    /// Whether processor time is accounted for, here and at workers.
     pub account: bool,
-    /// Whether a worker that does not answer is left out; it is an error otherwise.
+    /// Whether a worker that does not answer is left out; otherwise it is an error.
     pub degraded: bool,
-    /// Where everything that happens is written down.
-    pub log: Option<Log>,
-    /// Where it is written down which tiles are complete, and what a run before has left.
-    pub journal: Option<Journaling>,
-    /// Where the user may say that it shall end.
+    /// The event log, if one is wanted.
+    pub log: Option<EventLog>,
+    /// The journal's options, if one is kept; with the journal of an earlier run, if this one resumes it.
+    pub journal: Option<JournalOptions>,
+    /// Tells whether the user asked for the end.
     pub stop: Rc<Stop>,
 }
 
-/// The way to one machine.
-pub struct End {
+/// A link to one machine.
+pub struct MachineLink {
     /// The link.
     pub link: Link,
-    /// Most threads that it may use there; 0 is no limit.
+    /// Most threads that this product may use there; 0 means no limit.
     pub threads_max: u16,
     /// Whether this process has made the connection.
     pub was_dialled: bool,
 }
 
-/// Who can compute.
-pub struct Ends {
+/// Links to all machines that can compute.
+pub struct MachineLinks {
     /// This process's own threads.
-    pub local: End,
+    pub local: MachineLink,
     /// Workers.
-    pub workers: Vec<End>,
-    /// Whether the workers are known to be alike (processes of one machine): their speed is then the mean of
-    /// what they measured, since they disturb each other's short measurements.
+    pub workers: Vec<MachineLink>,
+    /// Whether the workers are known to be alike (processes of one machine): each then gets the mean of their measured speeds,
+    /// because they disturb each other's short measurements.
     pub alike: bool,
-    /// Workers that could not be had, one sentence each, where the product goes on without them.
+    /// Workers that could not be reached and are left out, one sentence each.
     pub missing: Vec<String>,
-    /// Workers that come while the product runs.
-    pub later: Option<tokio::sync::mpsc::Receiver<End>>,
+    /// Workers that join while the product runs.
+    pub later: Option<tokio::sync::mpsc::Receiver<MachineLink>>,
 }
 
-/// Sees what happens while it happens.
-pub trait Watch {
+/// Observes a product while it runs.
+pub trait ProductObserver {
     /// The plan has been chosen, with a sentence that says why.
     fn decided(&self, decision: &Decision);
     /// Workers have been introduced to each other.
     fn introduced(&self, relay: &RelayReport);
-    /// Two workers that passed panels on to each other had no link any more before C was complete.
+    /// A link between two relaying workers broke before C was complete.
     fn parted(&self, pair: &Unreachable);
-    /// A machine that was named could not be had; the product goes on without it.
+    /// A named machine could not be used; the product runs without it.
     fn missing(&self, why: &str);
-    /// A run before is gone on with.
+    /// The run resumes an earlier one.
     fn resumed(&self, resumed: &Resumed);
-    /// A machine was lost; others do what it has not given back. Whether it would help if it came back.
+    /// A machine was lost; its unfinished work is reassigned. `helps`: whether it may usefully reconnect.
     fn lost(&self, name: &str, why: &str, helps: bool);
-    /// So many tiles of C are wrong, one of them as it says, and these may have made them; others make them again.
+    /// `tiles` tiles of C are wrong, `text` describes one, and `makers` may have made them; other machines recompute them.
     fn wrong(&self, makers: &[String], tiles: usize, text: &str);
-    /// A machine has come in mid-product, and takes a part of what is left.
+    /// A machine has joined, and takes a part of the remaining work.
     fn joined(&self, name: &str);
-    /// A machine has come in mid-product, and may not take part.
+    /// A machine wanted to join, and may not take part.
     fn turned_away(&self, why: &PrimaryError);
-    /// Some time has passed.
-    fn progress(&self, progress: &Progress);
-    /// C is there and is being checked.
+    /// Called regularly.
+    fn progress(&self, progress: &ProductProgress);
+    /// C is complete and is being checked.
     fn verifying(&self);
 }
 
-/// A product that is done.
+/// A finished product.
 pub struct Finished {
     /// C, not yet under its final name.
     pub sealed: Sealed,
-    /// Numbers.
+    /// The report.
     pub report: Report,
-    /// What has happened, if that was wanted.
-    pub log: Option<Log>,
-    /// The journal, to be removed when C has its name.
+    /// The event log, if one was wanted.
+    pub log: Option<EventLog>,
+    /// The journal, to be removed when C has its final name.
     pub journal: Option<JournalFile>,
 }
 
-/// A request that is to go on with the product of another run, with what that has left checked: A, B and C are read for it, so
-/// this comes before anybody is asked to wait. Others stay as they are.
-pub async fn gone_on_with(request: Request, watch: &dyn Watch) -> Result<Request, PrimaryError> {
+/// Prepares a request that resumes an earlier run: checks the operands and the tiles of that run, which reads A, B and C. So the
+/// caller does this before any worker has to wait. Requests that resume nothing are returned unchanged.
+pub async fn prepare_resume(request: Request, watch: &dyn ProductObserver) -> Result<Request, PrimaryError> {
     let problem = problem(&request)?;
-    let request = strassen::with_a_fitting_strategy(request, &problem).await?;
+    let request = strassen::replace_unsafe_strategy(request, &problem).await?;
     resume::check(request, &problem, watch).await
 }
 
-/// Computes and checks a product. Has to run inside a `tokio::task::LocalSet`. A C that fails the check is
-/// given back too: `report.verify` says so, and the caller must not commit it.
-pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result<Finished, PrimaryError> {
+/// Computes and checks a product. Must run inside a `tokio::task::LocalSet`. A C that fails the check is
+/// returned, too: `report.verify` tells, and the caller must not commit it.
+pub async fn multiply(
+    request: Request,
+    ends: MachineLinks,
+    watch: &dyn ProductObserver,
+) -> Result<Finished, PrimaryError> {
     let problem = problem(&request)?;
     if problem.flops() == 0.0 || request.alpha == 0.0 {
         return without_product(request, &problem).await;
     }
-    let (mut request, measured) = strassen::with_a_fitting_kernel(request, &problem).await?;
+    let (mut request, measured) = strassen::replace_unsafe_kernel(request, &problem).await?;
     let alike = ends.alike;
-    let mut recorder = Recorder::new(request.log.take());
+    let mut recorder = EventRecorder::new(request.log.take());
     recorder.phase(Phase::Opening);
     let wants = Wants { log: recorder.is_on(), account: request.account };
     let mut gathered = gather(&request, &problem, ends, wants, watch).await?;
-    let making = Making { a: request.a.is_made(), b: request.b.is_made() };
-    request.wish = Wish { tiles_early: request.journal.as_ref().map(|_| making), ..gathered.wish };
+    let making = MadeOperands { a: request.a.is_made(), b: request.b.is_made() };
+    request.wish = PlanOptions { tiles_early: request.journal.as_ref().map(|_| making), ..gathered.wish };
     let everybody = std::iter::once(&gathered.local).chain(&gathered.workers);
     strassen::check_own_kernels(&request, &problem, everybody, measured).await?;
     let before = request.journal.as_ref().and_then(|journal| journal.before.as_deref());
     let kernel = resume::fitting_kernel(&mut gathered, before, &problem)?;
-    let Gathered { local, workers, nic_bytes_per_s, missing, mut lost, comers, rules, .. } = gathered;
+    let Participants { local, workers, nic_bytes_per_s, missing, mut lost, join_source, rules, .. } =
+        gathered;
     recorder.phase(Phase::Planning);
-    let primary = Machine { nic_bytes_per_s, ..local.machine(None, false) };
-    let mut machines: Vec<Machine> = workers.iter().map(|s| s.machine(request.credits, alike)).collect();
-    if alike {
-        even_speeds(machines.iter_mut().collect());
-    }
+    // The plan of a product that is resumed is there already, and C is not empty.
+    let memory_rate = if before.is_none() { memory_rate_here(&request, &problem, &local) } else { None };
+    let primary = Machine { nic_bytes_per_s, memory_rate, ..local.machine(None, false) };
+    let machines = described(&workers, request.credits, alike);
     let decision = match before {
         None => strassen::choose(&request, &problem, &primary, &machines).await?,
         Some(journal) => resume::decision(journal, workers.len()),
     };
     watch.decided(&decision);
     let (sessions, reserve) = match before {
-        None => chosen(&decision, local, workers).await,
-        Some(_) => resume::team((local, workers), request.wish.who),
+        None => select_sessions(&decision, local, workers).await,
+        Some(_) => resume::resuming_machines((local, workers), request.wish.who),
     };
-    let before = before.map(|journal| Before::of(journal, sessions.len()));
+    let before = before.map(|journal| ResumePoint::of(journal, sessions.len()));
     if decision.plan.relay {
         recorder.phase(Phase::Introducing);
     }
-    let mut met = acquainted(&decision.plan, sessions, request.random, watch).await?;
-    met.sessions.extend(reserve);
-    met.neighbours.resize(met.sessions.len(), Vec::new());
-    met.dead.resize(met.sessions.len(), None);
-    let tiles = levels::tiles(&rules, decision.plan.regions.first().map(|region| &region.grid));
+    let mut connected = connect_members(&decision.plan, sessions, request.random, watch).await?;
+    connected.add_reserve(reserve);
+    let tiles = levels::tile_levels(&rules, decision.plan.regions.first().map(|region| &region.grid));
     let inspector = Inspector::of(&request, decision.plan.strategy.levels, tiles);
-    let operands = as_they_lie(&request, &problem);
+    let operands = operand_layouts(&request, &problem);
     let bodies = Bodies::new(request.a.clone(), request.b.clone(), request.old_c.clone());
     let plan = decision.plan.clone();
-    let relay = decision.plan.relay.then(|| met.report.clone());
-    let introduced = met.report.unreachable.len();
+    let relay = decision.plan.relay.then(|| connected.report.clone());
+    let introduced = connected.report.unreachable.len();
     let members = if before.is_some() { 0 } else { decision.plan.members.len() };
-    let subject = || Subject::of(&request, &problem, kernel, &plan);
+    let subject = || JournalSubject::of(&request, &problem, kernel, &plan);
     let subject = request.journal.is_some().then(subject);
     let journal = request.journal.take().zip(subject);
-    let instead = request.instead;
-    let (steals, account, stop) = (request.steals, request.account, request.stop);
-    let credits = request.credits;
-    let terms = Terms { steals, account, credits, comers, recorder, journal, before, stop, inspector };
-    let ran = run(plan, operands, bodies, request.output, met, watch, terms).await?;
-    let relay = relay.map(|relay| relay.after(ran.parted, &ran.state, &ran.machines));
+    let (instead, stop) = (request.instead, request.stop);
+    let (steals, account, credits) = (request.steals, request.account, request.credits);
+    let options =
+        RunOptions { steals, account, credits, join_source, recorder, journal, before, stop, inspector };
+    let outcome = run(plan, operands, bodies, request.output, connected, watch, options).await?;
+    let relay = relay.map(|relay| relay.after(outcome.parted, &outcome.state, &outcome.machines));
     let broken = relay.as_ref().and_then(|relay| relay.unreachable.get(introduced..));
     broken.into_iter().flatten().for_each(|pair| watch.parted(pair));
-    let sealed = ran.output.seal()?;
-    let wire = |f: fn(&MachineReport) -> u64| ran.machines.iter().map(f).sum();
-    let grid =
-        decision.plan.regions.first().map_or([0; 3], |r| [r.grid.tile_rows, r.grid.tile_cols, r.grid.depth]);
-    let Inspected { verify, wrong, suspect } = ran.inspected;
-    lost.extend(losses(&ran.state, &ran.machines));
+    let sealed = outcome.output.seal()?;
+    let wire = |f: fn(&MachineReport) -> u64| outcome.machines.iter().map(f).sum();
+    let InspectionResult { verify, wrong, suspect } = outcome.inspected;
+    lost.extend(losses(&outcome.state, &outcome.machines));
     let report = Report {
         m: problem.m,
         n: problem.n,
@@ -222,42 +223,61 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         dtype: problem.dtype,
         strategy: decision.plan.strategy.to_string(),
         sums: decision.plan.sums,
-        grid,
-        seconds: ran.seconds,
-        opening_seconds: ran.first_job.saturating_duration_since(request.began).as_secs_f64(),
+        grid: grid_of(&decision.plan),
+        seconds: outcome.seconds,
+        opening_seconds: outcome.first_job.saturating_duration_since(request.began).as_secs_f64(),
         peak_gflops: decision.plan.peak_gflops,
         bound: decision.plan.bound,
         predicted: decision.plan.predicted.clone(),
-        aside_bytes_max: to_u64(ran.aside_bytes_max),
+        partial_sum_bytes_max: to_u64(outcome.partial_sum_bytes_max),
         bytes_sent: wire(|m| m.bytes_in),
         bytes_received: wire(|m| m.bytes_out),
         alone: decision.alone,
         sentence: decision.sentence,
         instead,
-        moved: moved(&ran.state, &ran.machines),
+        moved: moved(&outcome.state, &outcome.machines),
         lost,
-        joined: ran.joined,
+        joined: outcome.joined,
         wrong,
         missing,
-        io: ran.io,
-        machines: with_a_share(ran.machines, members),
+        io: outcome.io,
+        machines: machines_with_work(outcome.machines, members),
         left_out: decision.left_out,
         verify,
         suspect,
         relay,
         effort: request.effort,
     };
-    Ok(Finished { sealed, report, log: ran.log, journal: ran.journal })
+    Ok(Finished { sealed, report, log: outcome.log, journal: outcome.journal })
 }
 
-/// The members of the plan, and the machines that took over work.
-fn with_a_share(machines: Vec<MachineReport>, members: usize) -> Vec<MachineReport> {
+/// The workers as the plan sees them; equal ones (`--local`) have one speed.
+fn described(workers: &[Session], credits: Option<u64>, alike: bool) -> Vec<Machine> {
+    let mut machines: Vec<Machine> = workers.iter().map(|s| s.machine(credits, alike)).collect();
+    if alike {
+        even_speeds(machines.iter_mut().collect());
+    }
+    machines
+}
+
+/// Rows and columns of a tile, depth of a step.
+fn grid_of(plan: &Plan) -> [u64; 3] {
+    plan.regions.first().map_or([0; 3], |r| [r.grid.tile_rows, r.grid.tile_cols, r.grid.depth])
+}
+
+fn memory_rate_here(request: &Request, problem: &Problem, local: &Session) -> Option<MemoryRate> {
+    let threads = usize::from(local.welcome.threads);
+    memory_rate(problem, (&request.a, &request.b), &request.output, threads)
+}
+
+/// Members of the plan, and other machines that did work.
+fn machines_with_work(machines: Vec<MachineReport>, members: usize) -> Vec<MachineReport> {
     let counts = |(at, machine): &(usize, MachineReport)| *at < members || machine.share > 0.0;
     machines.into_iter().enumerate().filter(counts).map(|(_, machine)| machine).collect()
 }
 
-/// How the operands lie, and which of them are generated.
-fn as_they_lie(request: &Request, problem: &Problem) -> Operands {
+/// The operands' layouts, and whether each is generated.
+fn operand_layouts(request: &Request, problem: &Problem) -> Operands {
     Operands {
         a_layout: request.a.layout(),
         b_layout: request.b.layout(),
@@ -289,7 +309,7 @@ fn problem(request: &Request) -> Result<Problem, PrimaryError> {
     })
 }
 
-/// Products without multiplications: no elements, no depth, or α = 0. C = βC.
+/// Products without multiplications (no elements, no depth, or α = 0): C = βC.
 async fn without_product(mut request: Request, problem: &Problem) -> Result<Finished, PrimaryError> {
     let began = Instant::now();
     let mut log = request.log.take();
@@ -306,7 +326,7 @@ async fn without_product(mut request: Request, problem: &Problem) -> Result<Fini
     let seconds = began.elapsed().as_secs_f64();
     let sealed = request.output.seal()?;
     log.iter_mut().for_each(|log| log.phase(Phase::Verifying));
-    let verify = inspector.look(sealed.matrix()?, 0).await?;
+    let verify = inspector.verify(sealed.matrix()?, 0).await?;
     inspector.unchanged("when C was complete", !verify.verdict.passed)?;
     let report = Report {
         m: problem.m,
@@ -321,7 +341,7 @@ async fn without_product(mut request: Request, problem: &Problem) -> Result<Fini
         peak_gflops: 0.0,
         bound: bramble_plan::Bound { seconds: 0.0, by: bramble_plan::Binding::Compute },
         predicted: bramble_plan::Prediction::default(),
-        aside_bytes_max: 0,
+        partial_sum_bytes_max: 0,
         bytes_sent: 0,
         bytes_received: 0,
         alone: true,
@@ -343,14 +363,14 @@ async fn without_product(mut request: Request, problem: &Problem) -> Result<Fini
     Ok(Finished { sealed, report, log, journal: None })
 }
 
-/// C = βC, a strip of rows at a time.
+/// C = βC, row by row.
 fn scale<T: Element>(old: &Matrix, beta: f64, output: &Output) -> Result<(), PrimaryError> {
     let shape = old.shape();
     for row in 0..shape.rows {
         let rect = Rect::new(Span::new(row, row + 1), Span::new(0, shape.cols));
         let mut bytes = vec![0; shape.cols as usize * size_of::<T>()];
         old.read_block(rect, &mut bytes)?;
-        let mut lent = output.lend(rect);
+        let mut lent = output.lease(rect);
         let mut view = lent.view_mut::<T>();
         for (j, element) in bytes.chunks_exact(size_of::<T>()).enumerate() {
             *view.at_mut(0, j) = factors::times(bytemuck::pod_read_unaligned::<T>(element), beta);

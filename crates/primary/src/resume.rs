@@ -1,18 +1,18 @@
-//! Going on with the product of another run: what has to be the same is, and what is said to be there is.
+//! Resuming the product of an earlier run: checks that the request is the same, and that the recorded tiles are intact.
 //!
-//! Place in the flow: before anybody is asked to compute. What the journal says of the operands is compared with those of today;
-//! every tile that it names is read and digested.
+//! Place in the flow: before any machine computes. The operands are compared with the digests in the journal; every recorded
+//! tile is read and digested.
 //!
-//! Invariants: nothing is taken from the run before that was not checked. A tile that is not what it was is made again. The
-//! plan is that of the journal, whoever computes: so are the bits of C.
+//! Invariants: nothing of the earlier run is used unchecked. A tile with another digest is recomputed. The plan is the
+//! journal's, whichever machines compute: so the bits of C are the same.
 //!
-//! Deliberately absent: another plan for what is left.
+//! Deliberately absent: a new plan for the remaining work.
 
 use crate::PrimaryError;
 use crate::error::off_loop;
-use crate::gathering::Gathered;
+use crate::gathering::Participants;
 use crate::opening::Session;
-use crate::product::{Request, Watch};
+use crate::product::{ProductObserver, Request};
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{Digest128, Matrix, Output};
 use bramble_plan::{Decision, Plan, Preference, Problem};
@@ -21,24 +21,24 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What was found of a run before.
+/// Tiles of an earlier run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resumed {
-    /// Tiles of C that are there.
+    /// Tiles of C that are intact.
     pub tiles_there: u64,
     /// Tiles of C.
     pub tiles: u64,
-    /// Tiles that are not what they were: they are made again.
+    /// Tiles with another digest than recorded: they are recomputed.
     pub tiles_damaged: u64,
-    /// Tiles that had not come to the disk when the machine of the run before went down: they are made again, too.
+    /// Tiles that had not been synced when the machine of the earlier run went down: they are recomputed, too.
     pub tiles_not_on_disk: u64,
 }
 
-/// Checks what another run has left. Damaged tiles are taken out of its journal.
+/// Checks what the earlier run left. Damaged tiles are removed from its journal.
 pub(crate) async fn check(
     mut request: Request,
     problem: &Problem,
-    watch: &dyn Watch,
+    watch: &dyn ProductObserver,
 ) -> Result<Request, PrimaryError> {
     let Some(mut before) = request.journal.as_mut().and_then(|journal| journal.before.take()) else {
         return Ok(request);
@@ -64,7 +64,7 @@ pub(crate) async fn check(
     let (tiles_there, tiles) = (to_u64(journal.tiles.len()), journal.head.plan.tiles());
     let [tiles_damaged, tiles_not_on_disk] = damaged;
     watch.resumed(&Resumed { tiles_there, tiles, tiles_damaged, tiles_not_on_disk });
-    // The kernel of the run before; what its bits depend on besides is compared when all have said what they are.
+    // The kernel of the earlier run; the rest of the kernel's description is compared when the machines have named theirs.
     if let Some(kernel) = journal.head.kernel.split(' ').next().filter(|name| !name.is_empty()) {
         kernel.clone_into(&mut request.kernel);
     }
@@ -76,17 +76,17 @@ pub(crate) async fn check(
 
 fn differs(what: impl std::fmt::Display) -> PrimaryError {
     PrimaryError::Operands(format!(
-        "--resume: {what}; give what the run before was given, or begin anew with --restart"
+        "--resume: {what}; repeat the options and operands of the earlier run, or start over with --restart"
     ))
 }
 
-/// What the user asks for is what the journal is of.
+/// Compares the request with the journal's product.
 fn same_product(request: &Request, problem: &Problem, head: &Head) -> Result<(), PrimaryError> {
     let Problem { m, n, k, dtype, .. } = head.plan.problem;
     if (m, n, k, dtype) != (problem.m, problem.n, problem.k, problem.dtype) {
         let (m2, n2, k2, dtype2) = (problem.m, problem.n, problem.k, problem.dtype);
         return Err(differs(format!(
-            "it was begun as {m} x {k} x {n} of {dtype}, and is {m2} x {k2} x {n2} of {dtype2} now"
+            "the earlier run was {m} x {k} x {n} of {dtype}, this one is {m2} x {k2} x {n2} of {dtype2}"
         )));
     }
     for (name, was, is) in [("alpha", head.alpha, request.alpha), ("beta", head.beta, request.beta)] {
@@ -99,7 +99,7 @@ fn same_product(request: &Request, problem: &Problem, head: &Head) -> Result<(),
         return Err(differs(format!("--strategy was {}, and is {wanted} now", plan.strategy)));
     }
     if request.wish.elementwise && dtype.is_float() && plan.strategy.levels > 0 {
-        return Err(differs(format!("--strategy was {}, which --elementwise keeps out", plan.strategy)));
+        return Err(differs(format!("--strategy was {}, which --elementwise rules out", plan.strategy)));
     }
     if request.wish.reproducible && !plan.keeps_bits() {
         return Err(differs("its plan was made without --reproducible"));
@@ -116,7 +116,7 @@ fn same_product(request: &Request, problem: &Problem, head: &Head) -> Result<(),
     Ok(())
 }
 
-/// The operands have the elements that they had.
+/// Compares the operands with the digests in the journal.
 fn same_operands(head: &Head, now: [Option<&Matrix>; 3], threads: usize) -> Result<(), PrimaryError> {
     let was = [Some(head.a), Some(head.b), head.old_c];
     for ((was, matrix), what) in was.into_iter().zip(now).zip(["A", "B", "the old C"]) {
@@ -124,14 +124,14 @@ fn same_operands(head: &Head, now: [Option<&Matrix>; 3], threads: usize) -> Resu
         if matrix.digest(threads, &|| false)? != Some(was) {
             let name = matrix.name();
             return Err(differs(format!(
-                "{what} is not what it was: the elements of {name} are others, or lie otherwise"
+                "{what} is not the same: {name} has other elements or another layout"
             )));
         }
     }
     Ok(())
 }
 
-/// Tiles that are not what the journal says.
+/// Tiles whose digests differ from the journal's.
 fn damaged(output: &Output, journal: &Journal, threads: usize) -> BTreeSet<(usize, u64)> {
     let tiles: Vec<((usize, u64), Digest128)> =
         journal.tiles.iter().map(|(tile, digest)| (*tile, *digest)).collect();
@@ -139,7 +139,7 @@ fn damaged(output: &Output, journal: &Journal, threads: usize) -> BTreeSet<(usiz
     let work = || {
         while let Some((tile, digest)) = tiles.get(next.fetch_add(1, Ordering::Relaxed)) {
             let region = &journal.head.plan.regions[tile.0];
-            let is_right = region.tile_of(tile.1).is_some_and(|rect| output.lend(rect).digest() == *digest);
+            let is_right = region.tile_of(tile.1).is_some_and(|rect| output.lease(rect).digest() == *digest);
             if !is_right {
                 found.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(*tile);
             }
@@ -152,17 +152,20 @@ fn damaged(output: &Output, journal: &Journal, threads: usize) -> BTreeSet<(usiz
     found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// The plan of the run before, as if it had just been decided.
+/// The plan of the earlier run, as a decision.
 pub(crate) fn decision(journal: &Journal, workers: usize) -> Decision {
     let (there, tiles) = (journal.tiles.len(), journal.head.plan.tiles());
-    let sentence = format!("goes on: {there} of {tiles} tiles are there");
+    let sentence = format!("resumes: {there} of {tiles} tiles are done");
     let plan = Plan { relay: false, ..journal.head.plan.clone() };
     Decision { plan, alone: workers == 0, left_out: Vec::new(), sentence, considered: Vec::new() }
 }
 
-/// Whoever goes on with a product: all who are here. This process's own threads only wait in reserve where the workers are
-/// there to be used.
-pub(crate) fn team(gathered: (Session, Vec<Session>), who: Preference) -> (Vec<Session>, Option<Session>) {
+/// The machines that resume a product: all that are connected. This process's own threads are only a reserve if workers are there
+/// and preferred.
+pub(crate) fn resuming_machines(
+    gathered: (Session, Vec<Session>),
+    who: Preference,
+) -> (Vec<Session>, Option<Session>) {
     let (local, mut sessions) = gathered;
     if who == Preference::Workers && !sessions.is_empty() {
         return (sessions, Some(local));
@@ -171,10 +174,10 @@ pub(crate) fn team(gathered: (Session, Vec<Session>), who: Preference) -> (Vec<S
     (sessions, None)
 }
 
-/// The class of kernels of everybody; nothing where they are not of one, or where bits do not depend on it. Refuses machines that
-/// would not give the bits of the run before, now or when they come later.
+/// The kernel of all machines, for the journal; empty if they differ, or if bits do not depend on it. Refuses machines, now and
+/// later, whose kernel would not give the bits of the earlier run.
 pub(crate) fn fitting_kernel(
-    gathered: &mut Gathered,
+    gathered: &mut Participants,
     before: Option<&Journal>,
     problem: &Problem,
 ) -> Result<String, PrimaryError> {
@@ -183,15 +186,15 @@ pub(crate) fn fitting_kernel(
     let is_other = |kernel: &String| all().find(|session| session.welcome.kernel != *kernel);
     if let Some((was, other)) = was.and_then(|was| Some((was, is_other(was)?))) {
         return Err(PrimaryError::Failed(format!(
-            "--resume: {} computes with the kernel {}, the run before did with {was}; leave it out, or begin anew with \
+            "--resume: {} computes with the kernel {}, the earlier run did with {was}; leave it out, or start over with \
              --restart",
             other.name, other.welcome.kernel
         )));
     }
     let kernel = gathered.local.welcome.kernel.clone();
     let is_one = is_other(&kernel).is_none() && problem.dtype.is_float();
-    if let (Some(comers), Some(was)) = (&mut gathered.comers, was) {
-        comers.kernels.same = Some(was.clone());
+    if let (Some(join_source), Some(was)) = (&mut gathered.join_source, was) {
+        join_source.kernels.same = Some(was.clone());
     }
     Ok(if is_one { kernel } else { String::new() })
 }

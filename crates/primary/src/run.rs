@@ -1,55 +1,60 @@
-//! Carrying out a plan: one task that reads and one that writes for each link, one state machine.
+//! Executes a plan: one task that reads and one that writes for each link, one state machine.
 //!
-//! Invariants: everything lives on one event loop; the state machine decides, this file carries. No wait is
-//! without a deadline: the machine's ticks find silent workers.
+//! Invariants: all tasks share one event loop; the state machine decides, this file only carries out. Every wait has a
+//! deadline: the state machine detects silent workers by the ticks.
 
-mod attend;
-mod carry;
 mod inspection;
 mod joins;
-mod kept;
 mod land;
+mod link_tasks;
 mod loss;
-mod notes;
+mod options;
 mod relay;
-mod spots;
+mod resume_point;
+mod setup;
+mod spot_check;
+mod supervise;
 
 use crate::PrimaryError;
-use crate::account::{IoUse, Joined, MachineReport, Progress, joined, report_stubs, take_account};
-use crate::aside::Asides;
+use crate::account::{
+    IoUse, JoinedMachine, MachineReport, ProductProgress, joined, report_stubs, take_account,
+};
 use crate::bodies::Bodies;
-use crate::keeper::{JournalFile, Keeper};
-use crate::log::{Log, Phase, Recorder};
-use crate::neighbours::Met;
-use crate::product::Watch;
-use attend::{Attendants, ended, supervise};
-use bramble_link::{Arrived, Body, Frame, Leaving, LinkError, Meter, Section};
-use bramble_matrix::{Lent, Output, Rect};
+use crate::error::off_loop;
+use crate::journal_writer::{JournalFile, JournalWriter};
+use crate::log::{EventLog, EventRecorder, Phase};
+use crate::neighbours::ConnectedPeers;
+use crate::partial_sums::PendingResults;
+use crate::product::ProductObserver;
+use bramble_link::{Arrived, Body, Frame, LinkError, Section, SectionMeter, SendProgressProbe};
+use bramble_matrix::{Output, Rect, TileLease};
 use bramble_schedule::ProtocolError;
-use bramble_schedule::clock::{Clock, PRIMARY_STEP};
+use bramble_schedule::clock::{PRIMARY_STEP, StepClock};
 use bramble_schedule::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
-use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary};
-pub(crate) use inspection::Inspected;
-pub(crate) use joins::{Comers, Kernels};
+use bramble_schedule::primary::{Operands, Primary, PrimaryAction, PrimaryEvent};
+pub(crate) use inspection::InspectionResult;
+pub(crate) use joins::{AllowedKernels, JoinSource};
 use joins::{Tasks, admit};
-pub(crate) use kept::Before;
-pub(crate) use notes::Terms;
-use spots::{Look, Looking, ROWS_MIN};
+pub(crate) use options::RunOptions;
+pub(crate) use resume_point::ResumePoint;
+use setup::{peer_infos, tiles_by_row};
+use spot_check::{ROWS_MIN, SpotCheck, SpotChecker};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use supervise::{Supervisor, finish, supervise};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
-/// How often time is looked at.
+/// Interval between ticks of the state machine.
 const TICK: Duration = Duration::from_millis(100);
-/// How long workers have for their goodbyes; what they computed is here already.
+/// How long the primary waits for the workers' goodbyes; their results have arrived by then.
 const GOODBYE: Duration = Duration::from_secs(2);
-/// Of the work; less than a tile of any product, and more than what rounding leaves of a share that went to others.
+/// Smallest reported share of the work: less than a tile of any product, and more than rounding leaves of a share that moved.
 const SHARE_MIN: f64 = 1e-12;
-/// Links may take this long to close.
+/// How long links may take to close.
 const CLOSING: Duration = Duration::from_millis(200);
 
 /// One worker while the product runs.
@@ -59,15 +64,15 @@ struct Peer {
     shares_memory: bool,
     bytes_sent: Rc<Cell<u64>>,
     bytes_received: Rc<Cell<u64>>,
-    /// What the opening of the session had sent and received: greetings and measurements are not the product's.
+    /// Bytes sent and received before the product began: greetings and measurements are not part of it.
     before: (u64, u64),
-    /// Count bytes as they come and go, and what they said when they were last looked at.
+    /// Counters of received and sent bytes, and their values at the last tick.
     arriving: Rc<Cell<u64>>,
-    leaving: Leaving,
+    leaving: SendProgressProbe,
     moved_bytes: (u64, u64),
     goodbye: Option<Bye>,
-    /// Tells its reader to end, and why.
-    cut: Rc<Notify>,
+    /// Asks the reader of this link to end, and the reason.
+    disconnect: Rc<Notify>,
     why: Option<String>,
     writer: Option<AbortHandle>,
 }
@@ -84,110 +89,104 @@ impl Peer {
     }
 }
 
-/// What all tasks of a product share.
+/// State that all tasks of a product share.
 struct Core {
     state: Primary,
     bodies: Bodies,
     output: Arc<Output>,
-    /// Hints to the disk under way, each on a thread of its own: a busy disk makes them wait.
+    /// Write-back hints under way, each on a thread of its own: a busy disk blocks them.
     hints: JoinSet<()>,
     peers: Vec<Peer>,
-    /// What is reported of them.
+    /// Their entries in the report.
     machines: Vec<MachineReport>,
-    /// Tiles of which some rows have landed, by peer and id.
-    partial: BTreeMap<(usize, u32), Lent>,
-    /// Sums that wait for those before them.
-    asides: Asides,
-    /// Tiles that are missing in each row of tiles; empty where C is not cut into one grid of tiles.
+    /// Leases of tiles of which only some rows have landed, by peer and id.
+    partial: BTreeMap<(usize, u32), TileLease>,
+    /// Partial sums that wait for earlier steps, and staged tiles.
+    partial_sums: PendingResults,
+    /// Tiles that each row of tiles still lacks; empty where C is not one grid of tiles.
     tiles_left_in_row: Vec<u64>,
     began: Instant,
-    /// Time that this process has run.
-    clock: Clock,
+    /// Counts the time that this process has run.
+    clock: StepClock,
     first_job: Option<Instant>,
     finished: Option<Instant>,
-    /// How long C was looked at before something was made again.
+    /// Time that inspections took before tiles were recomputed.
     inspecting: Duration,
     failed: Option<String>,
-    /// Whether that is because the file of an operand was changed.
+    /// Whether the run failed because the file of an operand was changed.
     is_changed: bool,
-    /// Links between workers that broke: whose, and why.
+    /// Links between workers that broke: the two peers, and why.
     parted: Vec<(usize, usize, String)>,
-    /// Machines that came in, and when.
+    /// Machines that joined, and when.
     joined: Vec<(usize, Duration)>,
-    /// When the user wanted it to end.
+    /// When the user asked for the end.
     stopped: Option<Duration>,
-    /// Keeps the journal.
-    keeper: Option<Keeper>,
-    /// A tile that is to be looked at.
-    look: Option<Look>,
+    /// Writes the journal.
+    journal_writer: Option<JournalWriter>,
+    /// A tile that waits for its spot check.
+    spot_check: Option<SpotCheck>,
     changed: Rc<Notify>,
-    meter: Rc<Meter>,
-    recorder: Recorder,
+    meter: Rc<SectionMeter>,
+    recorder: EventRecorder,
 }
 
-/// What a run gives back.
-pub(crate) struct Ran {
+/// Result of a run.
+pub(crate) struct RunOutcome {
     pub(crate) output: Output,
     pub(crate) seconds: f64,
     pub(crate) first_job: Instant,
     pub(crate) machines: Vec<MachineReport>,
-    /// What was decided: who did what.
+    /// The final state of the schedule: which machine did which work.
     pub(crate) state: Primary,
-    /// Most bytes of sums that were put aside.
-    pub(crate) aside_bytes_max: usize,
-    /// What this thread's processor time went to, if that was asked.
+    /// Most bytes of partial sums that the primary held at once.
+    pub(crate) partial_sum_bytes_max: usize,
+    /// This thread's processor time by section, if that was asked for.
     pub(crate) io: Option<IoUse>,
-    pub(crate) log: Option<Log>,
+    pub(crate) log: Option<EventLog>,
     pub(crate) journal: Option<JournalFile>,
-    /// What was found in C.
-    pub(crate) inspected: Inspected,
-    /// Links between workers that broke while C was made: whose, and why.
+    /// Result of the inspection of C.
+    pub(crate) inspected: InspectionResult,
+    /// Links between workers that broke while C was computed: the two peers, and why.
     pub(crate) parted: Vec<(usize, usize, String)>,
-    /// Machines that came in meanwhile.
-    pub(crate) joined: Vec<Joined>,
+    /// Machines that joined meanwhile.
+    pub(crate) joined: Vec<JoinedMachine>,
 }
 
-/// Runs a plan on the sessions of its members, in their order, some of which have links with each other.
+/// Closes all links, waits until no task holds the state any more, and gives it back.
+async fn closed(core: Rc<RefCell<Core>>, tasks: Tasks) -> Result<Core, PrimaryError> {
+    // A writer with an empty queue closes its link, which tells the worker that the session is over.
+    core.borrow_mut().peers.iter_mut().for_each(|p| p.to = None);
+    let Tasks { mut writers, mut readers } = tasks;
+    let _ = tokio::time::timeout(CLOSING, async { while writers.join_next().await.is_some() {} }).await;
+    writers.shutdown().await;
+    readers.shutdown().await;
+    let core = Rc::into_inner(core).map(RefCell::into_inner);
+    core.ok_or_else(|| PrimaryError::Failed("a task outlived its product".to_owned()))
+}
+
+/// Executes a plan on its members' sessions, in the order of the members.
 pub(crate) async fn run(
     plan: bramble_plan::Plan,
     operands: Operands,
     bodies: Bodies,
     output: Output,
-    met: Met,
-    watch: &dyn Watch,
-    mut terms: Terms,
-) -> Result<Ran, PrimaryError> {
-    let Met { sessions, neighbours, dead, report: _ } = met;
-    let before = terms.before.take();
-    // In a product that goes on nobody is a member of the plan.
+    connected: ConnectedPeers,
+    watch: &dyn ProductObserver,
+    mut options: RunOptions,
+) -> Result<RunOutcome, PrimaryError> {
+    let ConnectedPeers { sessions, neighbours, dead, report: _ } = connected;
+    let before = options.before.take();
+    // A resumed product has no members: all its work starts unowned.
     let members = if before.is_some() { &[] } else { &plan.members[..] };
     let working = before.as_ref().map_or(members.len(), |before| before.working);
     let machines = report_stubs(&plan, members.len(), &sessions);
-    terms.recorder.peers(&sessions, working);
-    let infos = sessions
-        .iter()
-        .zip(neighbours)
-        .enumerate()
-        .map(|(at, (s, neighbours))| PeerInfo {
-            name: s.name.clone(),
-            // The plan's promise; what the worker granted is at least that.
-            credit_bytes: members
-                .get(at)
-                .map_or_else(|| terms.credits.unwrap_or(u64::MAX), |member| member.memory_bytes)
-                .min(s.welcome.memory_bytes),
-            shares_memory: s.link.shares_memory,
-            referred: bodies.referred(&s.link),
-            neighbours,
-            work_per_s: s.welcome.gflops * 1e9 / 2.0,
-            link_bytes_per_s: s.rate.map(|rate| rate.bytes_per_s),
-            is_reserve: at >= working,
-        })
-        .collect();
+    options.recorder.peers(&sessions, working);
+    let infos = peer_infos(&sessions, neighbours, &bodies, members, (working, options.credits));
     let changed = Rc::new(Notify::new());
-    // Without hints for a product that goes on: the journal brings C to the disk, too.
+    // A resumed product gets no write-back hints: its journal syncs C anyway.
     let tiles_left_in_row = if before.is_some() { Vec::new() } else { tiles_by_row(&plan)? };
-    let state = kept::state(plan, operands, infos, before.as_ref(), terms.steals)?;
-    let state = if terms.inspector.looks() { state.looking(ROWS_MIN) } else { state };
+    let state = resume_point::state(plan, operands, infos, before.as_ref(), options.steals)?;
+    let state = if options.inspector.is_on() { state.with_spot_checks(ROWS_MIN) } else { state };
     let core = Rc::new(RefCell::new(Core {
         tiles_left_in_row,
         state,
@@ -197,9 +196,9 @@ pub(crate) async fn run(
         peers: Vec::new(),
         machines,
         partial: BTreeMap::new(),
-        asides: Asides::default(),
+        partial_sums: PendingResults::default(),
         began: Instant::now(),
-        clock: Clock::new(PRIMARY_STEP),
+        clock: StepClock::new(PRIMARY_STEP),
         first_job: None,
         finished: None,
         inspecting: Duration::ZERO,
@@ -208,101 +207,110 @@ pub(crate) async fn run(
         parted: Vec::new(),
         joined: Vec::new(),
         stopped: None,
-        keeper: None,
-        look: None,
+        journal_writer: None,
+        spot_check: None,
         changed: changed.clone(),
-        meter: Rc::new(Meter::new(terms.account)),
-        recorder: terms.recorder,
+        meter: Rc::new(SectionMeter::new(options.account)),
+        recorder: options.recorder,
     }));
     let mut tasks = Tasks::default();
     for (session, why) in sessions.into_iter().zip(&dead) {
-        tasks.enlist(&core, session, why.is_some());
+        tasks.add_peer(&core, session, why.is_some());
     }
-    core.borrow_mut().keep_journal(terms.journal.take())?;
+    core.borrow_mut().keep_journal(options.journal.take())?;
     core.borrow_mut().recorder.phase(Phase::Computing);
-    core.borrow_mut().happened(Event::Start);
+    core.borrow_mut().dispatch(PrimaryEvent::Start);
     for (index, why) in dead.into_iter().enumerate() {
-        why.into_iter().for_each(|why| core.borrow_mut().gone(index, why));
+        why.into_iter().for_each(|why| core.borrow_mut().link_ended(index, why));
     }
-    let (admitted, came) = mpsc::channel(1);
-    let admission = terms.comers.take().map(|comers| tokio::task::spawn_local(admit(comers, admitted)));
-    let stop = terms.stop.clone();
-    let inspector = terms.inspector.clone();
-    let looking = Looking::default();
-    let mut with =
-        Attendants { changed: &changed, watch, stop: &stop, tasks, came, told: 0, inspector, looking };
-    supervise(&core, &mut with).await;
-    let (inspected, journal) = ended(&core, &mut with, &terms.inspector).await?;
-    admission.iter().for_each(JoinHandle::abort);
-    let Attendants { tasks, .. } = with;
-    // Writers that have nothing left to send close their links, which tells the other ends that this was the end.
-    core.borrow_mut().peers.iter_mut().for_each(|p| p.to = None);
-    let Tasks { mut writers, mut readers } = tasks;
-    let _ = tokio::time::timeout(CLOSING, async { while writers.join_next().await.is_some() {} }).await;
-    writers.shutdown().await;
-    readers.shutdown().await;
-    let core = Rc::into_inner(core).map(RefCell::into_inner);
-    let Some(mut core) = core else {
-        return Err(PrimaryError::Failed("a task outlived its product".to_owned()));
+    let (admitted, joining) = mpsc::channel(1);
+    let admission =
+        options.join_source.take().map(|join_source| tokio::task::spawn_local(admit(join_source, admitted)));
+    let stop = options.stop.clone();
+    let inspector = options.inspector.clone();
+    let spot_checker = SpotChecker::default();
+    let mut supervisor = Supervisor {
+        changed: &changed,
+        watch,
+        stop: &stop,
+        tasks,
+        joining,
+        losses_reported: 0,
+        inspector,
+        spot_checker,
     };
+    supervise(&core, &mut supervisor).await;
+    let (inspected, journal) = finish(&core, &mut supervisor, &options.inspector).await?;
+    admission.iter().for_each(JoinHandle::abort);
+    let mut core = closed(core, supervisor.tasks).await?;
     while core.hints.join_next().await.is_some() {}
-    core.ran(inspected, journal?)
+    core.into_outcome(inspected, journal?)
 }
 
 impl Core {
-    /// One event through the state machine, and what comes of it.
-    fn happened(&mut self, event: Event) {
-        let now = self.clock.look(self.began.elapsed());
+    /// Passes one event to the state machine and carries out the actions that it returns.
+    fn dispatch(&mut self, event: PrimaryEvent) {
+        let now = self.clock.advance_to(self.began.elapsed());
         let actions = self.meter.within(Section::Scheduling, || self.state.handle(event, now));
-        self.recorder.look(&self.state);
+        self.recorder.record_status(&self.state);
         let mut actions = VecDeque::from(actions);
         while let Some(action) = actions.pop_front() {
             match action {
-                Action::Send(peer, message) => {
+                PrimaryAction::Send(peer, message) => {
                     self.first_job.get_or_insert_with(Instant::now);
-                    self.recorder.given(peer, &message.head);
+                    self.recorder.store_sent(peer, &message.head);
                     let body = || self.bodies.body(&message, &self.output);
                     match self.meter.within(Section::Encoding, body) {
                         Ok(body) => self.send(peer, Kind::Store, message.head.encode(), body),
                         Err(e) => self.fail(e.to_string()),
                     }
                 }
-                Action::Relay(peer, forwards) => self.order(peer, &forwards),
-                Action::Parted { peer, other } => self.parted(peer, other),
-                Action::Ping(peer, nonce) => self.send(peer, Kind::Ping, encode_number(nonce), Body::Empty),
-                Action::Merge { peer, tile, rect } => {
-                    let c = self.output.lend(rect);
+                PrimaryAction::Relay(peer, forwards) => self.order(peer, &forwards),
+                PrimaryAction::Parted { peer, other } => self.parted(peer, other),
+                PrimaryAction::Ping(peer, nonce) => {
+                    self.send(peer, Kind::Ping, encode_number(nonce), Body::Empty)
+                }
+                PrimaryAction::Merge { peer, tile, rect } => {
+                    let c = self.output.lease(rect);
                     assert!(
-                        self.asides.merge((peer, tile), c),
-                        "tile {tile} of peer {peer} was not put aside"
+                        self.partial_sums.merge((peer, tile), c),
+                        "tile {tile} of peer {peer} has no partial sum"
                     );
                 }
-                Action::Look(rect) => self.take_look(rect),
-                Action::Committed(rect) => self.committed(rect),
-                Action::Finished => {
+                PrimaryAction::SpotCheck(rect) => self.copy_for_spot_check(rect),
+                PrimaryAction::Committed(rect) => self.committed(rect),
+                PrimaryAction::Finished => {
                     self.finished = Some(Instant::now());
                     self.changed.notify_one();
                 }
-                Action::Fail(why) => self.fail(why),
-                Action::Cut { peer, why } => self.cut(peer, why),
-                Action::Put { peer, tile, rect } => {
-                    let c = self.output.lend(rect);
-                    assert!(self.asides.store((peer, tile), c), "tile {tile} of peer {peer} was not staged");
+                PrimaryAction::Fail(why) => self.fail(why),
+                PrimaryAction::Disconnect { peer, why } => self.disconnect(peer, why),
+                PrimaryAction::Put { peer, tile, rect } => {
+                    let c = self.output.lease(rect);
+                    assert!(
+                        self.partial_sums.store((peer, tile), c),
+                        "tile {tile} of peer {peer} was not staged"
+                    );
                 }
             }
         }
     }
 
-    /// A worker whose bytes come, or that takes ours, is alive, also in the middle of a long frame on a slow link.
-    fn hear(&mut self) {
+    /// Reports traffic since the last tick: a worker that sends or takes bytes is alive, even in a long frame on a slow link.
+    fn report_traffic(&mut self) {
         for peer in 0..self.peers.len() {
             if self.peers[peer].to.is_none() {
                 continue;
             }
             let (came, left) = (self.peers[peer].arriving.get(), (self.peers[peer].leaving)());
-            let moved = (came, left.there);
+            let moved = (came, left.acknowledged);
             if std::mem::replace(&mut self.peers[peer].moved_bytes, moved) != moved {
-                self.happened(Event::Flow { peer, came, gone: left.there, held: left.held });
+                self.dispatch(PrimaryEvent::Flow {
+                    peer,
+                    received: came,
+                    acknowledged: left.acknowledged,
+                    buffered: left.buffered,
+                });
             }
         }
     }
@@ -314,15 +322,15 @@ impl Core {
 
     fn send(&self, peer: usize, kind: Kind, head: Vec<u8>, body: Body) {
         if let Some(to) = &self.peers[peer].to {
-            // A writer that is gone has reported its loss.
+            // If the writer has ended, its link's loss is reported already.
             let _ = to.send(Frame::new(kind.code(), head, body));
         }
     }
 
-    /// A row of tiles that is complete may go to the disk while the next is computed.
+    /// Reports a committed tile to the journal writer, and starts the write-back of a row of tiles that is complete.
     fn committed(&mut self, rect: Rect) {
-        if let Some(keeper) = &self.keeper {
-            keeper.committed(rect);
+        if let Some(journal_writer) = &self.journal_writer {
+            journal_writer.committed(rect);
         }
         let tile_rows = self.state.plan().regions.first().map_or(1, |r| r.grid.tile_rows.max(1));
         let row = usize::try_from(rect.rows.start / tile_rows);
@@ -330,7 +338,10 @@ impl Core {
         *left -= 1;
         if *left == 0 {
             let output = self.output.clone();
-            self.hints.spawn_blocking(move || output.start_writeback(rect.rows));
+            self.hints.spawn(async move {
+                // A hint to the system: C is synced in the end, also where there is no thread for it now.
+                let _ = off_loop("writing C", move || output.start_writeback(rect.rows)).await;
+            });
         }
     }
 
@@ -345,28 +356,28 @@ impl Core {
         match Kind::from_code(arrived.kind)? {
             Kind::Result => {
                 let head = ResultHead::decode(&arrived.head)?;
-                self.recorder.landing(peer, &head, || self.state.expect(peer, &head).ok());
+                self.recorder.tile_landed(peer, &head, || self.state.expect(peer, &head).ok());
                 self.keep(peer, &head, arrived.body)?;
-                self.happened(Event::Landed { peer, head });
+                self.dispatch(PrimaryEvent::Landed { peer, head });
             }
             Kind::Credit => {
                 let bytes = decode_number(&arrived.head)?;
-                self.happened(Event::Credit { peer, bytes });
+                self.dispatch(PrimaryEvent::Credit { peer, bytes });
             }
             Kind::Pong => {
-                self.recorder.answered(peer, Pong::decode(&arrived.head)?);
-                self.happened(Event::Alive { peer });
+                self.recorder.clock_answer(peer, Pong::decode(&arrived.head)?);
+                self.dispatch(PrimaryEvent::Alive { peer });
             }
             Kind::Log => {
-                self.recorder.worked(peer, &arrived.head)?;
-                self.happened(Event::Alive { peer });
+                self.recorder.add_job_records(peer, &arrived.head)?;
+                self.dispatch(PrimaryEvent::Alive { peer });
             }
             Kind::Bye => {
                 self.peers[peer].goodbye = Some(Bye::decode(&arrived.head)?);
                 self.changed.notify_one();
             }
             Kind::Missing | Kind::Reached => self.relayed(peer, &arrived)?,
-            // A complete product is not lost by what somebody says while leaving.
+            // C is complete: errors of workers that leave do not matter.
             Kind::Error if self.finished.is_some() => drop(decode_error(&arrived.head)?),
             Kind::Error => return Err(ProtocolError::new(decode_error(&arrived.head)?)),
             Kind::Hello
@@ -384,13 +395,13 @@ impl Core {
         Ok(())
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> ProductProgress {
         let plan = self.state.plan();
         let tiles = plan.tiles();
         let tiles_done = tiles - self.state.tiles_left();
         let flops = plan.problem.flops();
         let wire = |bytes: fn(&Peer) -> u64| self.peers.iter().filter(|p| !p.shares_memory).map(bytes).sum();
-        Progress {
+        ProductProgress {
             tiles_done,
             tiles,
             fraction: self.state.progress(),
@@ -401,7 +412,11 @@ impl Core {
         }
     }
 
-    fn ran(self, inspected: Option<Inspected>, journal: Option<JournalFile>) -> Result<Ran, PrimaryError> {
+    fn into_outcome(
+        self,
+        inspected: Option<InspectionResult>,
+        journal: Option<JournalFile>,
+    ) -> Result<RunOutcome, PrimaryError> {
         if self.stopped.is_some() && self.finished.is_none() {
             return Err(PrimaryError::Stopped);
         }
@@ -412,14 +427,14 @@ impl Core {
         let first_job = self.first_job.unwrap_or(self.began);
         let finished = self.finished.unwrap_or_else(Instant::now);
         let mut machines = self.machines;
-        for (to, part) in self.state.taken_up() {
+        for (to, part) in self.state.reassigned_parts() {
             machines[to].share += part;
         }
         for moved in self.state.moved() {
             machines[moved.from].share -= moved.part;
             machines[moved.to].share += moved.part;
         }
-        // With what was made again it is more than one.
+        // Recomputed work counts twice.
         let all: f64 = machines.iter().map(|machine| machine.share).sum();
         if all > 1.0 + 1e-9 {
             machines.iter_mut().for_each(|machine| machine.share /= all);
@@ -437,17 +452,17 @@ impl Core {
             finished.saturating_duration_since(first_job).saturating_sub(self.inspecting).as_secs_f64();
         let output = Arc::into_inner(self.output);
         let output = output.ok_or_else(|| PrimaryError::Failed("a hint outlived its product".to_owned()))?;
-        let aside_bytes_max = self.asides.bytes_max();
+        let partial_sum_bytes_max = self.partial_sums.bytes_max();
         let (io, log) = (self.meter.spent().map(|spent| IoUse::of(&spent)), self.recorder.into_log());
         let (state, parted) = (self.state, self.parted);
         let joined = joined(&self.joined, &machines);
-        Ok(Ran {
+        Ok(RunOutcome {
             output,
             seconds,
             first_job,
             machines,
             state,
-            aside_bytes_max,
+            partial_sum_bytes_max,
             io,
             log,
             journal,
@@ -456,20 +471,4 @@ impl Core {
             joined,
         })
     }
-}
-
-/// How many tiles each row of tiles has, where C is one grid of tiles.
-fn tiles_by_row(plan: &bramble_plan::Plan) -> Result<Vec<u64>, PrimaryError> {
-    let [region] = plan.regions[..] else { return Ok(Vec::new()) };
-    if region.levels > 0 {
-        return Ok(Vec::new());
-    }
-    let grid = region.grid;
-    let too_many =
-        || PrimaryError::Failed(format!("{} rows of tiles are too many for this machine", grid.rows()));
-    let rows = usize::try_from(grid.rows()).map_err(|_| too_many())?;
-    let mut left = Vec::new();
-    left.try_reserve_exact(rows).map_err(|_| too_many())?;
-    left.resize(rows, grid.cols());
-    Ok(left)
 }

@@ -1,8 +1,8 @@
-//! A user who wants to end: what is complete is kept first, where that can be.
+//! A user's wish to end a run: complete tiles are recorded first, if there is a journal.
 
 use std::cell::Cell;
 
-/// Between who hears the signal and who carries out the product, both on one event loop.
+/// Connects the signal handler with the running product; both are on one event loop.
 #[derive(Debug, Default)]
 pub struct Stop {
     is_armed: Cell<bool>,
@@ -10,13 +10,13 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Asks the product to end. False where there is nothing that it could keep: then it is just dropped.
+    /// Asks the run to end. False if it has nothing to record: then the caller just drops it.
     pub fn ask(&self) -> bool {
         self.is_asked.set(true);
         self.is_armed.get()
     }
 
-    /// Says whether a product is running that can keep what is complete.
+    /// Sets whether the running product could record complete tiles.
     pub fn arm(&self, is_armed: bool) {
         self.is_armed.set(is_armed);
     }

@@ -1,22 +1,22 @@
-//! Measures the operands, and replaces Strassen's method by a classical one where its sums could overflow.
+//! Measures the operands, and replaces Strassen's method by a classical one if its sums could overflow.
 //!
 //! Place in the flow: a strategy with levels that the user named is examined before the machines are gathered; a kernel with
 //! levels that the user named, before they are greeted; kernels that workers were started with, when the workers have named
 //! them; and a plan with levels that `decide` chose, before it is used.
 //!
-//! Invariants: no machine is ordered to multiply with levels before the operands were measured. What the user asked for and
-//! does not get is said, with the reason, in the report. Integers are exact with levels, and not measured.
+//! Invariants: no machine multiplies with levels before the operands were measured. If the user's strategy or kernel is replaced,
+//! the report says so, with the reason. Integers are exact with levels, and not measured.
 //!
 //! Deliberately absent: the rule itself (`plan/src/extent.rs`).
 
 use crate::PrimaryError;
 use crate::error::off_loop;
-use crate::levels::{of_kernel, rules};
+use crate::levels::{rules, rules_by_name};
 use crate::opening::Session;
 use crate::product::Request;
 use bramble_kernel::Choice;
 use bramble_matrix::{Scaling, Winograd, largest_element, scaling};
-use bramble_plan::{Cut, Decision, Extent, Machine, PlanError, Problem, Wish, decide};
+use bramble_plan::{Decision, Extent, Machine, PlanError, PlanOptions, Problem, TileSize, decide};
 
 /// The measurements of the operands.
 #[derive(Clone, Copy)]
@@ -50,13 +50,13 @@ impl Measured {
     }
 }
 
-/// The request, without the strategy that was named where its levels could not be used: then the best classical one is taken.
-pub(crate) async fn with_a_fitting_strategy(
+/// Replaces a named strategy whose levels could overflow by the best classical one.
+pub(crate) async fn replace_unsafe_strategy(
     mut request: Request,
     problem: &Problem,
 ) -> Result<Request, PrimaryError> {
     let named = request.wish.strategy.filter(|strategy| strategy.levels > 0);
-    // With these the plan refuses such a strategy, in words of its own.
+    // With these the planner refuses such a strategy, with its own message.
     let is_refused = request.wish.elementwise || request.wish.reproducible;
     let Some(strategy) = named.filter(|_| problem.dtype.is_float() && !is_refused) else {
         return Ok(request);
@@ -65,17 +65,17 @@ pub(crate) async fn with_a_fitting_strategy(
     if let Some(why) = measured.extent.objection(strategy.levels) {
         request.instead =
             Some(format!("a classical strategy, not strassen:{}, because {why}", strategy.levels));
-        request.wish = Wish { strategy: None, elementwise: true, ..request.wish };
+        request.wish = PlanOptions { strategy: None, elementwise: true, ..request.wish };
     }
     Ok(request)
 }
 
-/// The request, with the kernel below the one that was named where that one's levels could not be used.
-pub(crate) async fn with_a_fitting_kernel(
+/// Replaces a named kernel whose levels could overflow by its base kernel.
+pub(crate) async fn replace_unsafe_kernel(
     mut request: Request,
     problem: &Problem,
 ) -> Result<(Request, Option<Measured>), PrimaryError> {
-    let Some(rules) = of_kernel(&request.kernel, problem.dtype) else { return Ok((request, None)) };
+    let Some(rules) = rules_by_name(&request.kernel, problem.dtype) else { return Ok((request, None)) };
     let levels = most_levels(rules, problem);
     if levels == 0 {
         return Ok((request, None));
@@ -90,7 +90,7 @@ pub(crate) async fn with_a_fitting_kernel(
     Ok((request, Some(measured)))
 }
 
-/// Refuses machines that were started with a kernel whose levels could not be used: they compute with no other.
+/// Refuses machines that were started with a kernel whose levels could overflow: they have no other.
 pub(crate) async fn check_own_kernels(
     request: &Request,
     problem: &Problem,
@@ -124,8 +124,8 @@ fn most_levels(rules: Winograd, problem: &Problem) -> u32 {
     rules.levels(problem.m, problem.n, problem.k)
 }
 
-/// Decides. Where levels would be fastest for floats, the operands are measured first: they must not overflow, and errors of
-/// levels are small beside the largest elements only.
+/// Chooses the plan. If levels would be fastest for floats, the operands are measured first: sums must not overflow, and the
+/// errors of levels are small only relative to the largest elements.
 pub(crate) async fn choose(
     request: &Request,
     problem: &Problem,
@@ -133,10 +133,11 @@ pub(crate) async fn choose(
     machines: &[Machine],
 ) -> Result<Decision, PrimaryError> {
     let named = |e: PlanError| e.with_credits(request.credits);
-    let decide_as = |cut: Cut, wish: &Wish| decide(problem, cut, primary, machines, wish).map_err(named);
+    let decide_as =
+        |cut: TileSize, wish: &PlanOptions| decide(problem, cut, primary, machines, wish).map_err(named);
     let mut decision = decide_as(request.cut, &request.wish)?;
     let levels = decision.plan.strategy.levels;
-    // A strategy that was named was looked at before.
+    // A named strategy was examined before.
     if request.wish.strategy.is_none() && levels > 0 && problem.dtype.is_float() {
         let measured = Measured::of(request, problem).await?;
         let loses = || {
@@ -147,7 +148,7 @@ pub(crate) async fn choose(
         };
         let why = measured.extent.objection(levels).map(|why| format!("because {why}")).or_else(loses);
         if let Some(why) = why {
-            let classical = Wish { elementwise: true, ..request.wish };
+            let classical = PlanOptions { elementwise: true, ..request.wish };
             decision = decide_as(request.cut, &classical)?;
             decision.sentence += &format!("; not by Strassen's method, {why}");
         }

@@ -1,34 +1,34 @@
-//! What machines say of themselves and how their links measure, for those who want to plan or look, not compute.
+//! Surveys machines and links for commands that plan or inspect instead of computing.
 //!
 //! Place in the flow: the opening of a product's sessions, then goodbye instead of a plan.
 //!
-//! Invariant: whoever is asked here is asked and measured as a product would ask and measure them.
+//! Invariant: machines are asked and measured exactly as for a product.
 
 use crate::PrimaryError;
 use crate::measure::measure;
 use crate::opening::{Opening, Session, dismiss, even_speeds, one_kernel, open};
-use crate::product::{End, Ends};
+use crate::product::{MachineLink, MachineLinks};
 use bramble_matrix::DType;
 use bramble_plan::Machine;
 use bramble_schedule::message::Wants;
 use std::collections::BTreeMap;
 
-/// What machines are asked for.
+/// Parameters of a survey.
 #[derive(Clone, Debug)]
 pub struct Survey {
     /// Element type whose speed counts.
     pub dtype: DType,
-    /// Operations of the product that they would share: few are not worth a long measurement.
+    /// Operations of the product in question: a small product is not worth a long measurement.
     pub flops: f64,
-    /// The most bytes of matrices that it could use at one machine.
+    /// Most bytes of matrices that the product could use at one machine.
     pub memory_bytes: u64,
-    /// Most bytes that any one worker would be sent before it frees some.
+    /// Most bytes that the primary would have outstanding at each worker.
     pub credits: Option<u64>,
     /// Kernel by name, or `auto`.
     pub kernel: String,
-    /// Whether all have to give the same bits.
+    /// Whether all machines must give the same bits.
     pub one_kernel: bool,
-    /// What the primary calls itself.
+    /// Name by which the primary introduces itself.
     pub name: String,
     /// Source of session numbers, which workers see.
     pub session_seed: u32,
@@ -37,7 +37,7 @@ pub struct Survey {
 /// A machine that answered.
 #[derive(Clone, Debug)]
 pub struct Surveyed {
-    /// The machine as planning sees it.
+    /// The machine as the planner sees it.
     pub machine: Machine,
     /// Kernel that it would use.
     pub kernel: String,
@@ -47,18 +47,18 @@ pub struct Surveyed {
     pub encryption: Option<&'static str>,
 }
 
-/// Opens sessions with this machine's own threads and then with all others, measures them, and says goodbye. Has to run
-/// inside a `tokio::task::LocalSet`. The others come in the order of the ends, but one whose
-/// link broke while it was measured comes last.
+/// Opens sessions with this machine's own threads and then with all others, measures them, and says goodbye. Must run
+/// inside a `tokio::task::LocalSet`. The results are in the order of `ends`, but those of workers whose link broke during the
+/// measurement come last.
 pub async fn survey(
     survey: &Survey,
-    ends: Ends,
+    ends: MachineLinks,
 ) -> Result<(Surveyed, Vec<Result<Surveyed, PrimaryError>>), PrimaryError> {
     let opening = survey.opening();
     let (first, alike) = (survey.session_seed | 1, ends.alike);
     let local = open(ends.local, &opening, first).await?;
     let opened = open_all(ends.workers, &opening, first).await;
-    // Whoever did not answer is not measured.
+    // Workers that did not answer are not measured.
     let mut failed = BTreeMap::new();
     let mut sessions = Vec::new();
     for (place, session) in opened.into_iter().enumerate() {
@@ -70,7 +70,7 @@ pub async fn survey(
     if survey.one_kernel {
         one_kernel(&local, &sessions)?;
     }
-    // Whoever falls silent meanwhile is no longer among the sessions.
+    // Sessions that fall silent meanwhile are removed.
     let (nic_bytes_per_s, silent) = measure(&mut sessions).await?;
     let mut own = surveyed(&local, None, false);
     own.machine.nic_bytes_per_s = nic_bytes_per_s;
@@ -89,18 +89,22 @@ pub async fn survey(
     Ok((own, others))
 }
 
-/// Waits until all of them have welcomed this process: what a product waits for before it looks at links. Gives what says
-/// goodbye to them. The first that does not answer is the error.
-pub async fn welcomed(
+/// Waits until all workers have welcomed this process; links are not measured. Returns a future that says goodbye to them. The
+/// first worker that does not answer is the error.
+pub async fn wait_for_welcomes(
     survey: &Survey,
-    ends: Vec<End>,
+    ends: Vec<MachineLink>,
 ) -> Result<impl Future<Output = ()> + use<>, PrimaryError> {
     let opened = open_all(ends, &survey.opening(), survey.session_seed | 1).await;
     Ok(dismiss(opened.into_iter().collect::<Result<_, _>>()?))
 }
 
-/// Opens sessions with all of them at the same time; in their order.
-async fn open_all(ends: Vec<End>, opening: &Opening, first: u32) -> Vec<Result<Session, PrimaryError>> {
+/// Opens all sessions concurrently; returns them in order.
+async fn open_all(
+    ends: Vec<MachineLink>,
+    opening: &Opening,
+    first: u32,
+) -> Vec<Result<Session, PrimaryError>> {
     let mut tasks = Vec::new();
     let mut session = first;
     for end in ends {

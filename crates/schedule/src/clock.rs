@@ -1,43 +1,44 @@
-//! The time that an end has run, from what its clock shows.
+//! The running time of a process, from the readings of its clock.
 //!
-//! Place in the flow: a shell asks at every event what time it is for its state machine.
+//! Place in the flow: a shell computes the time of every event for its state machine with this.
 //!
-//! Invariants: never goes back; from one look to the next at most the longest step passes, whatever the clock shows. A process
-//! that was held up (a busy disk, a suspended laptop), or whose clock has leapt, heard nobody meanwhile: so nobody was silent.
+//! Invariants: time never decreases. Between two readings at most the longest step passes, whatever the clock
+//! shows. A process that was suspended (a busy disk, a sleeping laptop) or whose clock jumped received
+//! nothing meanwhile, so no peer counts as silent for that time.
 //!
 //! Deliberately absent: reading a clock.
 
 use std::time::Duration;
 
-/// Longest step of the primary, which looks ten times a second.
+/// Longest step of the primary, which reads its clock ten times a second.
 pub const PRIMARY_STEP: Duration = Duration::from_millis(500);
-/// Longest step of a worker's watch, which looks every two seconds.
+/// Longest step of a worker's session, which reads its clock every two seconds.
 pub const WORKER_STEP: Duration = Duration::from_secs(4);
-/// Longest step of who listens to another worker, and looks every second.
+/// Longest step of the reader of a link between workers, which reads its clock every second.
 pub const NEIGHBOUR_STEP: Duration = Duration::from_secs(2);
 
-/// See the head of this file.
+/// Running time of one end.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock {
+pub struct StepClock {
     longest: Duration,
     passed: Duration,
     shown: Duration,
 }
 
-impl Clock {
-    /// One that takes steps of at most that long; a clock that counts from now on is shown to it.
+impl StepClock {
+    /// A clock with steps of at most `longest`, for readings that count from now on.
     pub fn new(longest: Duration) -> Self {
         Self { longest, passed: Duration::ZERO, shown: Duration::ZERO }
     }
 
-    /// The time that has passed, when a clock shows this.
-    pub fn look(&mut self, shown: Duration) -> Duration {
+    /// The running time at this reading of the clock.
+    pub fn advance_to(&mut self, shown: Duration) -> Duration {
         self.passed += shown.saturating_sub(self.shown).min(self.longest);
         self.shown = shown;
         self.passed
     }
 
-    /// What the last look found.
+    /// The running time at the last reading.
     pub fn passed(&self) -> Duration {
         self.passed
     }
@@ -50,8 +51,8 @@ mod tests {
     #[test]
     fn a_leap_is_one_step_and_nothing_passes_while_the_clock_stands_still_or_goes_back() {
         let s = Duration::from_secs;
-        let mut clock = Clock::new(s(2));
-        let passed = [1, 2, 60, 61, 61, 50, 51].map(|shown| clock.look(s(shown)).as_secs());
+        let mut clock = StepClock::new(s(2));
+        let passed = [1, 2, 60, 61, 61, 50, 51].map(|shown| clock.advance_to(s(shown)).as_secs());
         assert_eq!(passed, [1, 2, 4, 5, 5, 5, 6]);
         assert_eq!(clock.passed(), s(6));
     }

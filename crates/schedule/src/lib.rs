@@ -1,11 +1,11 @@
 //! The two ends of a product as sans-IO state machines, and the messages between them.
 //!
-//! Place in the flow: after planning; the shells (`primary`, `worker`) carry events in and actions out,
-//! and a simulator can do the same.
+//! Place in the flow: after planning. The shells (`primary`, `worker`) pass events in and carry actions out;
+//! a simulator can do the same.
 //!
-//! Invariants: one door in, one door out. Every (tile, step) is added exactly once and in step order.
-//! Memory at a worker never exceeds its grant: the primary spends credit before it sends, the worker
-//! checks it before it reserves. Nothing here waits.
+//! Invariants: all decisions go through `handle`. Every (tile, step) is added exactly once and in step order.
+//! Memory at a worker never exceeds its grant: the primary spends credit before it sends, and the worker
+//! checks it before it reserves. No call blocks.
 //!
 //! Deliberately absent: sockets, files, threads, clocks (time is an argument), kernels, matrix elements.
 
@@ -16,13 +16,13 @@ pub mod message;
 pub mod primary;
 pub mod worker;
 
-/// The other end broke the protocol: what it did, for a message that names it.
+/// A violation of the protocol by the peer, in words for an error message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ProtocolError(pub String);
 
 impl ProtocolError {
-    /// An error that says `what`.
+    /// An error with this text.
     pub fn new(what: impl Into<String>) -> Self {
         Self(what.into())
     }

@@ -16,88 +16,92 @@ pub const LINK_WINDOW_BYTES: usize = 4 << 20;
 pub const MATRIX_HEADER_BYTES: usize = 24;
 /// Bytes that a job takes.
 pub const JOB_BYTES: usize = 24;
-/// Most matrices in one message, and most jobs.
+/// Maximum matrices in one message.
 pub const MATRICES_MAX: usize = 1280;
-/// See `MATRICES_MAX`.
+/// Maximum jobs in one message.
 pub const JOBS_MAX: usize = 1280;
-/// Most orders to relay in one message.
+/// Maximum relay orders in one message.
 pub const FORWARDS_MAX: usize = 4096;
-/// Most other workers that one is introduced to in a session.
+/// Maximum other workers that one is introduced to in a session.
 pub const NEIGHBOURS_MAX: usize = 64;
-/// A worker that has no room and has given none back for that long is relieved of what it keeps for others, if that is half
-/// of what it has.
+/// A member that waits for credit this long, with half of its memory retained for other members, drops the
+/// oldest of these panels.
 pub const HELD_UP_AFTER: Duration = Duration::from_millis(200);
-/// Two workers must have found each other by then; whoever has not is served by the primary.
+/// Time for two workers to connect; after that, the primary sends them everything itself.
 pub const NEIGHBOURS_DEADLINE: Duration = Duration::from_secs(3);
-/// Rows or columns of a stored matrix. A line has to fit a frame besides: at most `CHUNK_BYTES_MAX` bytes.
+/// Maximum rows or columns of a stored matrix. Besides, a line must fit a frame: at most `CHUNK_BYTES_MAX`
+/// bytes.
 pub const SIDE_MAX: u32 = 1 << 20;
-/// Sessions that a worker has at once.
+/// Maximum concurrent sessions of a worker.
 pub const SESSIONS_MAX: usize = 16;
-/// Least memory that is worth a session, where more was wanted.
+/// Least memory for which a session is opened, if the product could use more.
 pub const GRANT_BYTES_MIN: u64 = 1 << 20;
 /// Threads in a goodbye.
 pub const THREADS_MAX: usize = 2000;
-/// Bytes of a goodbye beside its threads, and of each of them.
+/// Bytes of a goodbye without its threads.
 pub const BYE_BYTES: usize = 66;
-/// See `BYE_BYTES`.
+/// Bytes of each thread in a goodbye.
 pub const BYE_THREAD_BYTES: usize = 32;
-/// Records of what threads did, in one message.
+/// Maximum thread records in one log message.
 pub const LOG_RECORDS_MAX: usize = 1024;
-/// Bytes of such a message before its records, and of each of them.
+/// Bytes of a log message before its records.
 pub const LOG_BYTES: usize = 10;
-/// See `LOG_BYTES`.
+/// Bytes of each record in a log message.
 pub const LOG_RECORD_BYTES: usize = 28;
-/// Records that a worker keeps until they can leave; what comes on top is lost, and counted.
+/// Records that a worker buffers until they can be sent; further ones are dropped and counted.
 pub const LOG_WAITING_MAX: usize = 16 << 10;
-/// How often a worker sends what it has.
+/// Interval between two log messages of a worker.
 pub const LOG_EVERY: Duration = Duration::from_millis(100);
-/// No clock has run for longer, in nanoseconds: more than a century, and sums of two fit 63 bits.
+/// Upper limit of any clock in a message, in nanoseconds: more than a century, and the sum of two fits 63
+/// bits.
 pub const CLOCK_NS_MAX: u64 = 1 << 62;
-/// What matrices and jobs count for at least: that bounds how many a worker has to remember.
+/// Minimum charges of matrices and jobs, which bound the number of both that a worker has to remember.
 pub use bramble_plan::{MATRIX_BYTES_MIN, USE_BYTES};
 
-/// Longest head of a frame before the other end has said hello or welcome: with its header, 1 KiB.
+/// Longest head of a frame before the peer has sent hello or welcome: with its header, 1 KiB.
 pub const STRANGER_HEAD_BYTES_MAX: usize = 1008;
-/// Connections at a time that have not made themselves known; the oldest goes when one more comes.
+/// Maximum concurrent connections that are not authenticated; a new one beyond that closes the oldest.
 pub const STRANGERS_MAX: usize = 64;
-/// The same from one address, or one /64 of IPv6.
+/// The same for one address, or one /64 of IPv6.
 pub const STRANGERS_PER_ADDRESS_MAX: usize = 16;
-/// Connections that are taken in a second, be it only to be closed: about 10 microseconds each.
+/// Connections accepted per second, even if only to be closed: about 10 microseconds each.
 pub const ACCEPTS_PER_S_MAX: u32 = 4000;
-/// Connections of one address in a second, in the long run, that get further: TLS costs half a millisecond.
+/// Long-term connections per second of one address that proceed to TLS, which costs half a millisecond.
 pub const ACCEPTS_PER_ADDRESS_PER_S_MAX: u32 = 200;
-/// A frame that has begun may stand still for that long.
+/// A frame that has begun may stall this long.
 pub const STALL_MAX: Duration = Duration::from_secs(20);
-/// A frame may not be slower than this for `RATE_WINDOW`.
+/// Minimum rate of a frame over `RATE_WINDOW`.
 pub const BYTES_PER_S_MIN: u64 = 4 << 10;
-/// See `BYTES_PER_S_MIN`.
+/// Window for `BYTES_PER_S_MIN`.
 pub const RATE_WINDOW: Duration = Duration::from_secs(30);
-/// A primary that waits for workers to dial in has them all by then, unless its user says otherwise.
+/// Time in which workers must dial in, if the user sets no other.
 pub const AWAIT_DEADLINE: Duration = Duration::from_secs(120);
-/// The longest time that a user may have it wait.
+/// Maximum that a user may set for `AWAIT_DEADLINE`.
 pub const AWAIT_MAX: Duration = Duration::from_secs(24 * 3600);
-/// A worker that has dialled a primary, which then has proven its key, waits this long for the hello: the primary waits for its
-/// other workers. A connection whose other end is gone ends sooner (`tune` in `link/src/tcp/mod.rs`).
+/// A worker that has dialled an authenticated primary waits this long for the hello, because the primary
+/// waits for its other workers. A connection to a dead primary ends sooner (`tune` in `link/src/tcp/mod.rs`).
 pub const DIALLED_HELLO_PATIENCE: Duration = Duration::from_secs(24 * 3600 + 60);
-/// A primary that has dialled, and has proven its key, may take this long for its hello: it waits for its other workers,
-/// and measures itself.
+/// A primary that has dialled and authenticated may take this long for its hello: it waits for its other
+/// workers and measures itself.
 pub const HELLO_PATIENCE: Duration = Duration::from_secs(150);
-/// A connection must be encrypted and its key proven by then, all in all; where no key is asked for, its hello said.
+/// Time for TLS and authentication together; without a key, time for the hello.
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
-/// A worker must have said welcome by then: it opens and measures its kernels first, which takes a loaded
-/// small board a few seconds.
+/// Time for the welcome: the worker opens and measures its kernels first, which takes a loaded small board a
+/// few seconds.
 pub const WELCOME_DEADLINE: Duration = Duration::from_secs(10);
-/// Silence, of either end, after which the primary asks whether a worker is still there.
+/// Silence in either direction after which the primary sends a heartbeat.
 pub const PING_AFTER: Duration = Duration::from_secs(2);
-/// Silence after which the primary gives a worker up: it was asked four times, and others wait for what it has.
+/// Silence after which the primary drops a worker. By then four heartbeats are unanswered, and the product
+/// waits for its work.
 pub const SILENCE_MAX: Duration = Duration::from_secs(8);
-/// A worker that has nothing for another one says that often that it is there.
+/// Interval of heartbeats between workers that have nothing else to send.
 pub const NEIGHBOUR_BEAT: Duration = Duration::from_secs(1);
-/// Silence after which a worker gives its link with another one up: the primary sends what would have come. A machine that is
-/// gone the primary has found before, so that it is named as lost, and not the links with it.
+/// Silence after which a worker closes its link to another worker, and the primary sends the missing lines.
+/// It exceeds `SILENCE_MAX`, so the primary detects a dead machine first and reports that machine, not its
+/// links.
 pub const NEIGHBOUR_SILENCE_MAX: Duration = Duration::from_secs(10);
-/// Silence after which a worker gives its primary up, and another worker whose announced panel does not come. Nothing is
-/// gained by doing so soon: the primary may wait for its disk.
+/// Silence after which a worker drops its primary, or another worker whose announced panel does not arrive.
+/// It is long because the primary may be waiting for its disk.
 pub const PRIMARY_SILENCE_MAX: Duration = Duration::from_secs(22);
 
 /// Lines of `line_bytes` that one frame carries.

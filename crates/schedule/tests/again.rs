@@ -1,25 +1,27 @@
-//! Wrong tiles: who made them is known, others make them again, and C is the product, by the same operations in the same order.
+//! Wrong tiles: their makers are known, other workers recompute them, and C is the product, by the same
+//! operations in the same order.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 mod world;
 
-use bramble_plan::{Base, Cut, Problem, Strategy as Cutting, Wish};
-use bramble_schedule::primary::{Action, Event};
+use bramble_plan::{Base, PlanOptions, Problem, Strategy as Cutting, TileSize};
+use bramble_schedule::primary::{PrimaryAction, PrimaryEvent};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use world::{Setting, World, cutting, problem};
 
-/// Runs a product in which one machine's results are wrong, and has what is wrong made again. How many tiles that were; `None`
-/// where the product does not fit.
-fn mended(p: &Problem, setting: &Setting, wish: &Wish, liar: usize, choices: &[u32]) -> Option<usize> {
+/// Runs a product in which one worker's results are wrong, and has the wrong tiles recomputed. Returns their
+/// number; `None` if the product does not fit.
+fn mended(p: &Problem, setting: &Setting, wish: &PlanOptions, liar: usize, choices: &[u32]) -> Option<usize> {
     let mut whole =
         World::new(p, &Setting { deaths: Vec::new(), joins: Vec::new(), ..setting.clone() }, wish)?;
     whole.run(&[]);
     let mut world = World::new(p, setting, wish)?;
     world.primary = world.primary.inspected();
-    // Not the reserve, which is never lost: where that is wrong and all others are lost nobody is left.
+    // Not the reserve, which is never lost: if its results were wrong and all other workers were lost, none
+    // would be left.
     let liar = liar % world.primary.plan().members.len();
     world.liar = Some(liar);
     world.run(choices);
@@ -35,7 +37,7 @@ fn mended(p: &Problem, setting: &Setting, wish: &Wish, liar: usize, choices: &[u
         all.iter().zip(&makers).filter(|(_, makers)| makers.contains(&liar)).map(|(tile, _)| *tile).collect();
     assert_eq!(wrong.iter().map(|(tile, _)| *tile).collect::<BTreeSet<_>>(), by_liar);
     assert!(makers.iter().all(|makers| !makers.is_empty()), "nobody made a tile");
-    assert!(world.primary.has_others_than(&[liar]), "there is a reserve");
+    assert!(world.primary.has_workers_besides(&[liar]), "there is a reserve");
     if !wrong.is_empty() {
         world.reopen(&wrong, vec![liar], choices);
         assert_eq!(world.failed, None);
@@ -46,9 +48,9 @@ fn mended(p: &Problem, setting: &Setting, wish: &Wish, liar: usize, choices: &[u
     assert_eq!(world.committed.len() as u64, world.primary.plan().tiles());
     assert!(world.c == world.expected, "C is not the product");
     assert_eq!(world.traces, whole.traces);
-    world.primary(Event::Accepted);
+    world.primary(PrimaryEvent::Accepted);
     let (primary, now) = (&mut world.primary, Duration::from_secs(1 << 20));
-    assert!(primary.handle(Event::Tick, now).is_empty(), "it is over");
+    assert!(primary.handle(PrimaryEvent::Tick, now).is_empty(), "it is over");
     Some(wrong.len())
 }
 
@@ -59,7 +61,7 @@ fn shuffled(seed: u32, count: u32) -> Vec<u32> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(80))]
     #[test]
-    fn c_is_the_product_whoever_lies(
+    fn c_is_the_product_whichever_worker_is_faulty(
         m in 1u64..40, n in 1u64..40, k in 1u64..40, tile in 1u64..12, depth in 1u64..12,
         memories in proptest::collection::vec(10_000u64..400_000, 1..6), liar in 0usize..8,
         strategy in cutting(), reproducible in any::<bool>(), shared in prop_oneof![Just(0u8), Just(1u8), Just(3u8)],
@@ -69,13 +71,17 @@ proptest! {
         slow in proptest::collection::vec(1u32..5, 0..4), choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
         let p = problem(m, n, k, reads_c, generated);
-        let cut = Cut { tile: Some(tile), depth: Some(depth) };
-        // What is on this machine has to have room for the largest cell.
+        let cut = TileSize { tile: Some(tile), depth: Some(depth) };
+        // The worker in the primary's memory must have room for the largest cell.
         let memories: Vec<u64> = memories.into_iter().chain([400_000]).collect();
         let setting = Setting {
             cut, memories, shared, relay, steals, columns, slow, deaths, joins, recovers: true, reserve: true, ..Setting::PLAIN
         };
-        let wish = Wish { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..Wish::AUTO };
+        let wish = PlanOptions {
+            strategy: Some(strategy),
+            reproducible: reproducible && strategy.levels == 0,
+            ..PlanOptions::AUTO
+        };
         let peers = setting.memories.len();
         mended(&p, &setting, &wish, liar % peers, &choices);
     }
@@ -87,9 +93,10 @@ fn every_strategy_is_mended() {
     for (base, levels, reproducible) in world::kinds() {
         for seed in 0..6u32 {
             let p = problem(45, 40, 50, seed.is_multiple_of(2), seed.is_multiple_of(3));
-            let wish = Wish { strategy: Some(Cutting { base, levels }), reproducible, ..Wish::AUTO };
+            let wish =
+                PlanOptions { strategy: Some(Cutting { base, levels }), reproducible, ..PlanOptions::AUTO };
             let setting = Setting {
-                cut: Cut { tile: Some(4), depth: Some(4) },
+                cut: TileSize { tile: Some(4), depth: Some(4) },
                 memories: vec![400_000, 60_000, 200_000, 90_000],
                 relay: seed % 3 != 1,
                 steals: seed % 2 == 1,
@@ -105,16 +112,16 @@ fn every_strategy_is_mended() {
     assert!(wrong > 1000, "{wrong} tiles were wrong");
 }
 
-/// A product of two machines whose tiles have all come, and are looked at.
+/// A product of two workers whose tiles are all complete, and which is being inspected.
 fn all_there(base: Base) -> World {
     let p = problem(20, 20, 20, false, false);
     let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(4) },
+        cut: TileSize { tile: Some(4), depth: Some(4) },
         memories: vec![200_000; 2],
         recovers: true,
         ..Setting::PLAIN
     };
-    let wish = Wish { strategy: Some(Cutting::plain(base)), ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(Cutting::plain(base)), ..PlanOptions::AUTO };
     let mut world = World::new(&p, &setting, &wish).unwrap();
     world.primary = world.primary.inspected();
     world.run(&[]);
@@ -122,10 +129,10 @@ fn all_there(base: Base) -> World {
 }
 
 #[test]
-fn where_everybody_may_have_lied_there_are_no_others() {
+fn without_an_unsuspected_worker_nothing_can_be_recomputed() {
     let world = all_there(Base::Box3(1, 1, 2));
     assert_eq!(world.primary.makers(&[(0, 3)]), [[0, 1]], "k is cut between them");
-    assert!(!world.primary.has_others_than(&[0, 1]) && world.primary.has_others_than(&[1]));
+    assert!(!world.primary.has_workers_besides(&[0, 1]) && world.primary.has_workers_besides(&[1]));
     assert!(world.primary.owner_of(0, 0).is_none());
 }
 
@@ -134,27 +141,27 @@ fn while_c_is_looked_at_workers_hear_that_the_primary_is_there_and_may_leave() {
     let mut world = all_there(Base::Reuse);
     let mut now = Duration::from_secs(1000);
     for peer in 0..2 {
-        world.primary.handle(Event::Alive { peer }, now);
+        world.primary.handle(PrimaryEvent::Alive { peer }, now);
     }
     now += Duration::from_secs(3);
-    let actions = world.primary.handle(Event::Tick, now);
-    assert!(actions.iter().filter(|a| matches!(a, Action::Ping(..))).count() == 2, "{actions:?}");
-    assert!(world.primary.handle(Event::Lost { peer: 0, why: "it left".into() }, now).is_empty());
+    let actions = world.primary.handle(PrimaryEvent::Tick, now);
+    assert!(actions.iter().filter(|a| matches!(a, PrimaryAction::Ping(..))).count() == 2, "{actions:?}");
+    assert!(world.primary.handle(PrimaryEvent::Lost { peer: 0, why: "it left".into() }, now).is_empty());
     assert!(world.primary.losses().is_empty(), "it did its part");
-    assert!(world.primary.has_others_than(&[]) && !world.primary.has_others_than(&[1]));
+    assert!(world.primary.has_workers_besides(&[]) && !world.primary.has_workers_besides(&[1]));
 }
 
 #[test]
-fn where_the_others_are_lost_meanwhile_nobody_is_left() {
+fn if_the_remaining_workers_are_lost_recomputing_fails() {
     let mut world = all_there(Base::Reuse);
     let now = Duration::from_secs(1000);
     let tile = world.primary.plan().tile_at(0, 0).unwrap();
     let maker = world.primary.owner_of(0, 0).unwrap();
-    let actions = world.primary.handle(Event::Wrong { tiles: vec![tile], makers: vec![maker] }, now);
+    let actions = world.primary.handle(PrimaryEvent::Wrong { tiles: vec![tile], makers: vec![maker] }, now);
     let sent_to =
-        actions.iter().filter_map(|a| if let Action::Send(peer, _) = a { Some(*peer) } else { None });
+        actions.iter().filter_map(|a| if let PrimaryAction::Send(peer, _) = a { Some(*peer) } else { None });
     assert!(sent_to.collect::<BTreeSet<_>>() == BTreeSet::from([1 - maker]), "{actions:?}");
-    let actions = world.primary.handle(Event::Lost { peer: 1 - maker, why: "it left".into() }, now);
-    assert!(matches!(&actions[..], [.., Action::Fail(_)]), "{actions:?}");
-    assert!(!world.primary.has_others_than(&[]), "it is over, though {maker} is here");
+    let actions = world.primary.handle(PrimaryEvent::Lost { peer: 1 - maker, why: "it left".into() }, now);
+    assert!(matches!(&actions[..], [.., PrimaryAction::Fail(_)]), "{actions:?}");
+    assert!(!world.primary.has_workers_besides(&[]), "it is over, though {maker} is here");
 }

@@ -1,15 +1,16 @@
-//! The real state machines of both ends, joined by queues whose deliveries, job completions and fills come
-//! in any order that a link allows, with real numbers in the matrices: whatever happens first, C is the product, to the
-//! bit, by every strategy; and no worker ever holds more than its grant, no two write the same part of C at once.
+//! The real state machines of both ends, joined by queues whose deliveries, job completions and fills come in
+//! any order that a link allows, with real numbers in the matrices. In any order, C is the product, to the
+//! bit, by every strategy; no worker ever stores more than its grant; no two workers write the same part of C
+//! at once.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 mod world;
 
-use bramble_plan::{Base, Cut, Problem, Strategy as Cutting, Sums, Wish};
+use bramble_plan::{Base, PlanOptions, Problem, Strategy as Cutting, Sums, TileSize};
 use bramble_schedule::limits::SILENCE_MAX;
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{Action, Event, Outgoing, Place};
+use bramble_schedule::primary::{Outgoing, PrimaryAction, PrimaryEvent, ResultPlace};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -28,9 +29,13 @@ proptest! {
         choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
         let p = problem(m, n, k, reads_c, generated);
-        let cut = Cut { tile: Some(tile), depth: Some(depth) };
+        let cut = TileSize { tile: Some(tile), depth: Some(depth) };
         let setting = Setting { cut, memories, shared, col_major, relay, breaks, slow, steals, columns, ..Setting::PLAIN };
-        let wish = Wish { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..Wish::AUTO };
+        let wish = PlanOptions {
+            strategy: Some(strategy),
+            reproducible: reproducible && strategy.levels == 0,
+            ..PlanOptions::AUTO
+        };
         if let Some(mut world) = World::new(&p, &setting, &wish) {
             world.run(&choices);
             let still = Setting { steals: false, ..setting };
@@ -54,7 +59,7 @@ proptest! {
 
 #[test]
 fn blocks_that_come_back_in_any_order_keep_their_panels_apart() {
-    // Blocks of one tile each: the second may be back long before the first.
+    // Blocks of one tile each: the second may come back long before the first.
     for seed in 0..200u32 {
         let p = problem(24, 24, 16, false, false);
         let mut world = world(&p, 4, 4, &[5 * 512 + 8 * 32 + 100]).unwrap();
@@ -70,7 +75,7 @@ fn blocks_that_come_back_in_any_order_keep_their_panels_apart() {
 
 /// Workers over links that move bytes, `reuse`.
 fn world(p: &Problem, tile: u64, depth: u64, memories: &[u64]) -> Option<World> {
-    let cut = Cut { tile: Some(tile), depth: Some(depth) };
+    let cut = TileSize { tile: Some(tile), depth: Some(depth) };
     let setting = Setting {
         cut,
         memories: memories.to_vec(),
@@ -82,7 +87,7 @@ fn world(p: &Problem, tile: u64, depth: u64, memories: &[u64]) -> Option<World> 
         steals: true,
         ..Setting::PLAIN
     };
-    World::new(p, &setting, &Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO })
+    World::new(p, &setting, &PlanOptions { strategy: Some(Cutting::plain(Base::Reuse)), ..PlanOptions::AUTO })
 }
 
 #[test]
@@ -90,8 +95,8 @@ fn operands_leave_the_primary_once_where_workers_pass_them_on() {
     let bases = [Base::Reuse, Base::Cuboid, Base::Summa(2, 2), Base::Summa(1, 4), Base::Box3(2, 2, 1)];
     for (seed, base) in bases.into_iter().enumerate() {
         let p = problem(48, 40, 56, false, false);
-        let cut = Cut { tile: Some(4), depth: Some(4) };
-        let wish = Wish { strategy: Some(Cutting::plain(base)), ..Wish::AUTO };
+        let cut = TileSize { tile: Some(4), depth: Some(4) };
+        let wish = PlanOptions { strategy: Some(Cutting::plain(base)), ..PlanOptions::AUTO };
         let mut sent = [0, 0];
         for (relay, columns) in [(false, 0), (true, 0), (true, 2), (true, 4), (true, 6)] {
             let setting = Setting {
@@ -122,10 +127,10 @@ fn operands_leave_the_primary_once_where_workers_pass_them_on() {
 }
 
 #[test]
-fn answers_that_nobody_asked_for_are_refused() {
+fn unsolicited_results_are_refused() {
     let p = problem(8, 8, 8, false, false);
     let mut world = world(&p, 4, 4, &[100_000]).unwrap();
-    world.primary(Event::Start);
+    world.primary(PrimaryEvent::Start);
     let store = world.announced_tile();
     let good = ResultHead { c: store, epoch: 0, step_start: 0, step_end: 2, first_line: 0, lines: 4 };
     assert!(world.primary.expect(0, &good).is_ok());
@@ -143,7 +148,7 @@ fn answers_that_nobody_asked_for_are_refused() {
     for head in bad {
         assert!(world.primary.expect(0, &head).is_err(), "{head:?}");
     }
-    world.primary(Event::Landed { peer: 0, head: good });
+    world.primary(PrimaryEvent::Landed { peer: 0, head: good });
     assert!(world.primary.expect(0, &good).is_err(), "a tile comes once");
 }
 
@@ -152,7 +157,7 @@ fn a_tile_that_comes_before_its_last_job_was_sent_is_refused() {
     // Four steps, and room for two.
     let p = problem(4, 4, 16, false, false);
     let mut world = world(&p, 4, 4, &[512 + 4 * 576]).unwrap();
-    world.primary(Event::Start);
+    world.primary(PrimaryEvent::Start);
     let c = world.announced_tile();
     for step_end in 1..=4 {
         let early = ResultHead { c, epoch: 0, step_start: 0, step_end, first_line: 0, lines: 1 };
@@ -165,8 +170,8 @@ fn a_tile_that_comes_before_its_last_job_was_sent_is_refused() {
 fn more_credit_than_was_given_is_refused() {
     let p = problem(8, 8, 8, false, false);
     let mut world = world(&p, 4, 4, &[100_000]).unwrap();
-    world.primary(Event::Start);
-    world.primary(Event::Credit { peer: 0, bytes: 1 << 40 });
+    world.primary(PrimaryEvent::Start);
+    world.primary(PrimaryEvent::Credit { peer: 0, bytes: 1 << 40 });
     assert!(world.failed.unwrap().contains("credit"));
 }
 
@@ -174,34 +179,34 @@ fn more_credit_than_was_given_is_refused() {
 fn a_silent_worker_is_asked_and_then_given_up() {
     let p = problem(8, 8, 8, false, false);
     let mut world = world(&p, 4, 4, &[100_000]).unwrap();
-    world.primary(Event::Start);
-    let asked = world.primary.handle(Event::Tick, Duration::from_secs(3));
-    assert!(asked.iter().any(|a| matches!(a, Action::Ping(0, _))), "{asked:?}");
-    world.primary.handle(Event::Alive { peer: 0 }, Duration::from_secs(4));
+    world.primary(PrimaryEvent::Start);
+    let asked = world.primary.handle(PrimaryEvent::Tick, Duration::from_secs(3));
+    assert!(asked.iter().any(|a| matches!(a, PrimaryAction::Ping(0, _))), "{asked:?}");
+    world.primary.handle(PrimaryEvent::Alive { peer: 0 }, Duration::from_secs(4));
     let second = Duration::from_secs(1);
-    let later = world.primary.handle(Event::Tick, 3 * second + SILENCE_MAX);
-    assert!(!later.iter().any(|a| matches!(a, Action::Fail(_))), "{later:?}");
-    let given_up = world.primary.handle(Event::Tick, 5 * second + SILENCE_MAX);
+    let later = world.primary.handle(PrimaryEvent::Tick, 3 * second + SILENCE_MAX);
+    assert!(!later.iter().any(|a| matches!(a, PrimaryAction::Fail(_))), "{later:?}");
+    let given_up = world.primary.handle(PrimaryEvent::Tick, 5 * second + SILENCE_MAX);
     assert!(
-        given_up.iter().any(|a| matches!(a, Action::Fail(why) if why.contains("silent"))),
+        given_up.iter().any(|a| matches!(a, PrimaryAction::Fail(why) if why.contains("silent"))),
         "{given_up:?}"
     );
 }
 
 #[test]
-fn a_million_blocks_cost_no_more_than_what_is_in_flight() {
+fn a_million_blocks_cost_no_more_memory_than_the_ones_in_flight() {
     let p = problem(2_000_000, 2_000_000, 1000, false, false);
     let mut primary = world::primary(
         &p,
         2000,
         1000,
         4 << 30,
-        &Wish { strategy: Some(Cutting::plain(Base::Naive)), ..Wish::AUTO },
+        &PlanOptions { strategy: Some(Cutting::plain(Base::Naive)), ..PlanOptions::AUTO },
     );
     assert_eq!(primary.plan().results(), 1_000_000);
-    let sent = primary.handle(Event::Start, Duration::ZERO);
-    let bytes = |a: &Action| match a {
-        Action::Send(_, message) => Outgoing::wire_bytes(message),
+    let sent = primary.handle(PrimaryEvent::Start, Duration::ZERO);
+    let bytes = |a: &PrimaryAction| match a {
+        PrimaryAction::Send(_, message) => Outgoing::wire_bytes(message),
         _ => 0,
     };
     let queued: usize = sent.iter().map(bytes).sum();
@@ -210,7 +215,7 @@ fn a_million_blocks_cost_no_more_than_what_is_in_flight() {
 
 #[test]
 fn every_strategy_runs_on_small_machines_and_large_ones() {
-    // The property above skips what does not fit; here nothing may be skipped.
+    // The property above skips products that do not fit; here none may be skipped.
     let bases = [
         Base::Naive,
         Base::Row(3),
@@ -225,13 +230,13 @@ fn every_strategy_runs_on_small_machines_and_large_ones() {
         for (shared, reproducible) in
             [(0, false), (1, false), (2, false), (3, false), (0, true), (1, true), (2, true), (3, true)]
         {
-            let wish = Wish {
+            let wish = PlanOptions {
                 strategy: Some(strategy),
                 reproducible: reproducible && strategy.levels == 0,
-                ..Wish::AUTO
+                ..PlanOptions::AUTO
             };
             let p = problem(29, 23, 31, number % 2 == 0, number % 3 == 0);
-            let cut = Cut { tile: Some(5), depth: Some(4) };
+            let cut = TileSize { tile: Some(5), depth: Some(4) };
             let memories = vec![500_000, 300_000, 900_000];
             let (relay, breaks, slow) = (number % 3 != 1, number % 5 == 0, vec![1, 9]);
             let col_major = number % 4 == 0;
@@ -259,46 +264,46 @@ fn every_strategy_runs_on_small_machines_and_large_ones() {
 #[test]
 fn a_worker_that_keeps_its_first_tile_does_not_fill_the_primary_with_sums_that_wait() {
     let p = problem(8, 8, 64, false, false);
-    let wish = Wish { strategy: Some(Cutting::plain(Base::Naive)), ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(Cutting::plain(Base::Naive)), ..PlanOptions::AUTO };
     let mut primary = world::primary(&p, 4, 1, 100_000, &wish);
-    let mut actions = VecDeque::from(primary.handle(Event::Start, Duration::ZERO));
+    let mut actions = VecDeque::from(primary.handle(PrimaryEvent::Start, Duration::ZERO));
     let (mut first, mut aside_bytes) = (None, 0);
     let most = primary.plan().predicted.primary_memory_bytes;
     while let Some(action) = actions.pop_front() {
         let (peer, message) = match action {
-            Action::Send(peer, message) => (peer, message),
-            Action::Merge { .. } => {
+            PrimaryAction::Send(peer, message) => (peer, message),
+            PrimaryAction::Merge { .. } => {
                 aside_bytes -= 4 * 4 * 8;
                 continue;
             }
             _ => continue,
         };
         let bytes = message.wire_bytes();
-        actions.extend(primary.handle(Event::Sent { peer, bytes }, Duration::ZERO));
+        actions.extend(primary.handle(PrimaryEvent::Sent { peer, bytes }, Duration::ZERO));
         for job in &message.head.jobs {
             if *first.get_or_insert(job.c) == job.c {
                 continue;
             }
             let (step_start, step_end) = (job.step, job.step + 1);
             let head = ResultHead { c: job.c, epoch: 0, step_start, step_end, first_line: 0, lines: 4 };
-            if primary.expect(peer, &head).unwrap().place == Place::Aside {
+            if primary.expect(peer, &head).unwrap().place == ResultPlace::PartialSum {
                 aside_bytes += 4 * 4 * 8;
                 assert!(aside_bytes <= most, "{aside_bytes} bytes wait, {most} are predicted");
             }
-            actions.extend(primary.handle(Event::Landed { peer, head }, Duration::ZERO));
-            // Two panels and a tile, of the least that a matrix counts for.
+            actions.extend(primary.handle(PrimaryEvent::Landed { peer, head }, Duration::ZERO));
+            // Two panels and a tile, at the minimum charge of a matrix.
             let bytes = 3 * 512;
-            actions.extend(primary.handle(Event::Credit { peer, bytes }, Duration::ZERO));
+            actions.extend(primary.handle(PrimaryEvent::Credit { peer, bytes }, Duration::ZERO));
         }
     }
     assert_ne!(primary.tiles_left(), 0);
 }
 
-/// A product on machines of which the second takes so many times as long as the others.
+/// A product on workers of which the second takes `times` times as long as the others.
 fn slowed(strategy: Cutting, shared: u8, reproducible: bool, slow: u32, seed: u32) -> World {
-    let wish = Wish { strategy: Some(strategy), reproducible, ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(strategy), reproducible, ..PlanOptions::AUTO };
     let p = problem(36, 40, 64, seed.is_multiple_of(2), seed.is_multiple_of(3));
-    let cut = Cut { tile: Some(4), depth: Some(4) };
+    let cut = TileSize { tile: Some(4), depth: Some(4) };
     let memories = vec![60_000; 4];
     let setting = Setting {
         cut,
@@ -326,7 +331,7 @@ fn slowed(strategy: Cutting, shared: u8, reproducible: bool, slow: u32, seed: u3
 }
 
 #[test]
-fn what_a_slow_machine_was_not_sent_goes_to_others_and_changes_no_bit() {
+fn unsent_work_of_a_slow_worker_is_stolen_and_changes_no_bit() {
     let kinds = [
         (Base::Reuse, 0, false),
         (Base::Reuse, 0, true),
@@ -351,9 +356,9 @@ fn what_a_slow_machine_was_not_sent_goes_to_others_and_changes_no_bit() {
             }
             let what =
                 format!("{base:?}, {levels} levels, {reproducible}, {shared}: {times} moves, {sums} sums");
-            // Merged sums of the later half of k are not divided, and the slow machine has those.
+            // Merged sums of the later half of k are not divided, and the slow worker has those.
             assert!(times > 0 || (matches!(base, Base::Box3(..)) && !reproducible), "nothing moved: {what}");
-            // One block a machine: only what it was not sent yet can move, on from its sum.
+            // One block per worker: only its unsent part can move, continuing its sum.
             let one_block = matches!(base, Base::Reuse | Base::Summa(..));
             assert!(sums > 0 || !one_block, "no block was divided: {what}");
         }

@@ -1,26 +1,26 @@
-//! Machines that die in mid-product: whoever dies, and when, C is the product, made by the same operations in the same order
-//! as if nobody had died.
+//! Workers that are lost in the middle of a product: C is the product, by the same operations in the same
+//! order as without losses.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 mod world;
 
 use bramble_matrix::Layout;
-use bramble_plan::{Base, Cut, Plan, Problem, Strategy as Cutting, Wish};
+use bramble_plan::{Base, Plan, PlanOptions, Problem, Strategy as Cutting, TileSize};
 use bramble_schedule::limits::PING_AFTER;
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary, Referred};
+use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryAction, PrimaryEvent, Referred};
 use proptest::prelude::*;
 use std::time::Duration;
 use world::{Setting, World, cutting, problem};
 
-/// Deaths: when, from 0 to 1000 of an undisturbed run, and who and how.
+/// Losses: when, from 0 to 1000 of an undisturbed run, and a number that chooses the worker and how it dies.
 fn deaths() -> impl Strategy<Value = Vec<(u64, u32)>> {
     proptest::collection::vec((0u64..1000, any::<u32>()), 0..6)
 }
 
-/// Runs a product in which machines die, and checks it against the same without deaths. `None` where it does not fit.
-fn survived(p: &Problem, setting: &Setting, wish: &Wish, choices: &[u32]) -> Option<World> {
+/// Runs a product with losses, and compares it with the same product without. `None` if it does not fit.
+fn survived(p: &Problem, setting: &Setting, wish: &PlanOptions, choices: &[u32]) -> Option<World> {
     let still = Setting { deaths: Vec::new(), joins: Vec::new(), ..setting.clone() };
     let mut unhurt = World::new(p, &still, wish)?;
     unhurt.run(&[]);
@@ -31,7 +31,7 @@ fn survived(p: &Problem, setting: &Setting, wish: &Wish, choices: &[u32]) -> Opt
     let mut world = World::new(p, &Setting { deaths, joins, ..setting.clone() }, wish)?;
     world.run(choices);
     if let Some(why) = &world.failed {
-        // The others may be too small for a cell of what it had; the reserve never is.
+        // The other workers may be too small for a cell of the lost work; the reserve never is.
         assert!(why.contains("bytes of memory") && !setting.reserve, "{why}");
         return Some(world);
     }
@@ -48,7 +48,7 @@ fn survived(p: &Problem, setting: &Setting, wish: &Wish, choices: &[u32]) -> Opt
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
     #[test]
-    fn c_is_the_product_whoever_dies(
+    fn c_is_the_product_whichever_workers_die(
         m in 1u64..40, n in 1u64..40, k in 1u64..40, tile in 1u64..12, depth in 1u64..12,
         memories in proptest::collection::vec(10_000u64..400_000, 1..6),
         strategy in cutting(), reproducible in any::<bool>(), shared in prop_oneof![Just(0u8), Just(3u8)],
@@ -60,12 +60,16 @@ proptest! {
         choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
         let p = problem(m, n, k, reads_c, generated);
-        let cut = Cut { tile: Some(tile), depth: Some(depth) };
+        let cut = TileSize { tile: Some(tile), depth: Some(depth) };
         let setting = Setting {
             cut, memories, shared, relay, breaks, slow, steals, columns, reserve, deaths, joins, recovers: true,
             ..Setting::PLAIN
         };
-        let wish = Wish { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..Wish::AUTO };
+        let wish = PlanOptions {
+            strategy: Some(strategy),
+            reproducible: reproducible && strategy.levels == 0,
+            ..PlanOptions::AUTO
+        };
         survived(&p, &setting, &wish, &choices);
     }
 }
@@ -81,10 +85,11 @@ fn work_of_the_dead_is_done_by_every_strategy() {
     for (base, levels, reproducible) in world::kinds() {
         for seed in 0..8u32 {
             let p = problem(45, 40, 50, seed.is_multiple_of(2), seed.is_multiple_of(3));
-            let wish = Wish { strategy: Some(Cutting { base, levels }), reproducible, ..Wish::AUTO };
+            let wish =
+                PlanOptions { strategy: Some(Cutting { base, levels }), reproducible, ..PlanOptions::AUTO };
             let mix = |salt: u32| (seed ^ salt << 8).wrapping_mul(2_654_435_761).rotate_left(15);
             let setting = Setting {
-                cut: Cut { tile: Some(4), depth: Some(4) },
+                cut: TileSize { tile: Some(4), depth: Some(4) },
                 memories: vec![400_000, 60_000, 200_000, 90_000],
                 shared: if seed % 4 == 3 { 3 } else { 0 },
                 relay: seed % 3 != 1,
@@ -110,37 +115,37 @@ fn work_of_the_dead_is_done_by_every_strategy() {
     assert!(losses > 150 && staged > 1000 && nowhere > 100 && relayed > 1000, "{seen}");
 }
 
-/// A product of 8 by 8 tiles on so many workers.
+/// A product of 8 by 8 tiles on this many workers.
 fn some(workers: usize, shared: u8, reserve: bool) -> World {
     let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(4) },
+        cut: TileSize { tile: Some(4), depth: Some(4) },
         memories: vec![100_000; workers],
         shared,
         reserve,
         recovers: true,
         ..Setting::PLAIN
     };
-    let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(Cutting::plain(Base::Reuse)), ..PlanOptions::AUTO };
     World::new(&problem(32, 32, 32, true, false), &setting, &wish).unwrap()
 }
 
 #[test]
-fn a_worker_that_breaks_a_rule_is_cut_and_its_work_is_done_by_others() {
+fn a_worker_that_breaks_the_protocol_is_disconnected_and_its_work_reassigned() {
     let mut world = some(2, 0, false);
-    world.primary(Event::Start);
-    world.primary(Event::Credit { peer: 0, bytes: 1 << 40 });
+    world.primary(PrimaryEvent::Start);
+    world.primary(PrimaryEvent::Credit { peer: 0, bytes: 1 << 40 });
     world.go_on(&[]);
     assert_eq!((&world.failed, world.primary.tiles_left()), (&None, 0));
     assert!(world.c == world.expected);
     let losses = world.primary.losses();
     assert_eq!((losses.len(), losses[0].peer), (1, 0));
-    assert!((0.2..0.8).contains(&losses[0].part) && losses[0].lots > 1, "{losses:?}");
+    assert!((0.2..0.8).contains(&losses[0].part) && losses[0].items > 1, "{losses:?}");
 }
 
 #[test]
 fn workers_that_are_silent_are_cut_and_the_reserve_does_their_work() {
     let mut world = some(3, 0, true);
-    world.primary(Event::Start);
+    world.primary(PrimaryEvent::Start);
     world.wait(Duration::from_secs(60));
     world.go_on(&[]);
     assert_eq!((&world.failed, world.primary.tiles_left()), (&None, 0));
@@ -150,14 +155,14 @@ fn workers_that_are_silent_are_cut_and_the_reserve_does_their_work() {
 
 #[test]
 fn a_worker_that_is_told_nothing_for_long_hears_that_the_primary_is_there() {
-    // It has all that it needs, and gives memory back every second; the primary has nothing else to say to it.
+    // The worker has all that it needs and frees memory every second; the primary has nothing else to send.
     let mut primary = primary(plan(1, 4), &[100_000], false);
     let mut said = Duration::ZERO;
     for seconds in 1..60 {
         let now = Duration::from_secs(seconds);
-        assert!(primary.handle(Event::Alive { peer: 0 }, now).is_empty());
-        let actions = primary.handle(Event::Tick, now);
-        if matches!(actions[..], [Action::Ping(0, _)]) {
+        assert!(primary.handle(PrimaryEvent::Alive { peer: 0 }, now).is_empty());
+        let actions = primary.handle(PrimaryEvent::Tick, now);
+        if matches!(actions[..], [PrimaryAction::Ping(0, _)]) {
             said = now;
         }
         assert!(now - said <= 2 * PING_AFTER, "nothing was said to it from {said:?} to {now:?}");
@@ -167,29 +172,35 @@ fn a_worker_that_is_told_nothing_for_long_hears_that_the_primary_is_there() {
 #[test]
 fn a_cut_is_said_once_and_nothing_is_sent_after_it() {
     let mut world = some(2, 0, false);
-    let start = world.primary.handle(Event::Start, Duration::ZERO);
-    let sent = start.iter().filter(|a| matches!(a, Action::Send(0, _))).count();
+    let start = world.primary.handle(PrimaryEvent::Start, Duration::ZERO);
+    let sent = start.iter().filter(|a| matches!(a, PrimaryAction::Send(0, _))).count();
     assert!(sent > 0);
     let late = Duration::from_secs(60);
-    world.primary.handle(Event::Alive { peer: 1 }, late);
-    let cut = world.primary.handle(Event::Tick, late);
-    let [Action::Cut { peer: 0, why }, Action::Ping(1, _)] = &cut[..] else { panic!("{cut:?}") };
+    world.primary.handle(PrimaryEvent::Alive { peer: 1 }, late);
+    let cut = world.primary.handle(PrimaryEvent::Tick, late);
+    let [PrimaryAction::Disconnect { peer: 0, why }, PrimaryAction::Ping(1, _)] = &cut[..] else {
+        panic!("{cut:?}")
+    };
     assert!(why.contains("silent"), "{why}");
-    for event in [Event::Tick, Event::Credit { peer: 0, bytes: 64 }, Event::Sent { peer: 0, bytes: 1 }] {
+    for event in [
+        PrimaryEvent::Tick,
+        PrimaryEvent::Credit { peer: 0, bytes: 64 },
+        PrimaryEvent::Sent { peer: 0, bytes: 1 },
+    ] {
         let after = world.primary.handle(event, late);
         assert!(after.is_empty(), "{after:?}");
     }
-    let lost = world.primary.handle(Event::Lost { peer: 0, why: "cut".into() }, late);
-    assert!(lost.iter().all(|a| matches!(a, Action::Send(1, _))), "{lost:?}");
+    let lost = world.primary.handle(PrimaryEvent::Lost { peer: 0, why: "cut".into() }, late);
+    assert!(lost.iter().all(|a| matches!(a, PrimaryAction::Send(1, _))), "{lost:?}");
 }
 
 #[test]
 fn without_any_machine_left_the_product_ends_and_the_last_one_is_named() {
     let mut world = some(2, 0, false);
-    world.primary(Event::Start);
+    world.primary(PrimaryEvent::Start);
     for peer in 0..2 {
         assert_eq!(world.failed, None);
-        world.primary(Event::Lost { peer, why: "it was switched off".into() });
+        world.primary(PrimaryEvent::Lost { peer, why: "it was switched off".into() });
     }
     let why = world.failed.unwrap();
     assert!(
@@ -201,20 +212,20 @@ fn without_any_machine_left_the_product_ends_and_the_last_one_is_named() {
 #[test]
 fn threads_of_the_primary_itself_cannot_be_lost() {
     let mut world = some(2, 3, false);
-    world.primary(Event::Start);
-    world.primary(Event::Lost { peer: 1, why: "a panic".into() });
+    world.primary(PrimaryEvent::Start);
+    world.primary(PrimaryEvent::Lost { peer: 1, why: "a panic".into() });
     assert!(world.failed.unwrap().contains("machine 1: a panic"));
 }
 
-/// A plan of 8 by 8 tiles, or of one, for so many workers that relay nothing.
+/// A plan of 8 by 8 tiles, or of one, for this many workers without relaying.
 fn plan(workers: usize, edge: u64) -> Plan {
-    let cut = Cut { tile: Some(4), depth: Some(4) };
+    let cut = TileSize { tile: Some(4), depth: Some(4) };
     let setting = Setting { cut, memories: vec![100_000; workers], ..Setting::PLAIN };
-    let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(Cutting::plain(Base::Reuse)), ..PlanOptions::AUTO };
     World::new(&problem(edge, edge, 32, false, false), &setting, &wish).unwrap().primary.plan().clone()
 }
 
-/// Its product on peers with that much memory, of which the last may be the reserve.
+/// Its product on peers with these credits, of which the last may be the reserve.
 fn primary(plan: Plan, credits: &[u64], reserve: bool) -> Primary {
     let peer = |(at, credit_bytes): (usize, &u64)| PeerInfo {
         name: format!("w{at}"),
@@ -230,34 +241,36 @@ fn primary(plan: Plan, credits: &[u64], reserve: bool) -> Primary {
     let operands = Operands { a_layout, b_layout, a_generated: false, b_generated: false, reads_c: false };
     let mut primary =
         Primary::new(plan, operands, credits.iter().enumerate().map(peer).collect()).recovering();
-    primary.handle(Event::Start, Duration::ZERO);
+    primary.handle(PrimaryEvent::Start, Duration::ZERO);
     primary
 }
 
-/// Whom something is sent to when a peer is lost.
+/// The peers to which something is sent when a peer is lost.
 fn lose(primary: &mut Primary, peer: usize) -> Vec<usize> {
-    let actions = primary.handle(Event::Lost { peer, why: "it died".into() }, Duration::ZERO);
+    let actions = primary.handle(PrimaryEvent::Lost { peer, why: "it died".into() }, Duration::ZERO);
     primary.validate_tiles();
-    let mut to: Vec<usize> =
-        actions.iter().filter_map(|a| if let Action::Send(to, _) = a { Some(*to) } else { None }).collect();
+    let mut to: Vec<usize> = actions
+        .iter()
+        .filter_map(|a| if let PrimaryAction::Send(to, _) = a { Some(*to) } else { None })
+        .collect();
     to.dedup();
     to
 }
 
 #[test]
-fn where_nobody_has_room_for_a_cell_of_what_was_lost_the_bytes_are_named() {
+fn if_no_worker_has_memory_for_a_lost_cell_the_error_names_the_bytes() {
     let mut primary = primary(plan(2, 32), &[100_000, 1000], false);
-    let actions = primary.handle(Event::Lost { peer: 0, why: "gone".into() }, Duration::ZERO);
-    let Some(Action::Fail(why)) = actions.last() else { panic!("{actions:?}") };
+    let actions = primary.handle(PrimaryEvent::Lost { peer: 0, why: "gone".into() }, Duration::ZERO);
+    let Some(PrimaryAction::Fail(why)) = actions.last() else { panic!("{actions:?}") };
     // Panels of two steps, each with two uses at most, and a tile.
     assert!(why.contains("worker w0 was lost (gone)") && why.contains(" 2816 bytes"), "{why}");
 }
 
 #[test]
-fn who_comes_when_all_is_over_has_a_number_and_no_part() {
+fn a_worker_that_joins_after_the_end_has_a_number_and_no_work() {
     let mut primary = primary(plan(1, 32), &[100_000], false);
-    let actions = primary.handle(Event::Lost { peer: 0, why: "gone".into() }, Duration::ZERO);
-    assert!(matches!(actions.last(), Some(Action::Fail(_))), "{actions:?}");
+    let actions = primary.handle(PrimaryEvent::Lost { peer: 0, why: "gone".into() }, Duration::ZERO);
+    assert!(matches!(actions.last(), Some(PrimaryAction::Fail(_))), "{actions:?}");
     let late = PeerInfo {
         name: "late".into(),
         credit_bytes: 100_000,
@@ -268,36 +281,36 @@ fn who_comes_when_all_is_over_has_a_number_and_no_part() {
         link_bytes_per_s: None,
         is_reserve: false,
     };
-    assert!(primary.handle(Event::Joined(late), Duration::ZERO).is_empty());
-    // Whoever watches asks by that number, and what such a machine sends is looked at like all else.
-    assert_eq!(primary.standing(1).jobs_given, 0);
+    assert!(primary.handle(PrimaryEvent::Joined(late), Duration::ZERO).is_empty());
+    // The shell uses the number of such a worker, and checks its messages like any others.
+    assert_eq!(primary.peer_status(1).jobs_given, 0);
     let head = ResultHead { c: 0, epoch: 0, step_start: 0, step_end: 1, first_line: 0, lines: 1 };
     assert!(primary.expect(1, &head).is_err());
-    assert!(primary.handle(Event::Alive { peer: 1 }, Duration::ZERO).is_empty());
+    assert!(primary.handle(PrimaryEvent::Alive { peer: 1 }, Duration::ZERO).is_empty());
     primary.validate();
 }
 
 #[test]
 fn work_that_goes_down_with_every_machine_ends_at_the_primary_itself() {
-    // One tile, and machines that have no part in the plan.
+    // One tile, and workers that have no share in the plan.
     let mut primary = primary(plan(1, 4), &[100_000; 8], true);
     for peer in 0..3 {
         assert_eq!(lose(&mut primary, peer), [peer + 1]);
     }
-    // Four more are there, and have nothing to do.
+    // Four more workers are connected and idle.
     assert_eq!(lose(&mut primary, 3), [7]);
 }
 
 #[test]
-fn who_joins_takes_its_part_and_is_a_new_machine_if_it_was_lost() {
-    let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
+fn a_worker_that_joins_gets_work_and_is_a_new_peer_if_it_was_lost_before() {
+    let wish = PlanOptions { strategy: Some(Cutting::plain(Base::Reuse)), ..PlanOptions::AUTO };
     let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(4) },
+        cut: TileSize { tile: Some(4), depth: Some(4) },
         memories: vec![100_000],
         recovers: true,
         steals: true,
         reserve: true,
-        // Two come, then the two that are there or the first comer dies.
+        // Two workers join; then the two original ones or the first to join dies.
         joins: vec![(100, 100_000), (200, 100_000)],
         deaths: vec![(500, 0)],
         ..Setting::PLAIN
@@ -310,7 +323,7 @@ fn who_joins_takes_its_part_and_is_a_new_machine_if_it_was_lost() {
 }
 
 #[test]
-fn the_reserve_is_given_nothing_while_others_can_do_it() {
+fn the_reserve_gets_no_work_while_active_workers_can_take_it() {
     let mut primary = primary(plan(2, 32), &[100_000; 3], true);
     lose(&mut primary, 0);
     assert!(primary.moved().iter().all(|m| (m.from, m.to) == (0, 1)), "{:?}", primary.moved());
@@ -320,9 +333,9 @@ fn the_reserve_is_given_nothing_while_others_can_do_it() {
 
 #[test]
 fn blocks_of_a_large_machine_are_cut_for_a_small_one() {
-    let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(Cutting::plain(Base::Reuse)), ..PlanOptions::AUTO };
     let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(4) },
+        cut: TileSize { tile: Some(4), depth: Some(4) },
         memories: vec![90_000, 9_000],
         recovers: true,
         deaths: vec![(0, 1)],

@@ -1,24 +1,25 @@
-//! Products that other runs began: whatever is complete when a primary dies, and whoever goes on, C is the product, made by
-//! the same operations in the same order as in one run.
+//! Resumed products: for any set of complete tiles when a primary dies, and any workers afterwards, C is the
+//! product, by the same operations in the same order as in one run.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 mod world;
 
-use bramble_plan::{Base, Cut, Problem, Strategy as Cutting, Wish};
+use bramble_plan::{Base, PlanOptions, Problem, Strategy as Cutting, TileSize};
 use proptest::prelude::*;
 use world::{Setting, World, cutting, problem};
 
-/// How one life of a product is: when it ends, from 0 to 1000 of an undisturbed run, and which complete tiles are not known.
+/// One run of a product: when it ends, from 0 to 1000 of an undisturbed run; every n-th complete tile is
+/// unknown afterwards.
 type Life = (u64, usize);
 
-/// Runs a product in several lives, each on other machines, and checks it against one in one life. What was there at the
-/// begin of each life; `None` where it does not fit.
+/// Runs a product in several runs, each on other workers, and compares it with a single run. Returns the
+/// complete tiles at the beginning of each run; `None` if it does not fit.
 fn revived(
     p: &Problem,
     settings: &[Setting],
     lives: &[Life],
-    wish: &Wish,
+    wish: &PlanOptions,
     choices: &[u32],
 ) -> Option<Vec<usize>> {
     let mut whole = World::new(p, &Setting { deaths: Vec::new(), ..settings[0].clone() }, wish)?;
@@ -30,7 +31,7 @@ fn revived(
         world.run_for(world.events + 1 + whole.events * when / 1000, choices);
         let mut next = world.resumed(p, &settings[(at + 1) % settings.len()], wish, *nth)?;
         if let Err(why) = &next {
-            // Today's machines may be too small for a cell.
+            // The workers of a later run may be too small for a cell.
             assert!(why.contains("bytes of memory"), "{why}");
             next = world.resumed(p, &settings[0], wish, *nth)?;
         }
@@ -43,7 +44,7 @@ fn revived(
     assert_eq!(world.committed.len() as u64, world.primary.plan().tiles());
     assert!(world.c == world.expected, "C is not the product");
     assert_eq!(world.traces, whole.traces);
-    let taken: f64 = world.primary.taken_up().iter().map(|(_, part)| part).sum();
+    let taken: f64 = world.primary.reassigned_parts().iter().map(|(_, part)| part).sum();
     assert!(taken < 1.0 + 1e-9, "{taken} of the work");
     assert!(world.primary.moved().iter().all(|moved| moved.from < settings[0].memories.len().max(8)));
     Some(there)
@@ -63,11 +64,15 @@ proptest! {
         choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
         let p = problem(m, n, k, reads_c, generated);
-        let cut = Cut { tile: Some(tile), depth: Some(depth) };
+        let cut = TileSize { tile: Some(tile), depth: Some(depth) };
         let deaths = if shared == 1 { Vec::new() } else { deaths };
         let setting = Setting { cut, memories: first, shared, relay, steals, columns, recovers: true, ..Setting::PLAIN };
         let other = Setting { memories: second, deaths, reserve: true, columns: 0, ..setting.clone() };
-        let wish = Wish { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..Wish::AUTO };
+        let wish = PlanOptions {
+            strategy: Some(strategy),
+            reproducible: reproducible && strategy.levels == 0,
+            ..PlanOptions::AUTO
+        };
         revived(&p, &[setting, other], &lives, &wish, &choices);
     }
 }
@@ -78,9 +83,10 @@ fn every_strategy_goes_on() {
     for (base, levels, reproducible) in world::kinds() {
         for seed in 0..6u64 {
             let p = problem(45, 40, 50, seed.is_multiple_of(2), seed.is_multiple_of(3));
-            let wish = Wish { strategy: Some(Cutting { base, levels }), reproducible, ..Wish::AUTO };
+            let wish =
+                PlanOptions { strategy: Some(Cutting { base, levels }), reproducible, ..PlanOptions::AUTO };
             let setting = Setting {
-                cut: Cut { tile: Some(4), depth: Some(4) },
+                cut: TileSize { tile: Some(4), depth: Some(4) },
                 memories: vec![400_000, 60_000, 200_000, 90_000],
                 relay: seed % 3 != 1,
                 recovers: true,
@@ -99,20 +105,20 @@ fn every_strategy_goes_on() {
 }
 
 #[test]
-fn a_product_that_is_stopped_sends_nothing_more_and_what_is_under_way_lands() {
+fn a_stopped_product_sends_nothing_more_and_results_under_way_land() {
     let p = problem(40, 40, 40, false, false);
     let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(40) },
+        cut: TileSize { tile: Some(4), depth: Some(40) },
         memories: vec![20_000; 2],
         recovers: true,
         ..Setting::PLAIN
     };
-    let wish = Wish { strategy: Some(Cutting::plain(Base::Naive)), ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(Cutting::plain(Base::Naive)), ..PlanOptions::AUTO };
     let mut world = World::new(&p, &setting, &wish).unwrap();
     let mut whole = World::new(&p, &setting, &wish).unwrap();
     whole.run(&[]);
     world.run_for(whole.events / 2, &[]);
-    world.primary(bramble_schedule::primary::Event::Stop);
+    world.primary(bramble_schedule::primary::PrimaryEvent::Stop);
     let (sent, before) = (world.sent_elements, world.committed.len());
     world.run_more(20_000);
     assert_eq!(world.sent_elements, sent);
@@ -124,15 +130,15 @@ fn a_product_that_is_stopped_sends_nothing_more_and_what_is_under_way_lands() {
 }
 
 #[test]
-fn of_a_product_that_was_complete_nobody_who_is_here_made_anything() {
+fn in_a_product_that_was_complete_no_current_peer_made_a_tile() {
     let p = problem(40, 40, 40, false, false);
     let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(4) },
+        cut: TileSize { tile: Some(4), depth: Some(4) },
         memories: vec![200_000; 3],
         recovers: true,
         ..Setting::PLAIN
     };
-    let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(Cutting::plain(Base::Reuse)), ..PlanOptions::AUTO };
     let mut whole = World::new(&p, &setting, &wish).unwrap();
     whole.run(&[]);
     assert!(whole.primary.owner_of(0, 0).is_some());

@@ -1,21 +1,21 @@
-//! The worker's end without a primary: jobs that add, subtract and multiply over matrices that are stored, generated,
-//! made by other jobs, or tiles of C, in any order of arrival and of completion; and every rule that a primary
-//! can break.
+//! The worker's state machine without a primary: jobs that add, subtract and multiply matrices that are
+//! stored, generated, made by other jobs, or tiles of C, in any order of arrival and of completion; and every
+//! rule that a primary can break.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_matrix::{DType, Layout};
-use bramble_schedule::message::{Job, MatrixHeader, Operation, Source, StoreHead, Then};
-use bramble_schedule::worker::{Action, Event, Run, Worker};
+use bramble_schedule::message::{Job, MatrixHeader, MatrixSource, Operation, StoreHead, Then};
+use bramble_schedule::worker::{RunnableJob, Worker, WorkerAction, WorkerEvent};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 /// A square matrix of two rows.
-fn header(id: u32, uses: u16, source: Source) -> MatrixHeader {
+fn header(id: u32, uses: u16, source: MatrixSource) -> MatrixHeader {
     shaped(id, 2, 2, uses, source)
 }
 
-fn shaped(id: u32, rows: u32, cols: u32, uses: u16, source: Source) -> MatrixHeader {
+fn shaped(id: u32, rows: u32, cols: u32, uses: u16, source: MatrixSource) -> MatrixHeader {
     let (dtype, layout) = (DType::F64, Layout::RowMajor);
     MatrixHeader { id, rows, cols, first_line: 0, lines: rows, uses, dtype, layout, source }
 }
@@ -24,7 +24,7 @@ fn store(matrices: Vec<MatrixHeader>, jobs: Vec<Job>) -> StoreHead {
     StoreHead { matrices, jobs }
 }
 
-/// Numbers that look random (splitmix64).
+/// Pseudo-random numbers (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -36,10 +36,10 @@ impl Random {
     }
 }
 
-/// The β of the products here. Matrices are stood for by one number each.
+/// The β of the products here. One number stands for each matrix.
 const BETA: i64 = 3;
 
-fn computed(run: &Run, a: i64, b: i64, old: Option<i64>) -> i64 {
+fn computed(run: &RunnableJob, a: i64, b: i64, old: Option<i64>) -> i64 {
     let new = match run.job.operation {
         Operation::Multiply => a.wrapping_mul(b),
         Operation::Add => a.wrapping_add(b),
@@ -50,18 +50,19 @@ fn computed(run: &Run, a: i64, b: i64, old: Option<i64>) -> i64 {
     old.wrapping_mul(scale).wrapping_add(new)
 }
 
-/// Matrices and jobs in an order in which they could be computed one by one, and what comes out.
+/// Matrices and jobs in an order in which they could be computed one by one, and the results.
 struct Work {
     matrices: Vec<MatrixHeader>,
-    /// Elements of those that have some when they come.
+    /// Initial elements of the matrices that have some.
     given: BTreeMap<u32, i64>,
     jobs: Vec<Job>,
-    /// What each matrix that jobs write is in the end.
+    /// Final elements of each matrix that jobs write.
     wanted: BTreeMap<u32, i64>,
 }
 
 impl Work {
-    /// `stored` operands, then `written` matrices, each by up to three jobs that read what is before it.
+    /// `stored` operands, then `written` matrices, each written by up to three jobs that read earlier
+    /// matrices.
     fn new(stored: usize, written: usize, random: &mut Random) -> Self {
         let mut work =
             Self { matrices: Vec::new(), given: BTreeMap::new(), jobs: Vec::new(), wanted: BTreeMap::new() };
@@ -87,15 +88,15 @@ impl Work {
         let uses = self.jobs.iter().filter(|j| j.a == id || j.b == id).count() as u16;
         let source = match (stored, uses) {
             (true, 0) => return,
-            (true, _) => [Source::Data, Source::Generated][random.below(2)],
-            (false, 0) => [Source::Vacant, Source::Data, Source::Partial][random.below(3)],
-            (false, _) => Source::Vacant,
+            (true, _) => [MatrixSource::Data, MatrixSource::Generated][random.below(2)],
+            (false, 0) => [MatrixSource::Vacant, MatrixSource::Data, MatrixSource::Partial][random.below(3)],
+            (false, _) => MatrixSource::Vacant,
         };
-        if source != Source::Vacant {
+        if source != MatrixSource::Vacant {
             self.given.insert(id, 1 + random.below(1000) as i64);
         }
         if uses == 0 {
-            // What nobody reads is a tile.
+            // A matrix without readers is a tile.
             for job in self.jobs.iter_mut().filter(|j| j.c == id && j.then == Then::Close) {
                 job.then = Then::Return;
             }
@@ -104,14 +105,15 @@ impl Work {
         self.matrices.push(MatrixHeader { layout, ..header(id, uses, source) });
     }
 
-    /// One job after another.
+    /// Computes one job after another.
     fn compute(&mut self) {
         let mut values = self.given.clone();
         for job in &self.jobs {
             let c = self.matrices.iter().find(|m| m.id == job.c).unwrap();
             let first = !self.wanted.contains_key(&job.c);
-            let reads_tile = !first || c.source != Source::Vacant;
-            let run = Run { job: *job, reads_tile, scales_tile: first && c.source == Source::Data };
+            let reads_tile = !first || c.source != MatrixSource::Vacant;
+            let run =
+                RunnableJob { job: *job, reads_tile, scales_tile: first && c.source == MatrixSource::Data };
             let value = computed(&run, values[&job.a], values[&job.b], values.get(&job.c).copied());
             values.insert(job.c, value);
             self.wanted.insert(job.c, value);
@@ -122,8 +124,8 @@ impl Work {
         self.matrices.iter().map(MatrixHeader::charged_bytes).sum()
     }
 
-    /// The same in messages that a worker has to take: a matrix before its jobs, in one or two frames, and the jobs
-    /// of one target in order; all else as it comes.
+    /// The same as messages that a worker must accept: a matrix before its jobs, in one or two frames, and
+    /// the jobs of one target in order; everything else in random order.
     fn messages(&self, random: &mut Random) -> Vec<StoreHead> {
         let mut parts: Vec<Vec<MatrixHeader>> = self.matrices.iter().map(|m| in_frames(m, random)).collect();
         let mut jobs = self.jobs.clone();
@@ -153,18 +155,18 @@ impl Work {
 }
 
 fn in_frames(header: &MatrixHeader, random: &mut Random) -> Vec<MatrixHeader> {
-    if matches!(header.source, Source::Data | Source::Partial) && random.below(2) == 1 {
+    if matches!(header.source, MatrixSource::Data | MatrixSource::Partial) && random.below(2) == 1 {
         let first = MatrixHeader { lines: 1, ..*header };
         return vec![first, MatrixHeader { first_line: 1, ..first }];
     }
     vec![*header]
 }
 
-/// A worker, and a shell that computes with one number a matrix.
+/// A worker, and a shell that computes with one number per matrix.
 struct Shell {
     worker: Worker,
     values: BTreeMap<u32, i64>,
-    running: Vec<(Run, i64)>,
+    running: Vec<(RunnableJob, i64)>,
     filling: Vec<u32>,
     leaving: Vec<u32>,
     held_bytes: u64,
@@ -186,53 +188,54 @@ impl Shell {
         }
     }
 
-    fn handle(&mut self, event: Event<'_>) {
+    fn handle(&mut self, event: WorkerEvent<'_>) {
         let actions = self.worker.handle(event).unwrap();
         let mut freed_bytes = 0;
         for action in actions {
             match action {
-                Action::Reserve(header) => {
+                WorkerAction::Reserve(header) => {
                     self.held_bytes += header.charged_bytes();
                     assert!(self.reserved.insert(header.id, header).is_none());
                 }
-                Action::Fill(id) => self.filling.push(id),
-                Action::Start(run) => {
+                WorkerAction::Fill(id) => self.filling.push(id),
+                WorkerAction::Start(run) => {
                     let (a, b) = (self.values[&run.job.a], self.values[&run.job.b]);
                     assert!(self.running.iter().all(|(other, _)| other.job.c != run.job.c), "one at a time");
                     let old = self.values.get(&run.job.c).copied();
                     self.running.push((run, computed(&run, a, b, old)));
                 }
-                Action::Return { tile, .. } => self.leaving.push(tile),
-                Action::Pass(_) | Action::Missing(_) => unreachable!("nobody relays here"),
-                Action::Release(id) => {
+                WorkerAction::Return { tile, .. } => self.leaving.push(tile),
+                WorkerAction::Pass(_) | WorkerAction::Missing(_) => unreachable!("nobody relays here"),
+                WorkerAction::Release(id) => {
                     self.values.remove(&id);
                     freed_bytes += self.reserved.remove(&id).unwrap().charged_bytes();
                 }
-                Action::Credit(bytes) => {
+                WorkerAction::Credit(bytes) => {
                     freed_bytes -= bytes;
                     self.held_bytes -= bytes;
                 }
             }
         }
-        assert_eq!(freed_bytes, 0, "what is freed is credited");
+        assert_eq!(freed_bytes, 0, "freed bytes are credited");
         let held: u64 = self.reserved.values().map(MatrixHeader::charged_bytes).sum();
         assert_eq!(self.held_bytes, held);
         self.worker.validate();
     }
 
     fn deliver(&mut self, message: &StoreHead, given: &BTreeMap<u32, i64>) {
-        self.handle(Event::Announced(message));
+        self.handle(WorkerEvent::Announced(message));
         for matrix in &message.matrices {
             let whole = matrix.first_line + matrix.lines == matrix.rows;
-            if let Some(value) = given.get(&matrix.id).filter(|_| whole && matrix.source != Source::Generated)
+            if let Some(value) =
+                given.get(&matrix.id).filter(|_| whole && matrix.source != MatrixSource::Generated)
             {
                 self.values.insert(matrix.id, *value);
             }
         }
-        self.handle(Event::Landed(message));
+        self.handle(WorkerEvent::Landed(message));
     }
 
-    /// One of the things that may happen now; false where nothing can.
+    /// Does one of the possible next things; false if there is none.
     fn step(&mut self, given: &BTreeMap<u32, i64>, random: &mut Random) -> bool {
         let many = [self.running.len(), self.filling.len(), self.leaving.len()];
         let total: usize = many.iter().sum();
@@ -243,15 +246,15 @@ impl Shell {
         if which < many[0] {
             let (run, value) = self.running.swap_remove(which);
             self.values.insert(run.job.c, value);
-            self.handle(Event::Finished(&run.job));
+            self.handle(WorkerEvent::Finished(&run.job));
         } else if which < many[0] + many[1] {
             let id = self.filling.swap_remove(which - many[0]);
             self.values.insert(id, given[&id]);
-            self.handle(Event::Filled(id));
+            self.handle(WorkerEvent::Filled(id));
         } else {
             let tile = self.leaving.swap_remove(which - many[0] - many[1]);
             self.returned.insert(tile, self.values[&tile]);
-            self.handle(Event::Returned(tile));
+            self.handle(WorkerEvent::Returned(tile));
         }
         true
     }
@@ -260,7 +263,7 @@ impl Shell {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
     #[test]
-    fn whatever_comes_first_every_tile_is_what_one_job_after_another_makes_of_it(
+    fn in_any_order_every_tile_equals_the_result_of_sequential_jobs(
         stored in 2usize..8, written in 1usize..12, seed in any::<u64>(), eager in 0usize..4,
     ) {
         let mut random = Random(seed);
@@ -281,26 +284,26 @@ proptest! {
 }
 
 #[test]
-fn jobs_that_read_what_is_being_made_wait_for_it_and_nothing_is_forgotten() {
+fn jobs_wait_for_operands_that_are_being_made_and_all_memory_is_freed() {
     let add = |a, b, c, then| Job { operation: Operation::Add, a, b, c, step: 0, epoch: 0, then };
     let matrices = vec![
-        header(1, 2, Source::Data),
-        header(2, 1, Source::Data),
-        header(3, 1, Source::Vacant),
-        header(4, 0, Source::Vacant),
+        header(1, 2, MatrixSource::Data),
+        header(2, 1, MatrixSource::Data),
+        header(3, 1, MatrixSource::Vacant),
+        header(4, 0, MatrixSource::Vacant),
     ];
     let mut worker = Worker::new(matrices.iter().map(MatrixHeader::charged_bytes).sum());
     let (read, make) = (add(1, 3, 4, Then::Return), add(1, 2, 3, Then::Close));
     let store = store(matrices, vec![read, make]);
-    worker.handle(Event::Announced(&store)).unwrap();
-    let run = |job| Action::Start(Run { job, reads_tile: false, scales_tile: false });
-    assert_eq!(worker.handle(Event::Landed(&store)).unwrap(), [run(make)]);
-    let freed = |id: u32| [Action::Release(id), Action::Credit(512 + 32)];
-    let then = worker.handle(Event::Finished(&make)).unwrap();
+    worker.handle(WorkerEvent::Announced(&store)).unwrap();
+    let run = |job| WorkerAction::Start(RunnableJob { job, reads_tile: false, scales_tile: false });
+    assert_eq!(worker.handle(WorkerEvent::Landed(&store)).unwrap(), [run(make)]);
+    let freed = |id: u32| [WorkerAction::Release(id), WorkerAction::Credit(512 + 32)];
+    let then = worker.handle(WorkerEvent::Finished(&make)).unwrap();
     assert_eq!(then, [&freed(2)[..], &[run(read)]].concat());
-    let last = worker.handle(Event::Finished(&read)).unwrap();
-    let back = Action::Return { tile: 4, epoch: 0, step_start: 0, step_end: 1 };
-    let first = [Action::Release(1), Action::Credit(512 + 64)];
+    let last = worker.handle(WorkerEvent::Finished(&read)).unwrap();
+    let back = WorkerAction::Return { tile: 4, epoch: 0, step_start: 0, step_end: 1 };
+    let first = [WorkerAction::Release(1), WorkerAction::Credit(512 + 64)];
     assert_eq!(last, [&[back], &first[..], &freed(3)[..]].concat());
     worker.validate();
 }
@@ -310,16 +313,16 @@ mod hostile {
     use super::*;
 
     fn operand(id: u32, rows: u32, cols: u32, uses: u16) -> MatrixHeader {
-        shaped(id, rows, cols, uses, if uses == 0 { Source::Vacant } else { Source::Data })
+        shaped(id, rows, cols, uses, if uses == 0 { MatrixSource::Vacant } else { MatrixSource::Data })
     }
 
     fn made(id: u32, rows: u32, cols: u32, uses: u16) -> MatrixHeader {
-        shaped(id, rows, cols, uses, Source::Vacant)
+        shaped(id, rows, cols, uses, MatrixSource::Vacant)
     }
 
     fn feed(worker: &mut Worker, store: &StoreHead) -> Result<(), String> {
-        worker.handle(Event::Announced(store)).map_err(|e| e.0)?;
-        worker.handle(Event::Landed(store)).map_err(|e| e.0)?;
+        worker.handle(WorkerEvent::Announced(store)).map_err(|e| e.0)?;
+        worker.handle(WorkerEvent::Landed(store)).map_err(|e| e.0)?;
         worker.validate();
         Ok(())
     }
@@ -333,15 +336,15 @@ mod hostile {
         Job { operation: Operation::Multiply, a: 1, b: 2, c: 3, step: 0, epoch: 0, then: Then::Return };
 
     #[test]
-    fn what_is_remembered_is_bounded_by_the_grant() {
-        // A million matrices of 8 bytes within a grant of a MiB: each counts for 512.
-        for source in [Source::Data, Source::Vacant] {
+    fn state_is_bounded_by_the_grant() {
+        // A million matrices of 8 bytes within a grant of 1 MiB: each is charged 512 bytes.
+        for source in [MatrixSource::Data, MatrixSource::Vacant] {
             let mut worker = Worker::new(1 << 20);
             let tiny = |id| store(vec![shaped(id, 1, 1, 1, source)], vec![]);
             let refused = (0..1_000_000).find(|id| feed(&mut worker, &tiny(*id)).is_err());
             assert_eq!(refused, Some((1 << 20) / (512 + 32)));
         }
-        // Jobs without end for one tile: what they need is paid for by the uses of their operands.
+        // Unlimited jobs for one tile: the uses of their operands are charged for them.
         let error =
             feed(&mut Worker::new(1 << 20), &store(vec![operand(1, 1, 1, u16::MAX)], vec![])).unwrap_err();
         assert!(error.contains("exceeds the grant"), "{error}");
@@ -357,8 +360,8 @@ mod hostile {
     #[test]
     fn each_broken_rule_of_matrices_is_refused() {
         let by_columns = |m: MatrixHeader| MatrixHeader { layout: Layout::ColMajor, lines: m.cols, ..m };
-        let partial = |m: MatrixHeader| MatrixHeader { source: Source::Partial, ..m };
-        let generated = |m: MatrixHeader| MatrixHeader { source: Source::Generated, ..m };
+        let partial = |m: MatrixHeader| MatrixHeader { source: MatrixSource::Partial, ..m };
+        let generated = |m: MatrixHeader| MatrixHeader { source: MatrixSource::Generated, ..m };
         let second = |m: MatrixHeader| MatrixHeader { first_line: 1, lines: 1, ..m };
         let first = |m: MatrixHeader| MatrixHeader { lines: 1, ..m };
         for (expected, bad) in [
@@ -372,7 +375,7 @@ mod hostile {
                 "comes twice",
                 vec![
                     first(partial(operand(1, 4, 5, 0))),
-                    MatrixHeader { source: Source::Data, ..second(operand(1, 4, 5, 0)) },
+                    MatrixHeader { source: MatrixSource::Data, ..second(operand(1, 4, 5, 0)) },
                 ],
             ),
             ("first line", vec![second(operand(1, 4, 5, 1))]),
@@ -409,7 +412,7 @@ mod hostile {
             ("fewer jobs", with_uses(1), vec![go_on, Job { step: 1, ..JOB }]),
             ("sent it back", with_uses(9), vec![JOB, Job { step: 1, ..JOB }]),
             ("not after", with_uses(9), vec![go_on, go_on]),
-            ("none after it", with_uses(1), vec![Job { step: u32::MAX, ..JOB }]),
+            ("greatest possible number", with_uses(1), vec![Job { step: u32::MAX, ..JOB }]),
             ("closes a tile", with_uses(1), vec![Job { then: Then::Close, ..JOB }]),
         ] {
             refused(&store(matrices, jobs), expected);
@@ -424,18 +427,18 @@ mod hostile {
         assert!(feed(&mut Worker::new(20_000), &store(three(), vec![close])).is_ok());
         for (expected, jobs) in [
             ("sends back an operand", vec![Job { then: Then::Return, ..close }]),
-            ("reads what it writes", vec![Job { a: 3, ..close }]),
-            ("reads what it writes", vec![Job { b: 3, operation: Operation::Multiply, ..close }]),
+            ("reads its target", vec![Job { a: 3, ..close }]),
+            ("reads its target", vec![Job { b: 3, operation: Operation::Multiply, ..close }]),
             ("or closed it", vec![close, Job { step: 1, ..go_on }]),
             ("or closed it", vec![close, Job { step: 1, ..close }]),
             ("not after", vec![go_on, close]),
-            ("none after it", vec![Job { step: u32::MAX, ..close }]),
+            ("greatest possible number", vec![Job { step: u32::MAX, ..close }]),
         ] {
             refused(&store(three(), jobs), expected);
         }
         let mut worker = Worker::new(20_000);
         feed(&mut worker, &store(three(), vec![close])).unwrap();
-        worker.handle(Event::Finished(&close)).unwrap();
+        worker.handle(WorkerEvent::Finished(&close)).unwrap();
         let late = feed(&mut worker, &store(vec![], vec![Job { step: 1, ..go_on }])).unwrap_err();
         assert!(late.contains("or closed it"), "{late}");
         // Read more often than announced, before it is made.
@@ -459,11 +462,14 @@ mod hostile {
         let apart = job(1, 4, 5, Then::Return);
         let all = store(matrices, vec![circle[0], circle[1], apart]);
         let mut worker = Worker::new(20_000);
-        worker.handle(Event::Announced(&all)).unwrap();
-        let started = worker.handle(Event::Landed(&all)).unwrap();
-        assert_eq!(started, [Action::Start(Run { job: apart, reads_tile: false, scales_tile: false })]);
-        worker.handle(Event::Finished(&apart)).unwrap();
-        worker.handle(Event::Returned(5)).unwrap();
+        worker.handle(WorkerEvent::Announced(&all)).unwrap();
+        let started = worker.handle(WorkerEvent::Landed(&all)).unwrap();
+        assert_eq!(
+            started,
+            [WorkerAction::Start(RunnableJob { job: apart, reads_tile: false, scales_tile: false })]
+        );
+        worker.handle(WorkerEvent::Finished(&apart)).unwrap();
+        worker.handle(WorkerEvent::Returned(5)).unwrap();
         worker.validate();
     }
 }

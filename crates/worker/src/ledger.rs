@@ -1,13 +1,13 @@
-//! What the sessions of one worker share: its memory, their number, the turn to measure, and what was measured.
+//! The ledger of one worker: memory, number of sessions, the lock for measurements, and results of measurements.
 //!
-//! Place in the flow: a session takes its part between hello and welcome, and gives it back when it ends.
+//! Place in the flow: a session takes a grant between hello and welcome, and returns it when it ends.
 //!
-//! Invariants: what is granted, and what the kernels of those sessions need beside it, never exceed the worker's
-//! memory; a grant comes back whatever way its session ends, and not before the last compute thread has let go of
+//! Invariants: all grants, and the scratch memory of those sessions' kernels, never exceed the worker's
+//! memory. A grant is returned however its session ends, and not before the last compute thread has dropped
 //! the session's matrices. At most one measurement runs at a time, and none on the event loop.
 //!
-//! Deliberately absent: queues and shares. Who comes first is granted what its product can use; who finds nothing
-//! is told who has it.
+//! Deliberately absent: queues and fair shares. A session is granted what its product can use, as far as memory is left; a
+//! session that finds none is told which primary holds it.
 
 use crate::machine::Config;
 use crate::session::WorkerError;
@@ -17,12 +17,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes of a name in a refusal; the rest of a longer one is left out, so that the sentence stays whole.
+/// Bytes of a name in a refusal; a longer name is cut, so that the sentence stays whole.
 const NAME_BYTES_MAX: usize = 60;
 
-/// What the sessions of one worker share. Clones are the same ledger.
+/// State that the sessions of one worker share. Clones share the same ledger.
 #[derive(Clone, Debug, Default)]
-pub struct Ledger {
+pub struct SessionLedger {
     state: Arc<Mutex<State>>,
     measuring: Arc<tokio::sync::Mutex<()>>,
     speeds: Speeds,
@@ -35,47 +35,47 @@ struct State {
     holders: BTreeMap<u64, Holder>,
 }
 
-/// A session that has memory.
+/// A session with a grant.
 #[derive(Debug)]
 struct Holder {
-    who: Who,
+    who: SessionOwner,
     granted_bytes: u64,
-    /// What its kernel needs beside the matrices.
+    /// Scratch memory of its kernel.
     scratch_bytes: u64,
     since: Instant,
 }
 
-/// A primary, for messages: names come from the other end and were checked as texts.
+/// The primary of a session, for messages: the name comes from the network and was checked as a text.
 #[derive(Clone, Debug)]
-pub(crate) struct Who {
-    /// What it calls itself.
+pub(crate) struct SessionOwner {
+    /// The primary's name for itself.
     pub(crate) name: String,
-    /// What its link calls it.
+    /// The link's name for it.
     pub(crate) peer: String,
 }
 
-/// What a session would like to have.
+/// A session's request for memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wish {
-    /// The most that its product can use.
+pub(crate) struct MemoryRequest {
+    /// Most bytes of matrices that its product can use.
     pub(crate) wanted_bytes: u64,
-    /// What its kernel needs beside it.
+    /// Scratch memory of its kernel.
     pub(crate) scratch_bytes: u64,
-    /// What this worker has for all sessions.
+    /// Bytes that this worker has for all sessions.
     pub(crate) capacity_bytes: u64,
 }
 
-impl Wish {
-    /// The least that is worth a session.
+impl MemoryRequest {
+    /// The smallest useful grant.
     fn least_bytes(&self) -> u64 {
         self.wanted_bytes.clamp(1, GRANT_BYTES_MIN)
     }
 }
 
-/// Memory of a session, given back when it is dropped.
+/// Memory granted to a session; returned when dropped.
 #[derive(Debug)]
 pub(crate) struct Grant {
-    ledger: Ledger,
+    ledger: SessionLedger,
     key: u64,
     bytes: u64,
 }
@@ -93,29 +93,29 @@ impl Drop for Grant {
     }
 }
 
-impl Ledger {
-    /// Nobody has anything.
+impl SessionLedger {
+    /// A ledger without sessions.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A panic elsewhere leaves the entries whole: each change is one call.
+    /// A panic elsewhere leaves the entries consistent: each change is one call.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was measured so far.
+    /// Results of earlier measurements.
     pub(crate) fn speeds(&self) -> &Speeds {
         &self.speeds
     }
 
-    /// Whether at most one session has memory, so that nobody computes while it measures.
+    /// Whether at most one session has memory, so that no other session computes during a measurement.
     pub(crate) fn is_quiet(&self) -> bool {
         self.state().holders.len() <= 1
     }
 
-    /// What is wanted or what is left, if that is worth it and there is room for a session.
-    pub(crate) fn take(&self, who: &Who, wish: Wish) -> Option<Grant> {
+    /// Grants the request, or the rest of the memory; `None` if that is too little or there are too many sessions.
+    pub(crate) fn grant(&self, who: &SessionOwner, wish: MemoryRequest) -> Option<Grant> {
         let mut state = self.state();
         let used = |h: &Holder| h.granted_bytes.saturating_add(h.scratch_bytes);
         let in_use = state.holders.values().map(used).fold(wish.scratch_bytes, u64::saturating_add);
@@ -131,18 +131,18 @@ impl Ledger {
         Some(Grant { ledger: self.clone(), key, bytes })
     }
 
-    /// The same, but waits up to `patience` where others have it: a primary that has just ended, or was killed, is
-    /// still being cleared away. The error says who has it; `memory_bytes` is all that the worker has.
-    pub(crate) async fn take_within(
+    /// The same, but waits up to `patience` while other sessions hold the memory: a session that has just ended, or whose
+    /// primary was killed, may still be closing. The error names the holder; `memory_bytes` is the worker's whole memory.
+    pub(crate) async fn grant_within(
         &self,
         patience: Duration,
-        who: &Who,
-        wish: Wish,
+        who: &SessionOwner,
+        wish: MemoryRequest,
         memory_bytes: u64,
     ) -> Result<Grant, WorkerError> {
         let began = Instant::now();
         loop {
-            if let Some(grant) = self.take(who, wish) {
+            if let Some(grant) = self.grant(who, wish) {
                 return Ok(grant);
             }
             if self.state().holders.is_empty() || began.elapsed() >= patience {
@@ -152,7 +152,7 @@ impl Ledger {
         }
     }
 
-    /// Who has the memory, or why there is none.
+    /// Names the largest holder, or says why there is no memory.
     fn refusal(&self, memory_bytes: u64) -> String {
         let state = self.state();
         let mib = memory_bytes >> 20;
@@ -174,19 +174,29 @@ impl Ledger {
         format!("its {mib} MiB are in use by {holder}: try again later, or start it with more --memory")
     }
 
-    /// Runs a measurement on a thread of its own when no other one runs. A turn is over when the measurement is,
-    /// even if nobody waits for it any more.
+    /// Runs a measurement on a thread of its own, when no other measurement runs. The lock is held until the measurement ends,
+    /// even if the caller no longer waits for it.
     pub(crate) async fn measured<T: Send + 'static>(
         &self,
         measure: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, WorkerError> {
         let turn = self.measuring.clone().lock_owned().await;
-        let measuring = tokio::task::spawn_blocking(move || {
+        let (done, measured) = tokio::sync::oneshot::channel();
+        // Not the runtime's pool: that panics where the system gives it no thread.
+        let thread = std::thread::Builder::new().name("measure".to_owned());
+        let started = thread.spawn(move || {
             let measured = measure();
             drop(turn);
-            measured
+            // Sending fails where the caller has been dropped.
+            let _ = done.send(measured);
         });
-        measuring.await.map_err(|e| WorkerError::Here(format!("cannot measure this machine: {e}")))
+        let here = |why: String| WorkerError::Here(format!("cannot measure this machine: {why}"));
+        started.map_err(|e| {
+            here(format!(
+                "no thread can be started: {e}; allow more processes (ulimit -u) or memory (ulimit -v)"
+            ))
+        })?;
+        measured.await.map_err(|_| here("the measurement broke off".to_owned()))
     }
 }
 
@@ -210,12 +220,12 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn who(name: &str) -> Who {
-        Who { name: name.to_owned(), peer: "10.0.0.5:41234".to_owned() }
+    fn who(name: &str) -> SessionOwner {
+        SessionOwner { name: name.to_owned(), peer: "10.0.0.5:41234".to_owned() }
     }
 
-    fn wish(wanted_bytes: u64) -> Wish {
-        Wish { wanted_bytes, scratch_bytes: 0, capacity_bytes: 512 * MIB }
+    fn wish(wanted_bytes: u64) -> MemoryRequest {
+        MemoryRequest { wanted_bytes, scratch_bytes: 0, capacity_bytes: 512 * MIB }
     }
 
     fn wait<T>(future: impl Future<Output = T>) -> T {
@@ -223,42 +233,42 @@ mod tests {
     }
 
     #[test]
-    fn each_gets_what_it_wants_or_what_is_left_and_gives_it_back() {
-        let ledger = Ledger::new();
-        let first = ledger.take(&who("a"), wish(500 * MIB)).unwrap();
-        let second = ledger.take(&who("b"), wish(500 * MIB)).unwrap();
+    fn each_session_gets_its_request_or_the_rest_and_returns_it() {
+        let ledger = SessionLedger::new();
+        let first = ledger.grant(&who("a"), wish(500 * MIB)).unwrap();
+        let second = ledger.grant(&who("b"), wish(500 * MIB)).unwrap();
         assert_eq!((first.bytes(), second.bytes()), (500 * MIB, 12 * MIB));
-        assert!(ledger.take(&who("c"), wish(500 * MIB)).is_none());
+        assert!(ledger.grant(&who("c"), wish(500 * MIB)).is_none());
         assert!(!ledger.is_quiet());
         drop(first);
         assert!(ledger.is_quiet());
-        assert_eq!(ledger.take(&who("c"), wish(100 * MIB)).unwrap().bytes(), 100 * MIB);
+        assert_eq!(ledger.grant(&who("c"), wish(100 * MIB)).unwrap().bytes(), 100 * MIB);
         drop(second);
         assert!(ledger.state().holders.is_empty());
     }
 
     #[test]
-    fn what_kernels_need_beside_the_matrices_counts() {
-        let ledger = Ledger::new();
-        let wish = Wish { scratch_bytes: 200 * MIB, ..wish(100 * MIB) };
-        let _first = ledger.take(&who("a"), wish).unwrap();
-        assert_eq!(ledger.take(&who("b"), wish).unwrap().bytes(), 12 * MIB);
+    fn scratch_memory_of_kernels_counts() {
+        let ledger = SessionLedger::new();
+        let wish = MemoryRequest { scratch_bytes: 200 * MIB, ..wish(100 * MIB) };
+        let _first = ledger.grant(&who("a"), wish).unwrap();
+        assert_eq!(ledger.grant(&who("b"), wish).unwrap().bytes(), 12 * MIB);
     }
 
     #[test]
-    fn little_is_only_granted_to_those_who_want_little() {
-        let ledger = Ledger::new();
-        let _most = ledger.take(&who("a"), wish(512 * MIB - 4096)).unwrap();
-        assert!(ledger.take(&who("b"), wish(2 * MIB)).is_none());
-        assert_eq!(ledger.take(&who("b"), wish(4000)).unwrap().bytes(), 4000);
+    fn small_grants_go_only_to_small_requests() {
+        let ledger = SessionLedger::new();
+        let _most = ledger.grant(&who("a"), wish(512 * MIB - 4096)).unwrap();
+        assert!(ledger.grant(&who("b"), wish(2 * MIB)).is_none());
+        assert_eq!(ledger.grant(&who("b"), wish(4000)).unwrap().bytes(), 4000);
     }
 
     #[test]
-    fn a_panic_gives_it_back_too() {
-        let ledger = Ledger::new();
+    fn a_panic_returns_the_grant_too() {
+        let ledger = SessionLedger::new();
         let other = ledger.clone();
         let panicked = std::thread::spawn(move || {
-            let _grant = other.take(&who("a"), wish(MIB));
+            let _grant = other.grant(&who("a"), wish(MIB));
             panic!("on purpose");
         });
         assert!(panicked.join().is_err());
@@ -266,59 +276,60 @@ mod tests {
     }
 
     #[test]
-    fn sessions_have_a_limit_and_a_name() {
-        let ledger = Ledger::new();
+    fn the_number_of_sessions_is_limited_and_a_refusal_names_a_holder() {
+        let ledger = SessionLedger::new();
         let grants: Vec<Grant> =
-            (0..SESSIONS_MAX).map(|_| ledger.take(&who("a"), wish(100)).unwrap()).collect();
-        assert!(ledger.take(&who("b"), wish(100)).is_none());
+            (0..SESSIONS_MAX).map(|_| ledger.grant(&who("a"), wish(100)).unwrap()).collect();
+        assert!(ledger.grant(&who("b"), wish(100)).is_none());
         assert_eq!(
             ledger.refusal(512 * MIB),
             "its 16 sessions are taken by a (10.0.0.5:41234, 1 MiB for 0 s) and 15 others: try again later"
         );
         drop(grants);
-        assert!(ledger.take(&who("b"), wish(100)).is_some());
+        assert!(ledger.grant(&who("b"), wish(100)).is_some());
     }
 
     #[test]
     fn a_refusal_names_the_largest_holder_and_counts_the_others() {
-        let ledger = Ledger::new();
-        let refused = |ledger: &Ledger| {
+        let ledger = SessionLedger::new();
+        let refused = |ledger: &SessionLedger| {
             let patience = Duration::from_millis(1);
             let (who, wish) = (who("late"), wish(600 * MIB));
-            wait(ledger.take_within(patience, &who, wish, 512 * MIB)).unwrap_err().to_string()
+            wait(ledger.grant_within(patience, &who, wish, 512 * MIB)).unwrap_err().to_string()
         };
-        let small = ledger.take(&who("phone"), wish(32 * MIB)).unwrap();
-        let _large = ledger.take(&who("laptop"), wish(480 * MIB)).unwrap();
+        let small = ledger.grant(&who("phone"), wish(32 * MIB)).unwrap();
+        let _large = ledger.grant(&who("laptop"), wish(480 * MIB)).unwrap();
         assert_eq!(
             refused(&ledger),
             "its 512 MiB are in use by laptop (10.0.0.5:41234, 480 MiB for 0 s) and one other: try again later, \
              or start it with more --memory"
         );
         drop(small);
-        let _long = ledger.take(&who(&"é".repeat(120)), wish(32 * MIB)).unwrap();
+        let _long = ledger.grant(&who(&"é".repeat(120)), wish(32 * MIB)).unwrap();
         assert!(refused(&ledger).len() <= 255);
-        let none = Wish { capacity_bytes: 0, ..wish(1) };
-        let alone =
-            wait(Ledger::new().take_within(Duration::MAX, &who("a"), none, 0)).unwrap_err().to_string();
+        let none = MemoryRequest { capacity_bytes: 0, ..wish(1) };
+        let alone = wait(SessionLedger::new().grant_within(Duration::MAX, &who("a"), none, 0))
+            .unwrap_err()
+            .to_string();
         assert!(alone.contains("leaves nothing for matrices"), "{alone}");
     }
 
     #[test]
-    fn memory_that_comes_back_within_the_patience_is_taken() {
-        let ledger = Ledger::new();
-        let first = ledger.take(&who("a"), wish(512 * MIB)).unwrap();
+    fn memory_that_is_returned_within_the_patience_is_granted() {
+        let ledger = SessionLedger::new();
+        let first = ledger.grant(&who("a"), wish(512 * MIB)).unwrap();
         let clearing = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(50));
             drop(first);
         });
         let patience = Duration::from_secs(30);
-        assert!(wait(ledger.take_within(patience, &who("b"), wish(MIB), 512 * MIB)).is_ok());
+        assert!(wait(ledger.grant_within(patience, &who("b"), wish(MIB), 512 * MIB)).is_ok());
         clearing.join().unwrap();
     }
 
     #[test]
     fn measurements_take_turns_and_a_panic_in_one_is_an_error() {
-        let (ledger, running) = (Ledger::new(), Arc::new(AtomicUsize::new(0)));
+        let (ledger, running) = (SessionLedger::new(), Arc::new(AtomicUsize::new(0)));
         let measure = |running: Arc<AtomicUsize>| {
             ledger.measured(move || {
                 assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "two at once");

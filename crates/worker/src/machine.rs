@@ -1,35 +1,35 @@
-//! What this machine is: cores, memory, name, and how fast its kernel is.
+//! This machine: cores, memory, name, and the speed of its kernel.
 
 use crate::quota;
-use crate::speeds::{Effort, Speed};
+use crate::speeds::{ProbeEffort, Speed};
 use bramble_kernel::{Choice, Kernel, Pick};
 use bramble_matrix::DType;
 use bramble_matrix::number::to_u64;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// How a worker is to run.
+/// Configuration of a worker.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Compute threads.
     pub threads: usize,
-    /// Memory that the worker may use altogether, bytes.
+    /// Memory for the whole worker process, bytes.
     pub memory_bytes: u64,
     /// Kernel to use; `None` leaves it to the primary.
     pub kernel: Option<Choice>,
     /// First core to pin compute threads to, counted among the allowed ones; `None` does not pin.
     pub pin_from: Option<usize>,
-    /// Whether compute threads let the thread that moves bytes go first.
+    /// Whether compute threads yield to the thread that moves bytes.
     pub gives_way: bool,
-    /// What to call this worker.
+    /// Name of this worker.
     pub name: String,
 }
 
 impl Config {
-    /// What the program, its stack and a link need beside matrices and kernels.
+    /// Memory that the program, its stack and a link need beside matrices and kernels.
     pub const PROGRAM_BYTES: u64 = 32 << 20;
 
-    /// Why nobody could use such a worker, and the way out.
+    /// Why such a worker would be useless, and the next step; `None` if it is not.
     pub fn is_of_no_use(&self) -> Option<String> {
         let mib = Self::PROGRAM_BYTES >> 20;
         (self.capacity_bytes() == 0).then(|| {
@@ -39,12 +39,12 @@ impl Config {
         })
     }
 
-    /// What is left for sessions: the memory less what the program needs.
+    /// Memory for sessions: all memory less the program's.
     pub(crate) fn capacity_bytes(&self) -> u64 {
         self.memory_bytes.saturating_sub(Self::PROGRAM_BYTES)
     }
 
-    /// What a session's kernel needs beside matrices.
+    /// Scratch memory of a session's kernel.
     pub(crate) fn scratch_bytes(kernel: &dyn Kernel, threads: usize) -> u64 {
         to_u64(kernel.scratch_bytes()).saturating_mul(to_u64(threads))
     }
@@ -55,8 +55,8 @@ pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Memory that is free for use now, bytes: what Linux estimates (on macOS two thirds of all, elsewhere 1 GiB), cut to three
-/// quarters so that the machine stays usable, and to the limit of the control groups that it is in.
+/// Memory that is free now, bytes: Linux's estimate (on macOS two thirds of all memory, elsewhere 1 GiB), cut to the limit of its
+/// control groups, and to three quarters so that the machine stays usable.
 pub fn available_memory() -> u64 {
     let available = free_memory().unwrap_or(1 << 30);
     let limit = quota::memory_bytes().unwrap_or(u64::MAX);
@@ -70,7 +70,7 @@ fn free_memory() -> Option<u64> {
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// What is free there is in no one number, and changes by the second.
+/// macOS has no single number for free memory, and it changes by the second.
 #[cfg(target_os = "macos")]
 fn free_memory() -> Option<u64> {
     let asked = std::process::Command::new("/usr/sbin/sysctl").args(["-n", "hw.memsize"]).output().ok()?;
@@ -82,10 +82,10 @@ pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Speed of `threads` threads running the kernel at the same time, and their cores' peak. Takes some 40 milliseconds with
-/// all effort. Where a quota limits them (`sustained` reckons with it) only time on a processor counts: how much of so
-/// few milliseconds they are held back says nothing.
-pub(crate) fn probe(pick: &Pick, dtype: DType, threads: usize, effort: Effort) -> Speed {
+/// Speed of `threads` threads running the kernel concurrently, and their cores' peak. Takes some 40 milliseconds with
+/// the highest effort. If a quota limits the threads (`sustained` accounts for it), only processor time counts: throttling within
+/// so few milliseconds is chance.
+pub(crate) fn probe(pick: &Pick, dtype: DType, threads: usize, effort: ProbeEffort) -> Speed {
     const SECONDS: f64 = 0.004;
     const JOBS_SECONDS: f64 = 0.03;
     let clock = clock(is_limited(threads, quota::cpus()));
@@ -98,16 +98,16 @@ pub(crate) fn probe(pick: &Pick, dtype: DType, threads: usize, effort: Effort) -
         move || (bramble_kernel::job_rate(&*kernel, dtype, JOBS_SECONDS, &clock), bramble_kernel::peak(dtype))
     };
     let rates: Vec<(f64, f64)> = match effort {
-        Effort::Peak => {
+        ProbeEffort::Peak => {
             let peak = bramble_kernel::peak(dtype);
             vec![(peak, peak); threads]
         }
-        Effort::One => vec![one(SECONDS / 40.0)(); threads],
-        Effort::All => std::thread::scope(|scope| {
+        ProbeEffort::One => vec![one(SECONDS / 40.0)(); threads],
+        ProbeEffort::All => std::thread::scope(|scope| {
             let running: Vec<_> = (0..threads).map(|_| scope.spawn(one(SECONDS))).collect();
             running.into_iter().filter_map(|t| t.join().ok()).collect()
         }),
-        Effort::Jobs => std::thread::scope(|scope| {
+        ProbeEffort::Jobs => std::thread::scope(|scope| {
             let running: Vec<_> = (0..threads).map(|_| scope.spawn(jobs())).collect();
             running.into_iter().filter_map(|t| t.join().ok()).collect()
         }),
@@ -117,8 +117,7 @@ pub(crate) fn probe(pick: &Pick, dtype: DType, threads: usize, effort: Effort) -
     Speed { gflops, peak_gflops: peak.max(gflops) }
 }
 
-/// What is left of a speed that so many threads have for a few milliseconds, if this process may use only so much
-/// processor time in the long run.
+/// The part of a briefly measured speed that the process can sustain under its quota of processor time.
 pub(crate) fn sustained(speed: Speed, threads: usize) -> Speed {
     within_quota(speed, threads, quota::cpus())
 }
@@ -128,7 +127,7 @@ fn within_quota(speed: Speed, threads: usize, cpus: Option<f64>) -> Speed {
     Speed { gflops: speed.gflops * share, peak_gflops: speed.peak_gflops * share }
 }
 
-/// The part of the time that so many threads may run.
+/// The part of the time that `threads` threads may run.
 fn share(threads: usize, cpus: Option<f64>) -> f64 {
     let wanted = u32::try_from(threads.max(1)).map_or(f64::MAX, f64::from);
     cpus.map_or(1.0, |cpus| (cpus / wanted).min(1.0))
@@ -138,10 +137,10 @@ fn is_limited(threads: usize, cpus: Option<f64>) -> bool {
     share(threads, cpus) < 1.0
 }
 
-/// The calling thread's processor time, or the time of day, from any moment on.
+/// A clock from an arbitrary zero: the calling thread's processor time, or the time of day.
 fn clock(own: bool) -> impl Fn() -> Duration + Copy + Send {
     let id = if own { ClockId::ThreadCPUTime } else { ClockId::Monotonic };
-    // Neither is ever negative.
+    // Neither clock is ever negative.
     move || Duration::try_from(clock_gettime(id)).unwrap_or_default()
 }
 
@@ -151,7 +150,7 @@ mod tests {
     use bramble_kernel::KernelName;
 
     #[test]
-    fn a_quota_cuts_what_more_threads_than_it_has_could_do() {
+    fn a_quota_reduces_the_speed_of_more_threads_than_it_allows() {
         let speed = Speed { gflops: 80.0, peak_gflops: 100.0 };
         let cut = |threads, cpus| within_quota(speed, threads, cpus).gflops;
         assert_eq!((cut(4, None), cut(4, Some(4.0)), cut(4, Some(16.0))), (80.0, 80.0, 80.0));
@@ -170,9 +169,9 @@ mod tests {
     }
 
     #[test]
-    fn every_effort_gives_a_speed_that_a_welcome_may_say() {
+    fn every_effort_gives_a_speed_that_a_welcome_may_contain() {
         let pick = bramble_kernel::pick(Choice::Named(KernelName::Simd), DType::F32, 0.0).unwrap();
-        for effort in [Effort::Peak, Effort::One, Effort::All, Effort::Jobs] {
+        for effort in [ProbeEffort::Peak, ProbeEffort::One, ProbeEffort::All, ProbeEffort::Jobs] {
             let speed = sustained(probe(&pick, DType::F32, 2, effort), 2);
             assert!(speed.gflops > 0.0 && speed.gflops.is_finite(), "{effort:?}: {speed:?}");
             assert!(

@@ -1,27 +1,27 @@
-//! How much processor time and memory this process may use: the limits of its control groups.
+//! Limits of processor time and memory from this process's control groups.
 //!
-//! Place in the flow: `machine` cuts what it has measured by the one, and what is free by the other. A measurement of a few
-//! milliseconds is over before the system begins to hold a process back, and the system counts its memory, not the group's.
+//! Place in the flow: `machine` reduces measured speeds by the quota and free memory by the limit. A measurement of a few
+//! milliseconds ends before the system throttles the process, and the system's free memory is not the group's.
 //!
-//! Invariant: the least limit of all groups that this process is in counts, up to the root that can be seen. What
-//! cannot be read is no limit.
+//! Invariant: the smallest limit of all groups of this process counts, up to the visible root. A limit that
+//! cannot be read is ignored.
 //!
-//! Deliberately absent: anything but Linux, where the files are missing.
+//! Deliberately absent: systems other than Linux, where the files are missing.
 
-/// Where version 1 of control groups has its `cpu` controller.
+/// Mount points of the `cpu` controller in version 1 of control groups.
 const CPU_FOLDERS: [&str; 3] =
     ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpuacct,cpu"];
-/// Where it has its `memory` controller.
+/// Mount points of its `memory` controller.
 const MEMORY_FOLDERS: [&str; 1] = ["/sys/fs/cgroup/memory"];
-/// Where version 2 has all.
+/// Mount point of version 2.
 const UNIFIED: &str = "/sys/fs/cgroup";
 
-/// Processors' worth of time that this process may use; `None` without a limit.
+/// Number of processors whose time this process may use; `None` without a limit.
 pub(crate) fn cpus() -> Option<f64> {
     cpus_of(&own_groups()?, read)
 }
 
-/// Bytes of memory that this process and others of its groups may use together; `None` without a limit.
+/// Bytes of memory that this process's groups may use in all; `None` without a limit.
 pub(crate) fn memory_bytes() -> Option<u64> {
     memory_of(&own_groups()?, read)
 }
@@ -34,7 +34,7 @@ fn read(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
-/// The same from the list of this process's groups, and a way to read files.
+/// The same from the text of `/proc/self/cgroup`, and a function that reads files.
 fn cpus_of(groups: &str, read: impl Fn(&str) -> Option<String>) -> Option<f64> {
     let limits = folders_of(groups, "cpu", &CPU_FOLDERS).into_iter().filter_map(|folder| {
         let file = |name: &str| read(&format!("{}/{name}", folder.path));
@@ -46,11 +46,11 @@ fn cpus_of(groups: &str, read: impl Fn(&str) -> Option<String>) -> Option<f64> {
     limits.reduce(f64::min)
 }
 
-/// The same of memory.
+/// The same for memory.
 fn memory_of(groups: &str, read: impl Fn(&str) -> Option<String>) -> Option<u64> {
     let limits = folders_of(groups, "memory", &MEMORY_FOLDERS).into_iter().filter_map(|folder| {
         let name = if folder.is_unified { "memory.max" } else { "memory.limit_in_bytes" };
-        // `max` is no number, and no limit. Without one version 1 has a number that no machine has.
+        // `max` is no number, and no limit. Without a limit, version 1 has a number larger than any memory.
         read(&format!("{}/{name}", folder.path))?.trim().parse().ok()
     });
     limits.min()
@@ -62,7 +62,7 @@ struct Folder {
     is_unified: bool,
 }
 
-/// The folders of all groups of a controller that this process is in.
+/// The folders of a controller's groups that contain this process.
 fn folders_of(groups: &str, controller: &str, version_1: &[&str]) -> Vec<Folder> {
     let mut folders = Vec::new();
     // `4:cpu,cpuacct:/some/group`, or with version 2 `0::/some/group`.
@@ -76,18 +76,18 @@ fn folders_of(groups: &str, controller: &str, version_1: &[&str]) -> Vec<Folder>
             continue;
         }
         let homes = if is_unified { &[UNIFIED] } else { version_1 };
-        for group in and_those_above(path) {
+        for group in with_ancestors(path) {
             folders.extend(homes.iter().map(|home| Folder { path: format!("{home}{group}"), is_unified }));
         }
     }
     folders
 }
 
-/// A group, and all that it is in. In a container the path may be one of the machine outside; its own root is there in any
-/// case.
-fn and_those_above(path: &str) -> impl Iterator<Item = &str> {
+/// A group, and all groups that contain it. In a container the path may be that of the host; the container's own root is
+/// included in any case.
+fn with_ancestors(path: &str) -> impl Iterator<Item = &str> {
     let path = path.trim_end_matches('/');
-    // Outside of what can be seen, as `/../other` is.
+    // A path outside the visible part, such as `/../other`.
     let path = if path.contains("/..") { "" } else { path };
     std::iter::successors(Some(path), |path| path.rfind('/').map(|at| &path[..at]))
 }
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_has_one_file_a_group_and_the_least_counts() {
+    fn version_2_has_one_file_for_each_group_and_the_least_limit_counts() {
         let groups = "0::/user.slice/board.service\n";
         let own = ("/sys/fs/cgroup/user.slice/board.service/cpu.max", "150000 100000\n");
         let above = ("/sys/fs/cgroup/user.slice/cpu.max", "max 100000\n");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_limited_by_the_group_and_those_above() {
+    fn memory_is_limited_by_the_group_and_all_groups_above_it() {
         let memory = |groups: &str, files: &[(&str, &str)]| {
             memory_of(groups, |path| {
                 files.iter().find(|(name, _)| *name == path).map(|(_, text)| (*text).to_owned())
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_no_limit() {
+    fn an_unreadable_limit_is_ignored() {
         let file = "/sys/fs/cgroup/cpu.max";
         for text in
             ["", "max", "100000", "0 100000", "5 0", "-5 100000", "x 100000", "99999999999 100000", "1 2 3"]

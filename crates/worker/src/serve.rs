@@ -1,17 +1,17 @@
-//! Ways to be a worker: listen for primaries, or dial one.
+//! Serving as a worker: listen for primaries, or dial one.
 //!
-//! Place in the flow: the command line says which way and how ends prove themselves; each link that comes
-//! about is served as a session.
+//! Place in the flow: the command line chooses the way and the security; each link that
+//! results is served as a session.
 //!
-//! Invariants: a connection that misbehaves ends alone. What strangers can take is bounded by the door.
+//! Invariants: a connection that breaks the rules ends alone. The door bounds the resources of strangers.
 //!
-//! Deliberately absent: reconnecting. Whoever starts this process decides whether it is to be there again.
+//! Deliberately absent: reconnecting. Whether to start again is for the caller to decide.
 
-use crate::ledger::Ledger;
+use crate::ledger::SessionLedger;
 use crate::machine::Config;
-use crate::meetings::Meetings;
 use crate::session::{Served, WorkerError, serve_arrival, serve_neighbour};
-use bramble_link::{Arrival, Door, DoorLimits, Limits, Link, Security};
+use crate::tickets::NeighbourTickets;
+use bramble_link::{Arrival, Door, DoorLimits, FrameLimits, Link, Security};
 use bramble_matrix::give_back_free_memory;
 use bramble_schedule::limits::{
     ACCEPTS_PER_ADDRESS_PER_S_MAX, ACCEPTS_PER_S_MAX, BYTES_PER_S_MIN, CHUNK_BYTES_MAX, HANDSHAKE_DEADLINE,
@@ -22,17 +22,22 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use tokio::net::TcpListener;
 
-// The link knows no other room; its limits are those of the one file all the same.
+// The link crate depends on no other; its limits must equal those of `schedule/src/limits.rs` all the same.
 const _: () = {
-    assert!(Limits::STRANGER.head_bytes == STRANGER_HEAD_BYTES_MAX && Limits::STRANGER.body_bytes == 0);
-    assert!(Limits::STRANGER.stall.as_secs() == HANDSHAKE_DEADLINE.as_secs());
-    assert!(Limits::SESSION.head_bytes == HEAD_BYTES_MAX && Limits::SESSION.body_bytes == CHUNK_BYTES_MAX);
-    assert!(Limits::SESSION.stall.as_secs() == STALL_MAX.as_secs());
-    assert!(Limits::SESSION.bytes_per_s_min == BYTES_PER_S_MIN);
-    assert!(Limits::SESSION.rate_window.as_secs() == RATE_WINDOW.as_secs());
+    assert!(
+        FrameLimits::STRANGER.head_bytes == STRANGER_HEAD_BYTES_MAX && FrameLimits::STRANGER.body_bytes == 0
+    );
+    assert!(FrameLimits::STRANGER.stall.as_secs() == HANDSHAKE_DEADLINE.as_secs());
+    assert!(
+        FrameLimits::SESSION.head_bytes == HEAD_BYTES_MAX
+            && FrameLimits::SESSION.body_bytes == CHUNK_BYTES_MAX
+    );
+    assert!(FrameLimits::SESSION.stall.as_secs() == STALL_MAX.as_secs());
+    assert!(FrameLimits::SESSION.bytes_per_s_min == BYTES_PER_S_MIN);
+    assert!(FrameLimits::SESSION.rate_window.as_secs() == RATE_WINDOW.as_secs());
 };
 
-/// What strangers may take.
+/// Limits for connections that have not authenticated.
 pub const DOOR: DoorLimits = DoorLimits {
     connections: STRANGERS_MAX,
     per_address: STRANGERS_PER_ADDRESS_MAX,
@@ -42,7 +47,7 @@ pub const DOOR: DoorLimits = DoorLimits {
     proven_deadline: HELLO_PATIENCE,
 };
 
-/// Listens until the process ends. `ready` is told the address, `ended` how each session went. Has to run
+/// Listens until the process ends. `ready` gets the address, `ended` the result of each session. Must run
 /// inside a `tokio::task::LocalSet`.
 pub async fn listen(
     address: SocketAddr,
@@ -62,10 +67,10 @@ pub async fn listen(
     let listener = TcpListener::bind(address).await.map_err(fail)?;
     let address = listener.local_addr().map_err(fail)?;
     ready(address);
-    let meetings = Meetings::new(security.clone(), address.port());
+    let tickets = NeighbourTickets::new(security.clone(), address.port());
     let mut door = Door::new(listener, security, DOOR);
     let config = Rc::new(config);
-    let ledger = Ledger::new();
+    let ledger = SessionLedger::new();
     loop {
         let (peer, arrival) = door.next().await;
         let arrival = match arrival {
@@ -75,22 +80,23 @@ pub async fn listen(
                 continue;
             }
         };
-        let (config, ledger, meetings, ended) =
-            (config.clone(), ledger.clone(), meetings.clone(), ended.clone());
+        let (config, ledger, tickets, ended) =
+            (config.clone(), ledger.clone(), tickets.clone(), ended.clone());
         tokio::task::spawn_local(async move {
             let Arrival { link, slot } = arrival;
-            match serve_arrival(link, Some(slot), &config, &ledger, Some(&meetings)).await {
+            match serve_arrival(link, Some(slot), &config, &ledger, Some(&tickets)).await {
                 Ok(Served::Neighbour) => return,
                 Ok(Served::Session) => ended(peer, Ok(())),
                 Err(e) => ended(peer, Err(e)),
             }
-            // Its matrices are free; others may have come meanwhile whose own keep the allocator from giving them back.
+            // The session's matrices are free; buffers of sessions that began later may have kept the allocator from
+            // returning them.
             give_back_free_memory();
         });
     }
 }
 
-/// Dials a primary and serves that one session; calls `connected` as soon as there is a connection with somebody who is trusted.
+/// Dials a primary and serves that one session; calls `connected` once the link is authenticated.
 pub async fn join(
     address: SocketAddr,
     security: &Security,
@@ -108,34 +114,34 @@ pub async fn join(
         Some((door, port)) => (Some(door), port),
         None => (None, 0),
     };
-    let meetings = Meetings::new(security.clone(), port);
-    let ledger = Ledger::new();
+    let tickets = NeighbourTickets::new(security.clone(), port);
+    let ledger = SessionLedger::new();
     tokio::select! {
-        served = serve_arrival(link, None, config, &ledger, Some(&meetings)) => served.map(drop),
-        () = take_neighbours(door, &meetings) => Ok(()),
+        served = serve_arrival(link, None, config, &ledger, Some(&tickets)) => served.map(drop),
+        () = take_neighbours(door, &tickets) => Ok(()),
     }
 }
 
-/// A door for other workers of the product, on the address by which this machine reaches the primary. Without one it
-/// dials those that listen.
+/// A door for other workers of the product, on the address from which this machine reaches the primary. Without it, this worker
+/// only dials workers that listen.
 async fn own_door(link: &Link, security: &Security) -> Option<(Door, u16)> {
     let listener = TcpListener::bind((link.addresses?.here.ip(), 0)).await.ok()?;
     let port = listener.local_addr().ok()?.port();
-    // All of them may come at once, and from one address.
+    // All other workers may come at once, and from one address.
     let (connections, per_address) = (DOOR.connections + NEIGHBOURS_MAX, DOOR.per_address + NEIGHBOURS_MAX);
     let limits = DoorLimits { connections, per_address, ..DOOR };
     Some((Door::new(listener, security.clone(), limits), port))
 }
 
-/// Brings other workers to the session; nobody else gets anything at this door. Never ends.
-async fn take_neighbours(door: Option<Door>, meetings: &Meetings) {
+/// Passes other workers to the session; all other connections are refused. Never ends.
+async fn take_neighbours(door: Option<Door>, tickets: &NeighbourTickets) {
     let Some(mut door) = door else { return std::future::pending().await };
     loop {
         let (_, Ok(Arrival { link, slot })) = door.next().await else { continue };
-        let meetings = meetings.clone();
+        let tickets = tickets.clone();
         tokio::task::spawn_local(async move {
-            // The primary is told by the session whom it could not meet.
-            let _ = serve_neighbour(link, slot, &meetings).await;
+            // The session tells the primary which workers it could not link with.
+            let _ = serve_neighbour(link, slot, &tickets).await;
         });
     }
 }

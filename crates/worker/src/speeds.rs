@@ -1,13 +1,13 @@
-//! What a worker has measured of itself: each thing once a minute, however many sessions ask.
+//! Measurements that a worker has made of itself: each at most once a minute, however many sessions ask.
 //!
-//! Place in the flow: a session's greeting asks here for a kernel and for its speed; what is not known yet is
-//! measured, in the ledger's turn.
+//! Place in the flow: the greeting of a session asks here for a kernel and its speed; an unknown value is
+//! measured, under the ledger's lock.
 //!
-//! Invariants: a longer measurement is never replaced by a shorter one, one as long only after a minute, and never one that
-//! was made while nobody else computed by one that was. What is remembered is bounded: a number for each kernel, element type
-//! and count of threads, and a kernel for each element type. It is in memory only, and gone with the process.
+//! Invariants: a longer measurement is never replaced by a shorter one, an equally long one is replaced only after a minute,
+//! and a measurement on an idle machine never by one beside other sessions. Memory is bounded: one number for each kernel,
+//! element type and count of threads, and one kernel for each element type. Nothing outlives the process.
 //!
-//! Deliberately absent: the measurements themselves, and the processors' quota, which may change meanwhile.
+//! Deliberately absent: the measurements themselves, and the processor quota, which may change meanwhile.
 
 use bramble_kernel::{Choice, KernelError, Pick};
 use bramble_matrix::DType;
@@ -15,30 +15,30 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Speed of some threads together, Gflop/s.
+/// Speed of several threads together, Gflop/s.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Speed {
-    /// With the kernel.
+    /// Measured with the kernel.
     pub(crate) gflops: f64,
-    /// At most.
+    /// The hardware's peak.
     pub(crate) peak_gflops: f64,
 }
 
-/// How much trouble a measurement takes; more is better.
+/// Effort of a measurement; more is more accurate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Effort {
+pub(crate) enum ProbeEffort {
     /// The peak of one thread stands for the speed of all.
     Peak,
-    /// One thread, for a moment, speaks for all.
+    /// One thread, briefly, stands for all.
     One,
     /// All threads at once.
     All,
-    /// All threads at once, at jobs as large products have them.
+    /// All threads at once, with jobs as in large products.
     Jobs,
 }
 
-impl Effort {
-    /// What a product of that many operations repays.
+impl ProbeEffort {
+    /// The effort that a product of that many operations is worth.
     pub(crate) fn for_product(flops: f64) -> Self {
         match flops {
             f if f < 1e8 => Self::Peak,
@@ -49,56 +49,56 @@ impl Effort {
     }
 }
 
-/// What is measured: a kernel with a type and a number of threads.
+/// Key of a measurement: kernel, element type, number of threads.
 type What<'a> = (&'a str, DType, usize);
 
-/// Most speeds that are remembered: kernels over others have numbers in their names, and a primary may ask for any.
+/// Most speeds that are remembered: kernel names contain numbers, and a primary may ask for any.
 const REMEMBERED_MAX: usize = 256;
 
-/// How long a measurement holds for who wants as much effort.
+/// How long a measurement answers requests of equal effort.
 const FRESH: Duration = Duration::from_secs(60);
 
-/// What a worker has measured of itself. Clones are the same.
+/// A worker's measurements of itself. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Speeds {
-    known: Arc<Mutex<Known>>,
+    known: Arc<Mutex<KnownSpeeds>>,
 }
 
-/// What was measured with which effort, and when.
+/// A measurement, its effort and its time.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
-    effort: Effort,
+    effort: ProbeEffort,
     speed: Speed,
     at: Instant,
 }
 
 impl Measured {
-    /// Whether it answers who asks for that effort. What was measured while the machine started, or did something else for a
-    /// while, must not be held against it for ever: whoever wants as much effort has it measured again.
-    fn answers(&self, effort: Effort, now: Instant) -> bool {
+    /// Whether it answers a request of that effort. A measurement of the same effort expires: it may have been made while the
+    /// machine started or was busy.
+    fn answers(&self, effort: ProbeEffort, now: Instant) -> bool {
         self.effort > effort || self.effort == effort && now.duration_since(self.at) < FRESH
     }
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownSpeeds {
     speeds: BTreeMap<(String, DType, usize), Measured>,
-    /// What `auto` is for products of a type, and the operations of the largest that it was asked for.
+    /// The kernel that `auto` chose for a type, and the largest number of operations that it was chosen for.
     auto: BTreeMap<DType, (f64, Pick)>,
 }
 
 impl Speeds {
-    /// A panic elsewhere leaves the entries whole: each change is one call.
-    fn known(&self) -> MutexGuard<'_, Known> {
+    /// A panic elsewhere leaves the entries consistent: each change is one call.
+    fn known(&self) -> MutexGuard<'_, KnownSpeeds> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The speed as it was measured with that effort or more; else it is measured, and remembered if `alone`: what
-    /// was measured beside others who compute is not what this machine can do.
+    /// The speed, measured with that effort or more; otherwise it is measured now, and remembered if `alone`: a
+    /// measurement beside other sessions does not show what this machine can do.
     pub(crate) fn speed(
         &self,
         what: What<'_>,
-        effort: Effort,
+        effort: ProbeEffort,
         alone: bool,
         measure: impl FnOnce() -> Speed,
     ) -> Speed {
@@ -109,14 +109,14 @@ impl Speeds {
         &self,
         now: Instant,
         what: What<'_>,
-        effort: Effort,
+        effort: ProbeEffort,
         alone: bool,
         measure: impl FnOnce() -> Speed,
     ) -> Speed {
         let what = (what.0.to_owned(), what.1, what.2);
         let known = self.known().speeds.get(&what).copied();
         match known {
-            // Beside others nothing better can be measured.
+            // Beside other sessions a new measurement would be no better.
             Some(known) if known.answers(effort, now) || !alone && known.effort == effort => known.speed,
             _ => {
                 let speed = measure();
@@ -131,8 +131,8 @@ impl Speeds {
         }
     }
 
-    /// The kernel for that choice, type and size of product. A comparison holds for all products of its type;
-    /// that none was worth it, for smaller ones.
+    /// The kernel for a choice, type and size of product. Once kernels were compared for a type, the result holds for all
+    /// its products; the decision not to compare holds only for smaller products.
     pub(crate) fn pick(
         &self,
         choice: Choice,
@@ -166,26 +166,26 @@ mod tests {
         Speed { gflops, peak_gflops: 2.0 * gflops }
     }
 
-    /// The speed that is given, where a measurement would give `measured`.
-    fn asked(speeds: &Speeds, what: What<'_>, effort: Effort, alone: bool, measured: f64) -> f64 {
+    /// The speed that is returned if a measurement would give `measured`.
+    fn asked(speeds: &Speeds, what: What<'_>, effort: ProbeEffort, alone: bool, measured: f64) -> f64 {
         speeds.speed(what, effort, alone, || speed(measured)).gflops
     }
 
     #[test]
     fn everything_is_measured_once() {
         let speeds = Speeds::default();
-        assert_eq!(asked(&speeds, WHAT, Effort::All, true, 50.0), 50.0);
+        assert_eq!(asked(&speeds, WHAT, ProbeEffort::All, true, 50.0), 50.0);
         let nothing = || panic!("it is known");
-        assert_eq!(speeds.clone().speed(WHAT, Effort::All, true, nothing), speed(50.0));
+        assert_eq!(speeds.clone().speed(WHAT, ProbeEffort::All, true, nothing), speed(50.0));
         for other in [("blis", DType::F64, 4), ("simd", DType::F32, 4), ("simd", DType::F64, 3)] {
-            assert_eq!(asked(&speeds, other, Effort::All, true, 7.0), 7.0, "{other:?}");
+            assert_eq!(asked(&speeds, other, ProbeEffort::All, true, 7.0), 7.0, "{other:?}");
         }
     }
 
     #[test]
     fn a_longer_measurement_replaces_a_shorter_one_and_never_the_other_way() {
         let speeds = Speeds::default();
-        let all = [Effort::Peak, Effort::One, Effort::All];
+        let all = [ProbeEffort::Peak, ProbeEffort::One, ProbeEffort::All];
         for (at, effort) in all.into_iter().enumerate() {
             let measured = 10.0 + at as f64;
             assert_eq!(asked(&speeds, WHAT, effort, true, measured), measured);
@@ -200,44 +200,44 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_beside_others_is_not_remembered_and_what_is_known_is_used() {
+    fn measurements_beside_other_sessions_are_not_remembered_but_known_ones_are_used() {
         let speeds = Speeds::default();
-        assert_eq!(asked(&speeds, WHAT, Effort::All, false, 20.0), 20.0);
-        assert_eq!(asked(&speeds, WHAT, Effort::All, true, 50.0), 50.0);
-        assert_eq!(asked(&speeds, WHAT, Effort::All, false, 21.0), 50.0);
+        assert_eq!(asked(&speeds, WHAT, ProbeEffort::All, false, 20.0), 20.0);
+        assert_eq!(asked(&speeds, WHAT, ProbeEffort::All, true, 50.0), 50.0);
+        assert_eq!(asked(&speeds, WHAT, ProbeEffort::All, false, 21.0), 50.0);
     }
 
     #[test]
-    fn what_was_measured_while_the_machine_started_is_measured_again() {
+    fn a_measurement_expires_after_a_minute() {
         let (speeds, began) = (Speeds::default(), Instant::now());
         let after = |seconds, effort, alone, measured| {
             let now = began + Duration::from_secs(seconds);
             speeds.speed_at(now, WHAT, effort, alone, || speed(measured)).gflops
         };
-        assert_eq!(after(0, Effort::All, true, 5.0), 5.0);
-        assert_eq!(after(59, Effort::All, true, 45.0), 5.0, "a minute is not over");
-        assert_eq!(after(61, Effort::One, true, 45.0), 5.0, "a shorter measurement says less");
-        assert_eq!(after(61, Effort::All, false, 2.0), 5.0, "beside others");
-        assert_eq!(after(61, Effort::All, true, 45.0), 45.0);
-        assert_eq!(after(62, Effort::All, true, 44.0), 45.0, "a minute from the last time");
+        assert_eq!(after(0, ProbeEffort::All, true, 5.0), 5.0);
+        assert_eq!(after(59, ProbeEffort::All, true, 45.0), 5.0, "a minute is not over");
+        assert_eq!(after(61, ProbeEffort::One, true, 45.0), 5.0, "a shorter measurement says less");
+        assert_eq!(after(61, ProbeEffort::All, false, 2.0), 5.0, "beside others");
+        assert_eq!(after(61, ProbeEffort::All, true, 45.0), 45.0);
+        assert_eq!(after(62, ProbeEffort::All, true, 44.0), 45.0, "a minute from the last time");
     }
 
     #[test]
-    fn names_without_end_are_not_all_remembered() {
+    fn the_number_of_remembered_speeds_is_limited() {
         let speeds = Speeds::default();
         for cutoff in 0..2 * REMEMBERED_MAX {
             let name = format!("strassen:simd:{cutoff}");
-            assert_eq!(asked(&speeds, (&name, DType::F64, 1), Effort::One, true, 5.0), 5.0);
+            assert_eq!(asked(&speeds, (&name, DType::F64, 1), ProbeEffort::One, true, 5.0), 5.0);
         }
         assert_eq!(speeds.known().speeds.len(), REMEMBERED_MAX);
-        assert_eq!(asked(&speeds, ("strassen:simd:0", DType::F64, 1), Effort::All, true, 6.0), 6.0);
-        assert_eq!(asked(&speeds, ("strassen:simd:0", DType::F64, 1), Effort::All, true, 7.0), 6.0);
+        assert_eq!(asked(&speeds, ("strassen:simd:0", DType::F64, 1), ProbeEffort::All, true, 6.0), 6.0);
+        assert_eq!(asked(&speeds, ("strassen:simd:0", DType::F64, 1), ProbeEffort::All, true, 7.0), 6.0);
     }
 
     #[test]
-    fn larger_products_repay_longer_measurements() {
-        let efforts = [0.0, 99e6, 1e8, 999e6, 1e9, 29e9, 3e10, f64::MAX].map(Effort::for_product);
-        use Effort::{All, Jobs, One, Peak};
+    fn larger_products_get_longer_measurements() {
+        let efforts = [0.0, 99e6, 1e8, 999e6, 1e9, 29e9, 3e10, f64::MAX].map(ProbeEffort::for_product);
+        use ProbeEffort::{All, Jobs, One, Peak};
         assert_eq!(efforts, [Peak, Peak, One, One, All, All, Jobs, Jobs]);
     }
 
@@ -250,14 +250,14 @@ mod tests {
             let picked = speeds.pick(Choice::Auto, dtype, flops, |_, _, _| Ok(gives.unwrap().clone()));
             picked.unwrap().rates.len()
         };
-        // Not worth it for this one, nor for smaller ones; a larger one is another matter.
+        // Comparing was not worth it for this product, so neither for smaller ones; a larger one decides anew.
         assert_eq!(asked(DType::F64, 1e9, Some(&simd)), 0);
         assert_eq!(asked(DType::F64, 1e8, None), 0);
         assert_eq!(asked(DType::F64, 1e12, Some(&compared)), 1);
         assert_eq!(asked(DType::F64, 1e13, None), 1);
         assert_eq!(asked(DType::F64, 1.0, None), 1);
         assert_eq!(asked(DType::F32, 1.0, Some(&simd)), 0);
-        // Who names a kernel gets it.
+        // A named kernel is used without comparison.
         let named = speeds.pick(Choice::Named(KernelName::Reference), DType::F64, 1.0, bramble_kernel::pick);
         assert_eq!(named.unwrap().kernel.name(), "reference");
     }

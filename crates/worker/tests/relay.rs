@@ -1,17 +1,17 @@
-//! Workers that pass matrices on to each other, over real links: between two of them, and between one and a neighbour that
+//! Workers that relay matrices to each other, over real links: between two workers, and between one and a neighbour that
 //! the test plays.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_link::{
-    Arrived, ArrivedBody, Body, ClusterKey, Frame, Landing, Limits, Link, NoBodies, Place, Reach, Region,
-    Security, tcp_connect,
+    Arrived, ArrivedBody, Body, BodyPlacer, ClusterKey, Frame, FrameLimits, Landing, Link, NoBodies, Reach,
+    Security, SharedRegion, tcp_connect,
 };
 use bramble_matrix::{DType, Layout};
 use bramble_schedule::limits::{NEIGHBOUR_SILENCE_MAX, PROTOCOL, lines_per_frame};
 use bramble_schedule::message::{
-    Forward, Hello, Job, Join, Kind, MatrixHeader, Missing, Neighbour, Operation, PieceHead, Reached, Source,
-    StoreHead, Then, Wants, Welcome, decode_error, decode_number, encode_forwards,
+    Forward, Hello, Job, Join, Kind, MatrixHeader, MatrixSource, Missing, Neighbour, Operation, PieceHead,
+    Reached, StoreHead, Then, Wants, Welcome, decode_error, decode_number, encode_forwards,
 };
 use bramble_worker::Config;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ const TICKET: [u8; 16] = [3; 16];
 const ROWS: u32 = 600;
 const COLS: u32 = 256;
 const LINE_BYTES: usize = 2048;
-/// Its id at the worker that has it, and at the one that gets it.
+/// Its id at the sending worker, and at the receiving one.
 const HERE: u32 = 1;
 const THERE: u32 = 7;
 
@@ -62,7 +62,7 @@ async fn worker(security: Security) -> SocketAddr {
     address.await.unwrap()
 }
 
-/// A session with a worker, of a primary that says what the test tells it to say.
+/// A session with a worker; the test chooses the primary's messages.
 struct Session {
     link: Link,
     address: SocketAddr,
@@ -71,7 +71,7 @@ struct Session {
 /// Lands bodies in memory of their own.
 struct Anywhere;
 
-impl Place for Anywhere {
+impl BodyPlacer for Anywhere {
     fn place(&mut self, _kind: u8, _head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         Ok(Box::new(vec![0u8; body_bytes]))
     }
@@ -101,7 +101,7 @@ impl Session {
         assert_eq!(welcome.port, address.port());
         link.sender.set_session(9);
         link.receiver.set_session(9);
-        link.receiver.set_limits(Limits::SESSION);
+        link.receiver.set_limits(FrameLimits::SESSION);
         Self { link, address }
     }
 
@@ -119,7 +119,7 @@ impl Session {
     async fn store(&mut self, matrices: Vec<MatrixHeader>, jobs: Vec<Job>, body: &[u8]) {
         let body = match body.is_empty() {
             true => Body::Empty,
-            false => Body::Shared(Region::whole(Arc::new(body.to_vec()))),
+            false => Body::Shared(SharedRegion::whole(Arc::new(body.to_vec()))),
         };
         self.send(Kind::Store, StoreHead { matrices, jobs }.encode(), body).await;
     }
@@ -131,14 +131,15 @@ impl Session {
         while first_line < ROWS {
             let lines = lines_per_frame(LINE_BYTES).min(ROWS - first_line);
             let from = first_line as usize * LINE_BYTES;
-            let header = MatrixHeader { first_line, lines, source: Source::Data, ..header };
+            let header = MatrixHeader { first_line, lines, source: MatrixSource::Data, ..header };
             self.store(vec![header], vec![], &bytes[from..from + lines as usize * LINE_BYTES]).await;
             first_line += lines;
         }
     }
 
     async fn announce(&mut self) {
-        self.store(vec![MatrixHeader { source: Source::Relayed, ..matrix(THERE, 1) }], vec![], &[]).await;
+        self.store(vec![MatrixHeader { source: MatrixSource::Relayed, ..matrix(THERE, 1) }], vec![], &[])
+            .await;
     }
 
     async fn order(&mut self, forward: Forward) {
@@ -172,13 +173,13 @@ impl Session {
         decode_number(&arrived.head).unwrap()
     }
 
-    /// Multiplies the matrix that came by the identity; gives the elements of the product.
+    /// Multiplies the received matrix by the identity; returns the elements of the product.
     async fn product(&mut self) -> Vec<u8> {
         let side = COLS as usize;
         let identity = (0..side * side).map(|at| if at % (side + 1) == 0 { 1.0 } else { 0.0 });
         let body: Vec<u8> = identity.flat_map(f64::to_le_bytes).collect();
         let one = MatrixHeader { rows: COLS, lines: COLS, ..matrix(8, 1) };
-        let tile = MatrixHeader { uses: 0, source: Source::Vacant, ..matrix(9, 0) };
+        let tile = MatrixHeader { uses: 0, source: MatrixSource::Vacant, ..matrix(9, 0) };
         let job = Job {
             operation: Operation::Multiply,
             a: THERE,
@@ -212,7 +213,7 @@ fn matrix(id: u32, uses: u16) -> MatrixHeader {
         uses,
         dtype: DType::F64,
         layout: Layout::RowMajor,
-        source: Source::Data,
+        source: MatrixSource::Data,
     }
 }
 
@@ -225,11 +226,11 @@ fn yes(peer: u32) -> Reached {
     Reached { peer, is_there: true, why: String::new() }
 }
 
-/// Two workers that have found each other: number 0 and number 1.
+/// Two workers with a link: number 0 and number 1.
 async fn pair(security: impl Fn() -> Security) -> (Session, Session) {
     let (mut zero, mut one) = (Session::start(security()).await, Session::start(security()).await);
     one.introduce(0, None).await;
-    // Who waits is told before the other dials.
+    // The listening worker gets its order before the other dials.
     one.send(Kind::Ping, 1u64.to_le_bytes().to_vec(), Body::Empty).await;
     assert_eq!(one.next().await.0, Kind::Pong);
     zero.introduce(1, Some(one.address)).await;
@@ -238,7 +239,7 @@ async fn pair(security: impl Fn() -> Security) -> (Session, Session) {
 }
 
 #[test]
-fn a_matrix_that_is_passed_on_is_the_same_bytes_and_leaves_nothing_behind() {
+fn a_relayed_matrix_has_the_same_bytes_and_its_memory_is_freed() {
     run(async {
         for security in [open, proven] {
             let (mut zero, mut one) = pair(security).await;
@@ -270,7 +271,7 @@ fn lines_that_are_faster_than_their_announcement_wait_in_the_link() {
         let (mut zero, mut one) = pair(open).await;
         zero.lines(matrix(HERE, 1), 0).await;
         zero.order(Forward { id: HERE, to: 1, id_there: THERE }).await;
-        // They are on their way, and number 1 answers other things meanwhile.
+        // The lines are under way, and number 1 answers other messages meanwhile.
         tokio::time::sleep(Duration::from_millis(200)).await;
         one.send(Kind::Ping, 2u64.to_le_bytes().to_vec(), Body::Empty).await;
         assert_eq!(one.next().await.0, Kind::Pong);
@@ -298,11 +299,11 @@ fn piece(first_line: u32, lines: u32) -> Frame {
     let from = first_line as usize * LINE_BYTES;
     let body = elements()[from..from + lines as usize * LINE_BYTES].to_vec();
     let head = PieceHead { id: THERE, first_line, lines }.encode();
-    Frame::new(Kind::Piece.code(), head, Body::Shared(Region::whole(Arc::new(body))))
+    Frame::new(Kind::Piece.code(), head, Body::Shared(SharedRegion::whole(Arc::new(body))))
 }
 
 #[test]
-fn a_link_that_breaks_in_the_middle_of_lines_leaves_those_that_came_and_the_primary_sends_the_rest() {
+fn lines_received_before_a_link_breaks_stay_and_the_primary_sends_the_rest() {
     run(async {
         let mut one = Session::start(open()).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -325,7 +326,7 @@ fn a_link_that_breaks_in_the_middle_of_lines_leaves_those_that_came_and_the_prim
     });
 }
 
-/// A second later, without waiting for it; what that wakes has its turn.
+/// Advances the clock by a second, and lets woken tasks run.
 async fn a_second_later() {
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(1)).await;
@@ -334,7 +335,7 @@ async fn a_second_later() {
 }
 
 #[test]
-fn a_neighbour_that_says_that_it_is_there_keeps_its_link_and_one_that_says_nothing_does_not() {
+fn a_silent_neighbour_loses_its_link_and_one_with_signs_of_life_keeps_it() {
     run(async {
         let (mut one, mut link) = with_test().await;
         one.announce().await;
@@ -343,7 +344,7 @@ fn a_neighbour_that_says_that_it_is_there_keeps_its_link_and_one_that_says_nothi
             a_second_later().await;
             let ping = Frame::new(Kind::Ping.code(), 0u64.to_le_bytes().to_vec(), Body::Empty);
             link.sender.send(ping).await.unwrap();
-            // So does this end.
+            // This worker sends them, too.
             assert_eq!(link.receiver.receive(&mut NoBodies).await.unwrap().kind, Kind::Ping.code());
         }
         link.sender.send(piece(0, 100)).await.unwrap();
@@ -352,7 +353,7 @@ fn a_neighbour_that_says_that_it_is_there_keeps_its_link_and_one_that_says_nothi
         }
         let lost = one.reached().await;
         assert!(
-            !lost.is_there && lost.peer == 0 && lost.why.contains("nothing has come over it"),
+            !lost.is_there && lost.peer == 0 && lost.why.contains("nothing has arrived over it"),
             "{lost:?}"
         );
         assert_eq!(one.missing().await, Missing { id: THERE, lines: 100 });
@@ -362,7 +363,7 @@ fn a_neighbour_that_says_that_it_is_there_keeps_its_link_and_one_that_says_nothi
 }
 
 #[test]
-fn lines_that_wait_for_their_announcement_are_no_silence() {
+fn lines_that_wait_for_their_announcement_do_not_count_as_silence() {
     run(async {
         let (mut one, mut link) = with_test().await;
         link.sender.send(piece(0, 100)).await.unwrap();
@@ -390,7 +391,7 @@ fn wire(frame: &Frame) -> Vec<u8> {
 }
 
 #[test]
-fn where_the_primary_says_that_a_pair_is_parted_nothing_of_the_link_lands_any_more() {
+fn after_the_primary_parts_a_pair_nothing_lands_from_its_link() {
     run(async {
         let (mut one, mut link) = with_test().await;
         one.announce().await;
@@ -403,10 +404,10 @@ fn where_the_primary_says_that_a_pair_is_parted_nothing_of_the_link_lands_any_mo
         one.lines(matrix(THERE, 1), lines).await;
         assert_eq!(one.product().await, elements());
         assert!(link.receiver.receive(&mut NoBodies).await.is_err());
-        // What is ordered for a neighbour that is lost is over at once, and what comes from there is missing at once.
+        // Orders for a lost neighbour end at once, and matrices expected from it are reported missing at once.
         one.lines(matrix(HERE, 1), 0).await;
         one.order(Forward { id: HERE, to: 0, id_there: 1 }).await;
-        one.store(vec![MatrixHeader { source: Source::Relayed, ..matrix(20, 1) }], vec![], &[]).await;
+        one.store(vec![MatrixHeader { source: MatrixSource::Relayed, ..matrix(20, 1) }], vec![], &[]).await;
         let mut missing = None;
         let mut credit = 0;
         while missing.is_none() || credit < matrix(HERE, 1).charged_bytes() {
@@ -423,12 +424,12 @@ fn where_the_primary_says_that_a_pair_is_parted_nothing_of_the_link_lands_any_mo
 }
 
 #[test]
-fn a_neighbour_that_sends_what_is_not_due_loses_its_link_and_the_session_goes_on() {
+fn a_neighbour_that_sends_unannounced_lines_loses_its_link_and_the_session_continues() {
     run(async {
         let join = || Frame::new(Kind::Join.code(), Join { ticket: TICKET }.encode(), Body::Empty);
         let empty = || Frame::new(Kind::Piece.code(), piece(0, 1).head, Body::Empty);
         let short = || {
-            let body = Body::Shared(Region::whole(Arc::new(vec![0; LINE_BYTES])));
+            let body = Body::Shared(SharedRegion::whole(Arc::new(vec![0; LINE_BYTES])));
             Frame::new(Kind::Piece.code(), PieceHead { id: THERE, first_line: 0, lines: 2 }.encode(), body)
         };
         let late = || piece(1, 1);
@@ -451,7 +452,7 @@ fn a_neighbour_that_sends_what_is_not_due_loses_its_link_and_the_session_goes_on
     });
 }
 
-/// What a stranger gets who joins: whether the other end answered before it closed.
+/// A stranger sends a join: whether the worker answered before it closed the link.
 async fn joins(stream: TcpStream, security: &Security, ticket: [u8; 16], key: Option<[u8; 20]>) -> bool {
     let link = match key {
         Some(key) => security.dial_introduced(stream, &ClusterKey::from_bytes(key)).await,
@@ -464,7 +465,7 @@ async fn joins(stream: TcpStream, security: &Security, ticket: [u8; 16], key: Op
 }
 
 #[test]
-fn who_joins_needs_the_ticket_and_where_keys_are_asked_for_the_key_of_the_pair() {
+fn joining_needs_the_ticket_and_with_keys_the_key_of_the_pair() {
     run(async {
         let connect = |session: &Session| tcp_connect(session.address, Duration::from_secs(5));
         // Without keys, a wrong ticket changes nothing.
@@ -475,7 +476,7 @@ fn who_joins_needs_the_ticket_and_where_keys_are_asked_for_the_key_of_the_pair()
         assert_eq!(one.reached().await, yes(0));
         assert!(!joins(connect(&one).await.unwrap(), &open(), TICKET, None).await);
 
-        // With keys, the ticket alone is nothing, nor is the cluster's key.
+        // With keys, neither the ticket alone nor the cluster's key suffices.
         let mut one = Session::start(proven()).await;
         one.introduce(0, None).await;
         let other = Security::proven(ClusterKey::from_bytes([2; 20]), PROTOCOL, "test");
@@ -486,18 +487,18 @@ fn who_joins_needs_the_ticket_and_where_keys_are_asked_for_the_key_of_the_pair()
         assert_eq!(one.reached().await, yes(0));
         assert!(!joins(connect(&one).await.unwrap(), &other, TICKET, Some(KEY)).await);
 
-        // Whoever has the key has one try at the ticket.
+        // A connection with the right key has one try at the ticket.
         let mut one = Session::start(proven()).await;
         one.introduce(0, None).await;
         assert!(!joins(connect(&one).await.unwrap(), &other, [4; 16], Some(KEY)).await);
         let lost = one.reached().await;
-        assert!(!lost.is_there && lost.why.contains("in its place"), "{lost:?}");
+        assert!(!lost.is_there && lost.why.contains("used its ticket"), "{lost:?}");
         assert!(!joins(connect(&one).await.unwrap(), &other, TICKET, Some(KEY)).await);
     });
 }
 
 #[test]
-fn who_is_not_there_is_said_and_the_session_goes_on() {
+fn an_unreachable_neighbour_is_reported_and_the_session_continues() {
     run(async {
         let mut one = Session::start(open()).await;
         let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();

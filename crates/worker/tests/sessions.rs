@@ -1,17 +1,18 @@
-//! Several sessions at one worker, over real links: they see nothing of each other, end alone, and give back what
-//! they had.
+//! Several sessions at one worker, over real links: they do not affect each other, end alone, and return their
+//! memory.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_link::{
-    Arrived, ArrivedBody, Body, Frame, Landing, Limits, Link, Place, Region, clock_ns, tcp_connect, tcp_link,
+    Arrived, ArrivedBody, Body, BodyPlacer, Frame, FrameLimits, Landing, Link, SharedRegion, clock_ns,
+    tcp_connect, tcp_link,
 };
 use bramble_matrix::{DType, Generator, Layout};
 use bramble_schedule::message::{
-    Bye, Generated, Hello, Job, Kind, LogHead, MatrixHeader, Operation, Pong, Source, StoreHead, Then, Wants,
-    Welcome, Work, decode_error, decode_number, encode_number,
+    Bye, Generated, Hello, Job, Kind, LogHead, MatrixHeader, MatrixSource, Operation, Pong, StoreHead, Then,
+    Wants, Welcome, Work, decode_error, decode_number, encode_number,
 };
-use bramble_worker::{Config, Ledger, WorkerError, serve_link};
+use bramble_worker::{Config, SessionLedger, WorkerError, serve_link};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -41,7 +42,7 @@ fn hello(name: &str, memory_bytes: u64) -> Hello {
     }
 }
 
-/// A primary that says what the test tells it to say.
+/// A primary whose messages the test chooses.
 struct Client {
     link: Link,
     session: JoinHandle<Result<(), WorkerError>>,
@@ -50,7 +51,7 @@ struct Client {
 /// Lands bodies in memory of their own.
 struct Anywhere;
 
-impl Place for Anywhere {
+impl BodyPlacer for Anywhere {
     fn place(&mut self, _kind: u8, _head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         Ok(Box::new(vec![0u8; body_bytes]))
     }
@@ -58,7 +59,7 @@ impl Place for Anywhere {
 
 impl Client {
     /// Connects to a worker with that ledger.
-    async fn connect(config: &Config, ledger: &Ledger) -> Self {
+    async fn connect(config: &Config, ledger: &SessionLedger) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (config, ledger) = (config.clone(), ledger.clone());
@@ -79,7 +80,7 @@ impl Client {
         (Kind::from_code(arrived.kind).unwrap(), arrived)
     }
 
-    /// Opens a session; the error is what the worker says.
+    /// Opens a session; the error is the worker's message.
     async fn greet(&mut self, hello: &Hello) -> Result<Welcome, String> {
         self.send(Kind::Hello, hello.encode(), Body::Empty).await;
         let (kind, arrived) = self.receive().await;
@@ -88,16 +89,17 @@ impl Client {
         }
         self.link.sender.set_session(hello.session);
         self.link.receiver.set_session(hello.session);
-        self.link.receiver.set_limits(Limits::SESSION);
+        self.link.receiver.set_limits(FrameLimits::SESSION);
         Ok(Welcome::decode(&arrived.head).unwrap())
     }
 
     async fn store(&mut self, matrices: Vec<MatrixHeader>, jobs: Vec<Job>, body: Vec<u8>) {
-        let body = if body.is_empty() { Body::Empty } else { Body::Shared(Region::whole(Arc::new(body))) };
+        let body =
+            if body.is_empty() { Body::Empty } else { Body::Shared(SharedRegion::whole(Arc::new(body))) };
         self.send(Kind::Store, StoreHead { matrices, jobs }.encode(), body).await;
     }
 
-    /// The elements of the next result, and the credit on the way to it and after it.
+    /// The elements of the next result, and the credit received before and after it.
     async fn result(&mut self) -> (Vec<f64>, u64) {
         let (mut elements, mut credit) = (Vec::new(), 0);
         while elements.is_empty() || credit < 2 * (512 + 32) + 512 {
@@ -122,7 +124,7 @@ impl Client {
     }
 }
 
-fn matrix(id: u32, uses: u16, source: Source) -> MatrixHeader {
+fn matrix(id: u32, uses: u16, source: MatrixSource) -> MatrixHeader {
     MatrixHeader {
         id,
         rows: 2,
@@ -139,7 +141,7 @@ fn matrix(id: u32, uses: u16, source: Source) -> MatrixHeader {
 const JOB: Job =
     Job { operation: Operation::Multiply, a: 1, b: 2, c: 3, step: 0, epoch: 0, then: Then::Return };
 
-/// Twice the identity, or any other number of times.
+/// A multiple of the identity.
 fn times(x: f64) -> Vec<u8> {
     [x, 0.0, 0.0, x].into_iter().flat_map(f64::to_le_bytes).collect()
 }
@@ -155,17 +157,17 @@ fn run(test: impl Future<Output = ()>) {
 
 /// A 2 by 2 product in one session: the records of its jobs, and the goodbye.
 async fn told(wants: Wants) -> (Vec<LogHead>, Bye) {
-    let (config, ledger) = (config(512), Ledger::new());
+    let (config, ledger) = (config(512), SessionLedger::new());
     let mut client = Client::connect(&config, &ledger).await;
     client.greet(&Hello { wants, ..hello("curious", 1 << 20) }).await.unwrap();
-    client.store(vec![matrix(1, 1, Source::Data)], vec![], times(2.0)).await;
-    let rest = vec![matrix(2, 1, Source::Data), matrix(3, 0, Source::Vacant)];
+    client.store(vec![matrix(1, 1, MatrixSource::Data)], vec![], times(2.0)).await;
+    let rest = vec![matrix(2, 1, MatrixSource::Data), matrix(3, 0, MatrixSource::Vacant)];
     client.store(rest, vec![JOB], times(5.0)).await;
     let mut logs = Vec::new();
     loop {
         match client.receive().await {
             (Kind::Log, arrived) => logs.push(LogHead::decode(&arrived.head).unwrap()),
-            // Only now: of a job that is not done when the goodbye comes nothing is told.
+            // Only now: a job that ends after the goodbye is not recorded.
             (Kind::Result, _) => client.send(Kind::Bye, Bye::default().encode(), Body::Empty).await,
             (Kind::Bye, arrived) => return (logs, Bye::decode(&arrived.head).unwrap()),
             (Kind::Credit, _) => {}
@@ -177,7 +179,7 @@ async fn told(wants: Wants) -> (Vec<LogHead>, Bye) {
 #[test]
 fn tiles_that_wait_for_the_link_take_no_memory() {
     run(async {
-        let (config, ledger) = (config(512), Ledger::new());
+        let (config, ledger) = (config(512), SessionLedger::new());
         let mut client = Client::connect(&config, &ledger).await;
         client.greet(&hello("wide", 128 << 20)).await.unwrap();
         let tiles = 100;
@@ -187,11 +189,12 @@ fn tiles_that_wait_for_the_link_take_no_memory() {
             lines: rows,
             ..matrix(id, uses, source)
         };
-        let operands = vec![long(1, 512, 2, tiles, Source::Data), long(2, 2, 256, tiles, Source::Data)];
+        let operands =
+            vec![long(1, 512, 2, tiles, MatrixSource::Data), long(2, 2, 256, tiles, MatrixSource::Data)];
         let ones = vec![1f64; 512 * 2 + 2 * 256];
         client.store(operands, vec![], ones.into_iter().flat_map(f64::to_le_bytes).collect()).await;
         let ids = || (10..).take(usize::from(tiles));
-        let vacant = ids().map(|id| long(id, 512, 256, 0, Source::Vacant)).collect();
+        let vacant = ids().map(|id| long(id, 512, 256, 0, MatrixSource::Vacant)).collect();
         client.store(vacant, ids().map(|c| Job { c, ..JOB }).collect(), vec![]).await;
         let (mut results, mut bytes) = (0, 0);
         while results < tiles {
@@ -216,7 +219,7 @@ fn tiles_that_wait_for_the_link_take_no_memory() {
 }
 
 #[test]
-fn who_asks_hears_when_jobs_ran_and_what_the_processor_did() {
+fn a_primary_that_asks_gets_records_of_jobs_and_processor_time() {
     run(async {
         let before = clock_ns();
         let (logs, bye) = told(Wants { log: true, account: true }).await;
@@ -234,7 +237,7 @@ fn who_asks_hears_when_jobs_ran_and_what_the_processor_did() {
 }
 
 #[test]
-fn who_does_not_ask_is_told_nothing() {
+fn a_primary_that_does_not_ask_gets_no_records() {
     run(async {
         let (logs, bye) = told(Wants::default()).await;
         assert!(logs.is_empty());
@@ -246,7 +249,7 @@ fn who_does_not_ask_is_told_nothing() {
 #[test]
 fn an_answer_to_a_ping_has_the_clock() {
     run(async {
-        let (config, ledger) = (config(512), Ledger::new());
+        let (config, ledger) = (config(512), SessionLedger::new());
         let mut client = Client::connect(&config, &ledger).await;
         client.greet(&hello("curious", 1 << 20)).await.unwrap();
         let before = clock_ns();
@@ -259,17 +262,17 @@ fn an_answer_to_a_ping_has_the_clock() {
 }
 
 #[test]
-fn two_sessions_with_the_same_numbers_and_ids_see_nothing_of_each_other() {
+fn two_sessions_with_the_same_numbers_and_ids_do_not_affect_each_other() {
     run(async {
-        let (config, ledger) = (config(512), Ledger::new());
+        let (config, ledger) = (config(512), SessionLedger::new());
         let mut first = Client::connect(&config, &ledger).await;
         let mut second = Client::connect(&config, &ledger).await;
         assert_eq!(first.greet(&hello("first", 1 << 20)).await.unwrap().memory_bytes, 1 << 20);
         assert_eq!(second.greet(&hello("second", 2 << 20)).await.unwrap().memory_bytes, 2 << 20);
-        // In turns, message by message: the same ids, other elements.
-        first.store(vec![matrix(1, 1, Source::Data)], vec![], times(2.0)).await;
-        second.store(vec![matrix(1, 1, Source::Data)], vec![], times(3.0)).await;
-        let rest = || vec![matrix(2, 1, Source::Data), matrix(3, 0, Source::Vacant)];
+        // Alternately, message by message: the same ids, different elements.
+        first.store(vec![matrix(1, 1, MatrixSource::Data)], vec![], times(2.0)).await;
+        second.store(vec![matrix(1, 1, MatrixSource::Data)], vec![], times(3.0)).await;
+        let rest = || vec![matrix(2, 1, MatrixSource::Data), matrix(3, 0, MatrixSource::Vacant)];
         first.store(rest(), vec![JOB], times(5.0)).await;
         second.store(rest(), vec![JOB], times(7.0)).await;
         let all = 2 * (512 + 32) + 512;
@@ -281,13 +284,13 @@ fn two_sessions_with_the_same_numbers_and_ids_see_nothing_of_each_other() {
 #[test]
 fn a_job_that_names_a_matrix_of_another_session_ends_its_own_session_alone() {
     run(async {
-        let (config, ledger) = (config(512), Ledger::new());
+        let (config, ledger) = (config(512), SessionLedger::new());
         let mut honest = Client::connect(&config, &ledger).await;
         let mut thief = Client::connect(&config, &ledger).await;
         honest.greet(&hello("honest", 1 << 20)).await.unwrap();
         thief.greet(&hello("thief", 1 << 20)).await.unwrap();
-        honest.store(vec![matrix(1, 1, Source::Data)], vec![], times(2.0)).await;
-        let rest = || vec![matrix(2, 1, Source::Data), matrix(3, 0, Source::Vacant)];
+        honest.store(vec![matrix(1, 1, MatrixSource::Data)], vec![], times(2.0)).await;
+        let rest = || vec![matrix(2, 1, MatrixSource::Data), matrix(3, 0, MatrixSource::Vacant)];
         thief.store(rest(), vec![JOB], times(1.0)).await;
         let error = thief.error().await;
         assert!(error.contains("not stored here"), "{error}");
@@ -298,9 +301,9 @@ fn a_job_that_names_a_matrix_of_another_session_ends_its_own_session_alone() {
 }
 
 #[test]
-fn who_finds_no_memory_is_told_who_has_it_and_finds_it_when_that_one_is_gone() {
+fn a_refusal_names_the_holder_of_the_memory_and_memory_is_free_after_its_session() {
     run(async {
-        let (config, ledger) = (config(64), Ledger::new());
+        let (config, ledger) = (config(64), SessionLedger::new());
         let mut first = Client::connect(&config, &ledger).await;
         let granted = first.greet(&hello("laptop", u64::MAX)).await.unwrap().memory_bytes;
         assert!(granted > 1 << 20 && granted <= 32 << 20, "{granted}");
@@ -319,18 +322,18 @@ fn who_finds_no_memory_is_told_who_has_it_and_finds_it_when_that_one_is_gone() {
 #[test]
 fn a_generated_matrix_far_outside_is_made_or_refused_and_nothing_overflows() {
     run(async {
-        let (config, ledger) = (config(512), Ledger::new());
+        let (config, ledger) = (config(512), SessionLedger::new());
         for (row, fits) in [(u64::MAX - 2, true), (u64::MAX - 1, false)] {
             let mut client = Client::connect(&config, &ledger).await;
             client.greet(&hello("far", 1 << 20)).await.unwrap();
             let generator = Generator::random(u64::MAX).transposed().to_bytes();
             let how = Generated { generator, row, col: u64::MAX - 2 }.encode();
-            client.store(vec![matrix(1, 1, Source::Generated)], vec![], how).await;
+            client.store(vec![matrix(1, 1, MatrixSource::Generated)], vec![], how).await;
             if !fits {
                 assert!(client.error().await.contains("outside its generator"));
                 continue;
             }
-            let rest = vec![matrix(2, 1, Source::Data), matrix(3, 0, Source::Vacant)];
+            let rest = vec![matrix(2, 1, MatrixSource::Data), matrix(3, 0, MatrixSource::Vacant)];
             client.store(rest, vec![JOB], times(1.0)).await;
             assert!(client.result().await.0.iter().all(|x| (-1.0..1.0).contains(x)));
         }
@@ -340,25 +343,29 @@ fn a_generated_matrix_far_outside_is_made_or_refused_and_nothing_overflows() {
 #[test]
 fn a_step_without_a_next_ends_the_session_and_not_the_worker() {
     run(async {
-        let (config, ledger) = (config(512), Ledger::new());
+        let (config, ledger) = (config(512), SessionLedger::new());
         let mut client = Client::connect(&config, &ledger).await;
         client.greet(&hello("last", 1 << 20)).await.unwrap();
-        let both = vec![matrix(1, 1, Source::Data), matrix(2, 1, Source::Data), matrix(3, 0, Source::Vacant)];
+        let both = vec![
+            matrix(1, 1, MatrixSource::Data),
+            matrix(2, 1, MatrixSource::Data),
+            matrix(3, 0, MatrixSource::Vacant),
+        ];
         let body = [times(1.0), times(1.0)].concat();
         client.store(both, vec![Job { step: u32::MAX, ..JOB }], body).await;
-        assert!(client.error().await.contains("none after it"));
+        assert!(client.error().await.contains("the greatest possible number"));
         assert!(matches!(client.session.await.unwrap(), Err(WorkerError::Protocol(_))));
     });
 }
 
 #[test]
-fn what_one_session_has_measured_is_what_the_next_one_says() {
+fn one_session_uses_the_measurements_of_another() {
     run(async {
-        let (config, ledger) = (config(512), Ledger::new());
+        let (config, ledger) = (config(512), SessionLedger::new());
         let large = Hello { flops: 1e12, ..hello("first", 1 << 20) };
         let mut first = Client::connect(&config, &ledger).await;
         let measured = first.greet(&large).await.unwrap();
-        // While the first is there, and for a product that would not repay a measurement.
+        // While the first session lasts, and for a product that is too small for a measurement.
         let small = Hello { flops: 16.0, ..hello("second", 1 << 20) };
         for (number, hello) in [large, small].into_iter().enumerate() {
             let mut next = Client::connect(&config, &ledger).await;

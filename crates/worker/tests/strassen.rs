@@ -1,18 +1,19 @@
-//! One step of Strassen's scheme in Winograd's form, said in jobs over a real link: eight sums of operands, seven
-//! products, seven sums of results; and tiles that come with elements. Over a link that moves bytes, and over one
-//! that shares memory, where operands are read where they lie and tiles are lent.
+//! One step of Strassen's scheme in Winograd's form, as jobs over a real link: eight sums of operands, seven
+//! products, seven sums of results; and tiles with initial elements. Over a link that moves bytes, and over one
+//! that shares memory, where operands are read in place and tiles are leased.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_link::{
-    ArrivedBody, Body, Frame, Landing, Limits, Link, Place, Region, tcp_connect, tcp_link, thread_pair,
+    ArrivedBody, Body, BodyPlacer, Frame, FrameLimits, Landing, Link, SharedRegion, tcp_connect, tcp_link,
+    thread_pair,
 };
-use bramble_matrix::{Element, Layout, Lent, Output, Rect, Shape, Span};
+use bramble_matrix::{Element, Layout, Output, Rect, Shape, Span, TileLease};
 use bramble_schedule::message::{
-    Bye, Hello, Job, Kind, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then, Wants, decode_error,
-    decode_number,
+    Bye, Hello, Job, Kind, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead, Then, Wants,
+    decode_error, decode_number,
 };
-use bramble_worker::{Config, Ledger, serve_link};
+use bramble_worker::{Config, SessionLedger, serve_link};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -68,7 +69,7 @@ impl<T: Element> Matrix<T> {
     }
 }
 
-/// What is sent: matrices with their elements, if they have any, and jobs.
+/// Matrices to send, with their elements if they have any, and jobs.
 struct Work<T> {
     matrices: BTreeMap<u32, (MatrixHeader, Option<Matrix<T>>)>,
     jobs: Vec<Job>,
@@ -79,13 +80,13 @@ impl<T: Element> Work<T> {
         Self { matrices: BTreeMap::new(), jobs: Vec::new() }
     }
 
-    fn header(id: u32, shape: (usize, usize), layout: Layout, source: Source) -> MatrixHeader {
+    fn header(id: u32, shape: (usize, usize), layout: Layout, source: MatrixSource) -> MatrixHeader {
         let (rows, cols) = (shape.0 as u32, shape.1 as u32);
         let lines = if layout == Layout::RowMajor { rows } else { cols };
         MatrixHeader { id, rows, cols, first_line: 0, lines, uses: 0, dtype: T::DTYPE, layout, source }
     }
 
-    fn put(&mut self, id: u32, matrix: Matrix<T>, layout: Layout, source: Source) {
+    fn put(&mut self, id: u32, matrix: Matrix<T>, layout: Layout, source: MatrixSource) {
         let header = Self::header(id, (matrix.rows, matrix.cols), layout, source);
         self.matrices.insert(id, (header, Some(matrix)));
     }
@@ -94,11 +95,11 @@ impl<T: Element> Work<T> {
     fn make(&mut self, operation: Operation, a: u32, b: u32, c: u32) {
         let shape = |id: &u32| (self.matrices[id].0.rows as usize, self.matrices[id].0.cols as usize);
         let made = if operation == Operation::Multiply { (shape(&a).0, shape(&b).1) } else { shape(&a) };
-        self.matrices.insert(c, (Self::header(c, made, Layout::RowMajor, Source::Vacant), None));
+        self.matrices.insert(c, (Self::header(c, made, Layout::RowMajor, MatrixSource::Vacant), None));
         self.jobs.push(Job { operation, a, b, c, step: 0, epoch: 0, then: Then::Close });
     }
 
-    /// What is read has as many uses; what nobody reads is sent back.
+    /// Sets the uses of each matrix to the number of its readers; a matrix without readers is returned.
     fn settle(&mut self) {
         for (id, (header, _)) in &mut self.matrices {
             header.uses = self.jobs.iter().filter(|j| j.a == *id || j.b == *id).count() as u16;
@@ -113,15 +114,15 @@ impl<T: Element> Work<T> {
         self.matrices.values().map(|(header, _)| header.charged_bytes()).sum()
     }
 
-    /// One message for each matrix with elements, then all others and the jobs, which thus come before what they read
-    /// is made.
+    /// One message for each matrix with elements, then one with all others and the jobs; so jobs arrive before the matrices
+    /// that they read are made.
     fn messages(&self, tiles: Option<&Tiles>) -> Vec<(StoreHead, Body)> {
         let (mut messages, mut last) =
             (Vec::new(), StoreHead { jobs: self.jobs.clone(), ..StoreHead::default() });
         for (header, matrix) in self.matrices.values() {
             let lent = tiles.filter(|_| header.uses == 0).map(|tiles| tiles.lend(header.id, matrix.as_ref()));
             let body = match (lent, matrix) {
-                (Some(lent), _) => Body::Lent(Box::new(Returning(lent))),
+                (Some(lent), _) => Body::Leased(Box::new(Returning(lent))),
                 (None, Some(matrix)) => Body::Shared(lines(matrix, header.layout, tiles.is_some())),
                 (None, None) => {
                     last.matrices.push(*header);
@@ -137,10 +138,10 @@ impl<T: Element> Work<T> {
 }
 
 /// A matrix as a body: on links that share memory line by line, with a gap after each.
-fn lines<T: Element>(matrix: &Matrix<T>, layout: Layout, gaps: bool) -> Region {
+fn lines<T: Element>(matrix: &Matrix<T>, layout: Layout, gaps: bool) -> SharedRegion {
     let by_lines = if layout == Layout::RowMajor { matrix.clone() } else { matrix.transposed() };
     if !gaps {
-        return Region::whole(Arc::new(by_lines.bytes()));
+        return SharedRegion::whole(Arc::new(by_lines.bytes()));
     }
     let wide = Matrix::make(by_lines.rows, by_lines.cols + 3, |i, j| {
         if j < by_lines.cols { by_lines.at(i, j) } else { T::from_i64(77) }
@@ -151,10 +152,10 @@ fn lines<T: Element>(matrix: &Matrix<T>, layout: Layout, gaps: bool) -> Region {
         buffer
     };
     let size = size_of::<T>();
-    Region::new(Arc::new(buffer), 0, by_lines.cols * size, wide.cols * size, by_lines.rows)
+    SharedRegion::new(Arc::new(buffer), 0, by_lines.cols * size, wide.cols * size, by_lines.rows)
 }
 
-/// An output that tiles are lent from, one below the other.
+/// An output from which tiles are leased, one below the other.
 struct Tiles {
     output: Output,
     rows: u64,
@@ -162,14 +163,14 @@ struct Tiles {
 }
 
 impl Tiles {
-    fn lend<T: Element>(&self, id: u32, elements: Option<&Matrix<T>>) -> Lent {
+    fn lend<T: Element>(&self, id: u32, elements: Option<&Matrix<T>>) -> TileLease {
         let from = u64::from(id - self.first) * self.rows;
         let cols = Span::new(0, self.output.shape().cols);
-        let mut lent = self.output.lend(Rect::new(Span::new(from, from + self.rows), cols));
+        let mut lent = self.output.lease(Rect::new(Span::new(from, from + self.rows), cols));
         let mut view = lent.view_mut::<T>();
         for i in 0..view.rows() {
             for j in 0..view.cols() {
-                // What a vacant tile holds does not count.
+                // The contents of a vacant tile do not matter.
                 *view.at_mut(i, j) = elements.map_or_else(|| T::from_i64(99), |old| old.at(i, j));
             }
         }
@@ -177,14 +178,14 @@ impl Tiles {
     }
 }
 
-struct Returning(Lent);
+struct Returning(TileLease);
 
 impl Landing for Returning {
     fn len(&self) -> usize {
         self.0.lines() * self.0.line_bytes()
     }
     fn runs_mut<'a>(&'a mut self, _offset: usize, _max: usize, _out: &mut Vec<IoSliceMut<'a>>) {
-        panic!("lent memory never crosses a link that moves bytes")
+        panic!("leased memory never crosses a link that moves bytes")
     }
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
         Box::new(self.0)
@@ -193,7 +194,7 @@ impl Landing for Returning {
 
 struct Anywhere;
 
-impl Place for Anywhere {
+impl BodyPlacer for Anywhere {
     fn place(&mut self, _kind: u8, _head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         Ok(Box::new(vec![0u8; body_bytes]))
     }
@@ -205,7 +206,7 @@ enum Over {
     Thread,
 }
 
-/// Both ends of a link; the far one serves a session.
+/// Both ends of a link; the worker's end serves a session.
 async fn worker(over: Over) -> Link {
     let name = "worker".to_owned();
     let config =
@@ -219,12 +220,12 @@ async fn worker(over: Over) -> Link {
             (tcp_link(near).unwrap(), tcp_link(listener.accept().await.unwrap().0).unwrap())
         }
     };
-    tokio::task::spawn_local(async move { serve_link(far, None, &config, &Ledger::new()).await });
+    tokio::task::spawn_local(async move { serve_link(far, None, &config, &SessionLedger::new()).await });
     near
 }
 
-/// Sends the work to a worker that holds just as much as it needs; gives the tiles that come back. All credit has to
-/// come back, too.
+/// Sends the work to a worker with exactly the memory that it needs; returns the tiles. All credit must
+/// return, too.
 async fn computed<T: Element>(over: Over, work: &Work<T>, tiles: Option<&Tiles>) -> BTreeMap<u32, Matrix<T>> {
     let mut link = worker(over).await;
     let hello = Hello {
@@ -245,7 +246,7 @@ async fn computed<T: Element>(over: Over, work: &Work<T>, tiles: Option<&Tiles>)
     assert_eq!(Kind::from_code(welcome.kind).unwrap(), Kind::Welcome);
     link.sender.set_session(7);
     link.receiver.set_session(7);
-    link.receiver.set_limits(Limits::SESSION);
+    link.receiver.set_limits(FrameLimits::SESSION);
     for (head, body) in work.messages(tiles) {
         link.sender.send(Frame::new(Kind::Store.code(), head.encode(), body)).await.unwrap();
     }
@@ -279,8 +280,8 @@ fn elements<T: Element>(body: ArrivedBody) -> Vec<T> {
             let bytes = landing.into_any().downcast::<Vec<u8>>().unwrap();
             bytemuck::pod_collect_to_vec(&bytes)
         }
-        ArrivedBody::Lent(landing) => {
-            let mut lent = landing.into_any().downcast::<Lent>().unwrap();
+        ArrivedBody::Leased(landing) => {
+            let mut lent = landing.into_any().downcast::<TileLease>().unwrap();
             let mut view = lent.view_mut::<T>();
             let (rows, cols) = (view.rows(), view.cols());
             (0..rows * cols).map(|at| *view.at_mut(at / cols, at % cols)).collect()
@@ -307,8 +308,8 @@ fn strassen<T: Element>() -> (Work<T>, [Matrix<T>; 4]) {
     let mut work = Work::new();
     for at in 0..4 {
         let layout = if at % 2 == 0 { Layout::RowMajor } else { Layout::ColMajor };
-        work.put(1 + at as u32, a[at].clone(), layout, Source::Data);
-        work.put(5 + at as u32, b[at].clone(), layout, Source::Data);
+        work.put(1 + at as u32, a[at].clone(), layout, MatrixSource::Data);
+        work.put(5 + at as u32, b[at].clone(), layout, MatrixSource::Data);
     }
     for (operation, x, y, made) in [
         (Add, 3, 4, 11),       // S1 = A21 + A22
@@ -399,16 +400,16 @@ fn tiles_with_elements(over: Over) {
     let (a, b) = (Matrix::<i64>::noise(m, k, 1), Matrix::noise(k, n, 2));
     let (x, y, old) = (Matrix::noise(m, n, 3), Matrix::noise(m, n, 4), Matrix::noise(m, n, 5));
     let mut work = Work::new();
-    work.put(1, a.clone(), Layout::ColMajor, Source::Data);
-    work.put(2, b.clone(), Layout::RowMajor, Source::Data);
-    work.put(3, x.clone(), Layout::ColMajor, Source::Data);
-    work.put(4, y.clone(), Layout::RowMajor, Source::Data);
-    let vacant = Work::<i64>::header(60, (m, n), Layout::RowMajor, Source::Vacant);
+    work.put(1, a.clone(), Layout::ColMajor, MatrixSource::Data);
+    work.put(2, b.clone(), Layout::RowMajor, MatrixSource::Data);
+    work.put(3, x.clone(), Layout::ColMajor, MatrixSource::Data);
+    work.put(4, y.clone(), Layout::RowMajor, MatrixSource::Data);
+    let vacant = Work::<i64>::header(60, (m, n), Layout::RowMajor, MatrixSource::Vacant);
     work.matrices.insert(60, (vacant, None));
-    work.put(61, old.clone(), Layout::RowMajor, Source::Data);
-    work.put(62, old.clone(), Layout::RowMajor, Source::Partial);
+    work.put(61, old.clone(), Layout::RowMajor, MatrixSource::Data);
+    work.put(62, old.clone(), Layout::RowMajor, MatrixSource::Partial);
     let (add, multiply, subtract) = (Operation::Add, Operation::Multiply, Operation::Subtract);
-    // Jobs go out last first; each tile's have to come in order.
+    // Jobs are sent in reverse; those of one tile must stay in order.
     for c in [60, 61, 62] {
         let job = |operation, a, b, step, then| Job { operation, a, b, c, step, epoch: 0, then };
         work.jobs.push(job(subtract, 4, 3, 9, Then::Return));

@@ -1,12 +1,12 @@
-//! The second book of C: which steps of k are in each tile, what was put aside, what is lent.
+//! An independent record of C: the steps of k in each tile, the partial sums that wait, the leased tiles.
 //!
-//! Invariants: a tile's steps come one after the other, each once, whether they land in C or are merged; nobody touches
-//! what is lent but who has it; what is put aside is never more than the plan says.
+//! Invariants: a tile's steps come one after the other, each once, whether they land in C or are merged; only its
+//! holder touches a leased tile; waiting partial sums never exceed the plan's prediction.
 
 use bramble_matrix::{Rect, Span};
 use bramble_plan::Plan;
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{Destination, Place};
+use bramble_schedule::primary::{ResultDestination, ResultPlace};
 use std::collections::BTreeMap;
 
 /// A tile of C.
@@ -22,7 +22,7 @@ struct Tile {
     committed: bool,
 }
 
-/// A sum that was put aside.
+/// A partial sum that waits beside C.
 struct Aside {
     rect: Rect,
     steps: Span,
@@ -60,7 +60,7 @@ impl CBook {
                 }
             }
         }
-        // Together with what `commit` sees, that C is covered once.
+        // Together with the check of `commit`, this shows that C is covered once.
         assert_eq!(elements, plan.problem.m * plan.problem.n, "elements of all tiles");
         assert_eq!(tiles.len() as u64, plan.tiles());
         Self {
@@ -79,7 +79,7 @@ impl CBook {
         self.missing
     }
 
-    /// Nothing is left over.
+    /// No partial sum and no lease remains.
     pub(super) fn check_end(&self) {
         assert_eq!((self.missing, self.asides.len(), self.aside_bytes), (0, 0, 0), "left over at the end");
         assert!(self.lent.is_empty(), "lent at the end");
@@ -93,8 +93,8 @@ impl CBook {
         tile
     }
 
-    /// The steps of the block of a member that has this tile and ends where the result says. Where work has `moved`
-    /// between members it may be any member's, or end sooner: then it is what the result says.
+    /// The steps of the member's block that has this tile and ends at the result's last step. Where work has `moved`
+    /// between members, the block may be any member's, or end sooner: then the result's own steps are taken.
     pub(super) fn steps_of(
         &mut self,
         plan: &Plan,
@@ -129,11 +129,17 @@ impl CBook {
         steps
     }
 
-    /// Lines have come. True where they were the last of this tile at this peer.
-    pub(super) fn landed(&mut self, peer: usize, head: &ResultHead, to: Destination, steps: Span) -> bool {
+    /// Lines have arrived. True where they were the last of this tile from this peer.
+    pub(super) fn landed(
+        &mut self,
+        peer: usize,
+        head: &ResultHead,
+        to: ResultDestination,
+        steps: Span,
+    ) -> bool {
         let (rect, key) = (to.rect, (peer, head.c));
         let whole = u64::from(head.first_line) + u64::from(head.lines) == rect.rows.len();
-        if to.place == Place::InC {
+        if to.place == ResultPlace::InC {
             self.not_lent(rect, Some(key));
             let tile = self.tile(rect);
             assert_eq!(tile.done, steps.start, "{steps} of {rect} land in C");
@@ -144,26 +150,29 @@ impl CBook {
             return whole;
         }
         let done = self.tile(rect).done;
-        assert!(done <= steps.start, "{steps} of {rect} are put aside, 0..{done} are in");
-        assert!(self.lent.iter().all(|(peer, id, _)| (*peer, *id) != key), "what is put aside was lent");
+        assert!(done <= steps.start, "{steps} of {rect} wait beside C, but 0..{done} are in");
+        assert!(
+            self.lent.iter().all(|(peer, id, _)| (*peer, *id) != key),
+            "a waiting partial sum was leased"
+        );
         let fresh = Aside { rect, steps, rows: 0 };
         if let std::collections::btree_map::Entry::Vacant(entry) = self.asides.entry(key) {
             entry.insert(fresh);
-            // The shell takes a buffer for all of it with the first lines.
+            // The shell allocates a buffer for the whole sum with its first lines.
             self.aside_bytes += rect.rows.len() * rect.cols.len() * self.element_bytes;
         }
         let most = self.aside_bytes_max;
-        assert!(self.aside_bytes <= most, "{} bytes are put aside, {most} predicted", self.aside_bytes);
+        assert!(self.aside_bytes <= most, "{} bytes wait beside C, {most} were predicted", self.aside_bytes);
         let aside = self.asides.get_mut(&key).unwrap_or_else(|| panic!("it is there"));
         assert_eq!((aside.rect, aside.steps, aside.rows), (rect, steps, u64::from(head.first_line)));
         aside.rows += u64::from(head.lines);
         whole
     }
 
-    /// A sum that was put aside is added.
+    /// A waiting partial sum is added.
     pub(super) fn merge(&mut self, peer: usize, id: u32, rect: Rect) {
         let aside = self.asides.remove(&(peer, id));
-        let aside = aside.unwrap_or_else(|| panic!("sum {id} of peer {peer} was not put aside"));
+        let aside = aside.unwrap_or_else(|| panic!("sum {id} of peer {peer} does not wait beside C"));
         assert_eq!((aside.rect, aside.rows), (rect, rect.rows.len()), "a sum is added whole, in its place");
         self.aside_bytes -= rect.rows.len() * rect.cols.len() * self.element_bytes;
         self.not_lent(rect, None);
@@ -180,14 +189,14 @@ impl CBook {
         self.not_lent(rect, None);
     }
 
-    /// A tile's own memory goes to a peer.
+    /// A tile's own memory is leased to a peer.
     pub(super) fn lend(&mut self, peer: usize, id: u32, rect: Rect) {
         self.not_lent(rect, None);
         self.tile(rect);
         self.lent.push((peer, id, rect));
     }
 
-    /// The sum so far is read, to be sent.
+    /// The partial sum is read, to be sent.
     pub(super) fn read_sum(&self, part: Rect) {
         self.not_lent(part, None);
         let mut within = self.tiles.values().filter(|t| !t.rect.disjoint(part));
@@ -197,7 +206,7 @@ impl CBook {
 
     fn not_lent(&self, rect: Rect, but: Option<(usize, u32)>) {
         for (peer, id, lent) in &self.lent {
-            assert!(but == Some((*peer, *id)) || lent.disjoint(rect), "{rect} is lent to peer {peer}");
+            assert!(but == Some((*peer, *id)) || lent.disjoint(rect), "{rect} is leased to peer {peer}");
         }
     }
 }

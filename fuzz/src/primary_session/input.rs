@@ -1,32 +1,34 @@
-//! What an input of the target says before anything happens: product, machines, strategy.
+//! The setting that an input of the target begins with: product, machines, strategy.
 
 use crate::bytes::Bytes;
 use crate::files::check_message;
 use bramble_matrix::{DType, Layout};
-use bramble_plan::{Base, Cut, LinkRate, Machine, Plan, Preference, Problem, Relay, Strategy, Wish, decide};
+use bramble_plan::{
+    Base, LinkRate, Machine, Plan, PlanOptions, Preference, Problem, Relay, Strategy, TileSize, decide,
+};
 use bramble_schedule::primary::Operands;
 
-/// Plans of more results would take long, and show nothing new.
+/// Plans with more results would take long, and show nothing new.
 const RESULTS_MAX: u64 = 128;
 
 /// See the head of this file.
 pub(super) struct Setting {
     pub(super) plan: Plan,
     pub(super) operands: Operands,
-    /// Machines whose links share memory, a bit each.
+    /// Machines whose links share memory, one bit each.
     pub(super) shared: u8,
-    /// Whether honest workers end what the input has begun.
+    /// Whether honest workers finish the product that the input has begun.
     pub(super) ends: bool,
 }
 
 impl Setting {
     /// `None` where there is no plan.
     pub(super) fn new(bytes: &mut Bytes<'_>) -> Option<Self> {
-        // A product without steps never comes here: the shell answers it alone.
+        // A product without steps never reaches the state machine: the shell answers it alone.
         let (m, n, k) = (bytes.u8() % 10, bytes.u8() % 10, 1 + bytes.u8() % 7);
         let (cut, flags, more) = (bytes.u8(), bytes.u8(), bytes.u8());
         let flag = |bit: u8| flags >> bit & 1 == 1;
-        // Large ones fill links: a matrix has up to 8 MiB, which nobody makes.
+        // Large ones fill links: a matrix has up to 8 MiB, which is never allocated.
         let large = |side: u8| u64::from(side) << if flag(7) { 7 } else { 0 };
         let problem = Problem {
             m: large(m),
@@ -37,8 +39,8 @@ impl Setting {
             sends_a: !flag(2),
             sends_b: !flag(3),
         };
-        let cut = Cut { tile: Some(large(1 + cut % 8)), depth: Some(large(1 + cut / 8 % 8)) };
-        let wish = Wish {
+        let cut = TileSize { tile: Some(large(1 + cut % 8)), depth: Some(large(1 + cut / 8 % 8)) };
+        let wish = PlanOptions {
             tiles_early: None,
             strategy: strategy(bytes),
             who: if flag(4) { Preference::Fastest } else { Preference::Workers },
@@ -89,10 +91,10 @@ fn strategy(bytes: &mut Bytes<'_>) -> Option<Strategy> {
     Some(Strategy { base, levels: u32::from(kind / 8 % 3) })
 }
 
-/// A machine as it describes itself: most are like each other, some claim what a welcome may at most.
+/// A machine as it describes itself: most are alike, some claim the largest values that a welcome may have.
 fn machine(bytes: &mut Bytes<'_>) -> Machine {
     let kind = bytes.u8();
-    // What `Welcome::decode` lets through.
+    // The range that `Welcome::decode` accepts.
     let mut speed = || {
         let claimed = f64::from_bits(bytes.u64());
         if claimed > 0.0 && claimed <= 1e9 { claimed } else { 1.0 }
@@ -114,15 +116,16 @@ fn machine(bytes: &mut Bytes<'_>) -> Machine {
         link: Some(LinkRate { bytes_per_s, round_trip_s: 1e-4 }),
         shares_cores: kind >> 4 & 1 == 1,
         nic_bytes_per_s: None,
+        memory_rate: None,
     }
 }
 
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     let happenings: [&[u8]; 4] = [
-        // Everybody is honest.
+        // All workers are honest.
         &[],
-        // Links take everything, tiles come back in any order and in lines, credit comes.
+        // Links take every message, tiles return in any order and in lines, credit returns.
         &[0x50, 0x60, 0x70, 0x0f, 1, 0x1f, 2, 0x2f, 3, 0x07, 1, 1, 0x18, 0, 2, 0x0b, 0, 0, 0x04, 0x14, 0x24],
         // Tiles before their time, and credit.
         &[0x0a, 0, 0, 0x1a, 3, 1, 0x05, 0x40, 0, 0x15, 0, 1, 0x0a, 2, 0, 0x02, 0x1f, 1],

@@ -1,13 +1,13 @@
 //! The primary's state machine, and workers that say whatever they like.
 //!
-//! The input is a small product, machines with the speeds and memories that they claim, a strategy, and a list of things
-//! that happen: a link takes messages, lines of a tile come, credit is given, a worker is heard or lost, time passes. Results
-//! and credit may be honest, early, or lies. Beside it run second books of C and of what each worker was sent.
+//! The input is a small product, machines with claimed speeds and memories, a strategy, and a list of
+//! events: a link takes messages, lines of a tile arrive, credit returns, a worker is heard or lost, time passes. Results
+//! and credit may be honest, early, or lies. Independent records of C and of each worker's messages check the state machine.
 //!
 //! Promises: no panic; no worker is ever sent more than its credit covers; no link is given more than its window and
-//! one message; jobs find what they read, and use it as often as was said; each step of each tile is in C once, in order;
-//! what is put aside is within the prediction; every tile is committed once, and the end comes with the last; honest
-//! workers get there; after an error there is nothing.
+//! one message; jobs find their operands, and use each as often as announced; each step of each tile is in C once, in order;
+//! waiting partial sums stay within the prediction; every tile is committed once, and the last commit ends the product; honest
+//! workers reach the end; after an error no action follows.
 
 mod c_book;
 mod input;
@@ -18,7 +18,7 @@ use crate::files::check_message;
 use crate::memory::within;
 use bramble_plan::Region;
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{Action, Event, Outgoing, PeerInfo, Primary, Referred, Which};
+use bramble_schedule::primary::{Outgoing, PeerInfo, Primary, PrimaryAction, PrimaryEvent, Referred, Which};
 use c_book::CBook;
 use input::Setting;
 use peer_book::PeerBook;
@@ -26,11 +26,11 @@ use std::time::Duration;
 
 pub(crate) use input::seeds;
 
-/// All plans that are looked at, one of at most 128 results, its messages, and both books.
+/// All candidate plans, one plan of at most 128 results, its messages, and both records.
 const BOUND_BYTES: usize = 1 << 20;
-/// Things that happen in one run.
+/// Events of one run.
 const EVENTS_MAX: usize = 100;
-/// Rounds in which honest workers have to end.
+/// Rounds within which honest workers must finish.
 const ROUNDS_MAX: usize = 4096;
 
 struct World {
@@ -39,7 +39,7 @@ struct World {
     c: CBook,
     now: Duration,
     progress: f64,
-    /// Nobody has given credit for what it still had.
+    /// No worker has returned credit for a matrix that it still held.
     is_honest: bool,
     over: bool,
 }
@@ -51,7 +51,7 @@ pub fn primary_session(data: &[u8]) {
         let Some(setting) = Setting::new(&mut bytes) else { return };
         let ends = setting.ends;
         let mut world = World::new(setting);
-        world.handle(Event::Start);
+        world.handle(PrimaryEvent::Start);
         for _ in 0..EVENTS_MAX {
             if bytes.is_empty() || world.over {
                 break;
@@ -62,7 +62,7 @@ pub fn primary_session(data: &[u8]) {
             world.end();
         }
         if world.over {
-            let after = world.primary.handle(Event::Tick, world.now + Duration::from_secs(99));
+            let after = world.primary.handle(PrimaryEvent::Tick, world.now + Duration::from_secs(99));
             assert!(after.is_empty(), "after the end: {after:?}");
         }
     });
@@ -79,7 +79,7 @@ impl World {
                 credit_bytes: m.memory_bytes,
                 shares_memory: shared >> m.machine & 1 == 1,
                 referred: Referred::default(),
-                // Nobody relays here: what is sent to each has to be the whole of its panels.
+                // No worker relays here: each must be sent its panels whole.
                 neighbours: Vec::new(),
                 work_per_s: 0.0,
                 link_bytes_per_s: None,
@@ -100,12 +100,12 @@ impl World {
     fn step(&mut self, bytes: &mut Bytes<'_>) {
         let what = bytes.u8();
         if self.peers.is_empty() {
-            return self.handle(Event::Tick);
+            return self.handle(PrimaryEvent::Tick);
         }
         let peer = usize::from(what >> 4) % self.peers.len();
         match what % 16 {
             0 | 1 => {
-                // As many messages as the link likes.
+                // Any number of messages.
                 for _ in 0..=what >> 4 {
                     self.link_takes(peer);
                 }
@@ -145,7 +145,7 @@ impl World {
             12 | 13 => {
                 self.now += Duration::from_millis(u64::from(bytes.u16()));
                 let quiet = what % 16 == 12;
-                self.handle(if quiet { Event::Tick } else { Event::Alive { peer } });
+                self.handle(if quiet { PrimaryEvent::Tick } else { PrimaryEvent::Alive { peer } });
             }
             14 => match ResultHead::decode(bytes.take(24)) {
                 Ok(head) => self.lines(peer, head, true),
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// Honest workers, until the end.
+    /// Honest workers finish the product.
     fn end(&mut self) {
         for _ in 0..ROUNDS_MAX {
             let mut moved = false;
@@ -165,12 +165,12 @@ impl World {
             if self.over {
                 return;
             }
-            assert!(moved || self.peers.is_empty(), "nothing can happen any more, and C is not there");
+            assert!(moved || self.peers.is_empty(), "no event is possible any more, and C is not complete");
         }
         assert!(self.over, "the run does not end");
     }
 
-    /// The link takes everything, all tiles that are ready come back, and credit for all that was used up.
+    /// The link takes every message, all finished tiles return, and credit for every used operand.
     fn all_honest(&mut self, peer: usize) -> bool {
         let mut moved = false;
         while self.link_takes(peer) {
@@ -190,7 +190,7 @@ impl World {
         moved
     }
 
-    /// The link takes everything, and all tiles come back but the first few, which is what makes sums wait.
+    /// The link takes every message, and all tiles but the first few return, so that partial sums wait.
     fn tiles_backwards(&mut self, peer: usize, kept: usize) {
         while self.link_takes(peer) {}
         while !self.over && self.peers[peer].ready() > kept % 4 {
@@ -204,12 +204,12 @@ impl World {
             return false;
         }
         let Some(bytes) = self.peers[peer].link_takes() else { return false };
-        self.handle(Event::Sent { peer, bytes });
+        self.handle(PrimaryEvent::Sent { peer, bytes });
         true
     }
 
     fn lost(&mut self, peer: usize, why: String) {
-        self.handle(Event::Lost { peer, why });
+        self.handle(PrimaryEvent::Lost { peer, why });
         assert!(self.over, "a lost worker ends the product");
     }
 
@@ -217,11 +217,11 @@ impl World {
         let may_be_due = self.peers[peer].may_credit(bytes);
         self.is_honest &= bytes <= self.peers[peer].freed_bytes();
         self.peers[peer].credited(bytes);
-        self.handle(Event::Credit { peer, bytes });
-        assert!(may_be_due || self.over, "credit of {bytes} bytes, more than it ever had");
+        self.handle(PrimaryEvent::Credit { peer, bytes });
+        assert!(may_be_due || self.over, "credit of {bytes} bytes, more than was ever spent");
     }
 
-    /// Perhaps a tile comes back before its last job was sent: no steps make that right.
+    /// Perhaps a tile returns before its last job was sent: no steps make that valid.
     fn early(&mut self, peer: usize, head: ResultHead) {
         if !self.peers[peer].is_made(head.c) {
             let last = self.primary.plan().regions.iter().map(Region::steps).max().unwrap_or(0) as u32;
@@ -233,7 +233,7 @@ impl World {
         self.lines(peer, head, true);
     }
 
-    /// Lines have come. As the shell does, asks first where they belong, unless the input is `rash`.
+    /// Lines have arrived. Like the shell, asks first where they belong, unless the input is `rash`.
     fn lines(&mut self, peer: usize, head: ResultHead, rash: bool) {
         let expected = self.primary.expect(peer, &head);
         match &expected {
@@ -251,36 +251,40 @@ impl World {
                 }
             }
         }
-        self.handle(Event::Landed { peer, head });
+        self.handle(PrimaryEvent::Landed { peer, head });
         assert!(expected.is_ok() || self.over, "{head:?} is accepted");
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: PrimaryEvent) {
         assert!(!self.over, "{event:?} after the end");
         for action in self.primary.handle(event, self.now) {
             assert!(!self.over, "{action:?} after the end");
             match action {
-                Action::Send(peer, message) => self.send(peer, &message),
-                Action::Relay(peer, orders) => panic!("{peer} has nobody to pass {orders:?} on to"),
-                Action::Parted { peer, other } => assert!(peer < self.peers.len() && peer != other),
-                Action::Merge { peer, tile, rect } => self.c.merge(peer, tile, rect),
-                Action::Committed(rect) => self.c.commit(rect),
-                action @ (Action::Cut { .. } | Action::Put { .. } | Action::Look(_)) => {
+                PrimaryAction::Send(peer, message) => self.send(peer, &message),
+                PrimaryAction::Relay(peer, orders) => {
+                    panic!("peer {peer} has no neighbour, and is ordered to relay {orders:?}")
+                }
+                PrimaryAction::Parted { peer, other } => assert!(peer < self.peers.len() && peer != other),
+                PrimaryAction::Merge { peer, tile, rect } => self.c.merge(peer, tile, rect),
+                PrimaryAction::Committed(rect) => self.c.commit(rect),
+                action @ (PrimaryAction::Disconnect { .. }
+                | PrimaryAction::Put { .. }
+                | PrimaryAction::SpotCheck(_)) => {
                     panic!("{action:?} without recovering")
                 }
-                Action::Ping(peer, nonce) => {
+                PrimaryAction::Ping(peer, nonce) => {
                     let peer = &mut self.peers[peer];
                     assert!(!peer.shares_memory() && nonce > peer.pings, "ping {nonce}");
                     peer.pings = nonce;
                 }
-                Action::Finished => {
+                PrimaryAction::Finished => {
                     self.c.check_end();
                     if self.is_honest {
                         self.peers.iter().for_each(PeerBook::check_end);
                     }
                     self.over = true;
                 }
-                Action::Fail(why) => {
+                PrimaryAction::Fail(why) => {
                     check_message(&why);
                     self.over = true;
                 }
@@ -297,7 +301,7 @@ impl World {
     fn send(&mut self, peer: usize, message: &Outgoing) {
         if let Some(piece) = message.piece {
             let id = message.head.matrices.last().map_or(0, |m| m.id);
-            if piece.lent {
+            if piece.leased {
                 self.c.lend(peer, id, piece.rect);
             } else if piece.which == Which::Sum {
                 self.c.read_sum(piece.rect);
@@ -307,7 +311,7 @@ impl World {
     }
 }
 
-/// A result that is right but for what the input changes.
+/// A valid result with the changes that the input makes.
 fn lie(mut head: ResultHead, change: u8, by: u8) -> ResultHead {
     match change % 8 {
         0 => head.c = head.c.wrapping_add(u32::from(by)),

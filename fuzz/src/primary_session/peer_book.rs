@@ -1,10 +1,10 @@
-//! The second book of one worker: what it was sent, what jobs have used of it, which tiles it owes.
+//! An independent record of one worker: the matrices sent to it, their uses by jobs, and the tiles that it owes.
 //!
-//! Invariants: credit covers all that was sent; a link is given no more than its window and one message; every matrix
-//! is there before the jobs that name it, and is used exactly as often as it says.
+//! Invariants: credit covers every sent matrix; a link is given no more than its window and one message; every matrix
+//! precedes the jobs that name it, and is used exactly as often as its header says.
 
 use bramble_schedule::limits::{CHUNK_BYTES_MAX, LINK_WINDOW_BYTES};
-use bramble_schedule::message::{Job, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then};
+use bramble_schedule::message::{Job, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead, Then};
 use bramble_schedule::primary::Outgoing;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,9 +13,9 @@ struct Matrix {
     header: MatrixHeader,
     lines_sent: u32,
     uses_left: u16,
-    /// Steps of k whose products are in it, a bit each.
+    /// Steps of k whose products are in it, one bit each.
     steps: u64,
-    /// Steps that its own jobs name: first, and last + 1.
+    /// Steps that its own jobs name: the first, and the last + 1.
     named: Option<(u32, u32)>,
     /// Its last job was sent.
     is_made: bool,
@@ -26,13 +26,13 @@ struct Matrix {
 pub(super) struct PeerBook {
     shares_memory: bool,
     credit_bytes: u64,
-    /// Sent and not credited; below 0 where credit came for what is still to be sent.
+    /// Bytes sent and not credited; below 0 where credit arrived before the matrix was sent.
     held_bytes: i128,
     in_link: VecDeque<usize>,
     matrices: BTreeMap<u32, Matrix>,
     /// Tiles that the worker owes, and how many rows of each are back.
     tiles: BTreeMap<u32, u32>,
-    /// What an honest worker has used up and not yet credited.
+    /// Bytes that an honest worker has used up and not yet credited.
     freed_bytes: u64,
     pub(super) pings: u64,
 }
@@ -54,9 +54,9 @@ impl PeerBook {
         assert_eq!(StoreHead::decode(&head.encode()).as_ref(), Ok(head), "the worker can read it");
         let body = message.piece.map_or(0, |p| p.bytes);
         if let Some(piece) = message.piece {
-            assert!(!piece.lent || self.shares_memory, "memory is lent over a link that moves bytes");
+            assert!(!piece.leased || self.shares_memory, "memory is leased over a link that moves bytes");
             assert!(self.shares_memory || body <= CHUNK_BYTES_MAX, "a body of {body} bytes");
-            assert!(piece.lent || head.body_bytes() == body as u64, "bytes of a body");
+            assert!(piece.leased || head.body_bytes() == body as u64, "bytes of a body");
         }
         head.matrices.iter().for_each(|m| self.announce(m));
         head.jobs.iter().for_each(|j| self.job(j));
@@ -89,15 +89,15 @@ impl PeerBook {
             named: None,
             is_made: false,
         };
-        assert!(self.matrices.insert(header.id, matrix).is_none(), "{header:?} is there already");
+        assert!(self.matrices.insert(header.id, matrix).is_none(), "{header:?} is stored already");
     }
 
-    /// The steps in an operand, and one use less.
+    /// The steps in an operand; counts one use.
     fn read(&mut self, id: u32) -> (u64, MatrixHeader) {
-        let matrix = self.matrices.get_mut(&id).unwrap_or_else(|| panic!("{id} is read and not there"));
+        let matrix = self.matrices.get_mut(&id).unwrap_or_else(|| panic!("{id} is read and not stored"));
         let header = matrix.header;
         let whole = matrix.lines_sent == header.lines_total().0;
-        let made = header.source != Source::Vacant || matrix.is_made;
+        let made = header.source != MatrixSource::Vacant || matrix.is_made;
         assert!(whole && made && matrix.uses_left > 0, "{id} is read");
         matrix.uses_left -= 1;
         let steps = matrix.steps;
@@ -124,7 +124,7 @@ impl PeerBook {
                 target.steps |= a | b;
             }
         }
-        assert!(!target.is_made && (target.header.uses == 0 || target.header.source == Source::Vacant));
+        assert!(!target.is_made && (target.header.uses == 0 || target.header.source == MatrixSource::Vacant));
         assert!(target.named.is_none_or(|(_, end)| end <= job.step), "{job:?} keeps the order of steps");
         target.named = Some((target.named.map_or(job.step, |n| n.0), job.step + 1));
         target.is_made = job.then != Then::Continue;
@@ -140,7 +140,7 @@ impl PeerBook {
         self.freed_bytes
     }
 
-    /// Whether it may have had so much.
+    /// Whether the worker may have held this many bytes.
     pub(super) fn may_credit(&self, bytes: u64) -> bool {
         bytes <= self.credit_bytes
     }
@@ -150,7 +150,7 @@ impl PeerBook {
         self.freed_bytes = self.freed_bytes.saturating_sub(bytes);
     }
 
-    /// Tiles that may be returned, or with `early` that were announced: the rows that are missing, and the steps that
+    /// Tiles that may be returned, or with `early` that were announced: the missing rows, and the steps that
     /// jobs name.
     pub(super) fn all_owed(&self, early: bool) -> impl Iterator<Item = ResultHead> {
         self.tiles.iter().filter_map(move |(id, first_line)| {
@@ -162,7 +162,7 @@ impl PeerBook {
         })
     }
 
-    /// How many tiles may be returned.
+    /// The number of tiles that may be returned.
     pub(super) fn ready(&self) -> usize {
         self.all_owed(false).count()
     }
@@ -177,13 +177,13 @@ impl PeerBook {
         self.matrices.get(&id).is_some_and(|m| m.is_made)
     }
 
-    /// Lines were accepted. The steps whose products are in the tile.
+    /// Lines were accepted. Returns the steps whose products are in the tile.
     pub(super) fn landed(&mut self, head: &ResultHead, last: bool) -> u64 {
         let rows_back = self.tiles.get_mut(&head.c).unwrap_or_else(|| panic!("{head:?} was not asked for"));
         assert_eq!(*rows_back, head.first_line, "{head:?} is accepted");
         *rows_back += head.lines;
         let matrix = self.matrices.get(&head.c).unwrap_or_else(|| panic!("{head:?} has no matrix"));
-        assert!(matrix.is_made, "{head:?} is accepted, and jobs are still to come");
+        assert!(matrix.is_made, "{head:?} is accepted before all of its jobs were sent");
         assert_eq!(last, *rows_back == matrix.header.rows);
         let steps = matrix.steps;
         if last {
@@ -194,7 +194,7 @@ impl PeerBook {
         steps
     }
 
-    /// All was sent, used and given back.
+    /// Every matrix was sent, used and returned.
     pub(super) fn check_end(&self) {
         assert!(self.matrices.is_empty() && self.tiles.is_empty(), "matrices are left");
         assert_eq!(self.held_bytes, i128::from(self.freed_bytes), "bytes are left");

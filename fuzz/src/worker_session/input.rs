@@ -1,21 +1,21 @@
-//! What a primary says in the target: heads that may be right, and heads that fit nothing.
+//! The messages of the primary in the target: valid heads, and heads that fit nothing.
 
 use crate::bytes::Bytes;
 use bramble_matrix::{DType, Layout};
-use bramble_schedule::message::{Job, MatrixHeader, Operation, Source, StoreHead, Then};
+use bramble_schedule::message::{Job, MatrixHeader, MatrixSource, Operation, StoreHead, Then};
 
-const SOURCES: [Source; 8] = [
-    Source::Data,
-    Source::Vacant,
-    Source::Generated,
-    Source::Partial,
-    Source::Relayed,
-    Source::Data,
-    Source::Relayed,
-    Source::Vacant,
+const SOURCES: [MatrixSource; 8] = [
+    MatrixSource::Data,
+    MatrixSource::Vacant,
+    MatrixSource::Generated,
+    MatrixSource::Partial,
+    MatrixSource::Relayed,
+    MatrixSource::Data,
+    MatrixSource::Relayed,
+    MatrixSource::Vacant,
 ];
 
-/// A head of small numbers, so that they meet.
+/// A head of small numbers, so that ids collide.
 pub(super) fn any_store(bytes: &mut Bytes<'_>) -> StoreHead {
     let counts = bytes.u8();
     let matrices = (0..counts % 4).map(|_| any_matrix(bytes)).collect();
@@ -48,22 +48,22 @@ fn any_job(bytes: &mut Bytes<'_>) -> Job {
         a: u32::from(ab % 16),
         b: u32::from(ab / 16),
         c: u32::from(c % 16),
-        // The last of all steps, too.
+        // The largest step number, too.
         step: if step == 255 { u32::MAX } else { u32::from(step) },
         epoch: u32::from(c >> 6),
         then: [Then::Continue, Then::Return, Then::Close, Then::Return][usize::from(c >> 4 & 3)],
     }
 }
 
-/// Operands and tiles that fit each other, and every job of theirs: what an honest primary sends.
+/// Operands and tiles that fit each other, with all their jobs, as an honest primary sends them.
 pub(super) fn product(bytes: &mut Bytes<'_>) -> StoreHead {
     let (shape, ids, kind) = (bytes.u8(), bytes.u8(), bytes.u8());
     let (m, k, n) = (1 + u32::from(shape & 3), 1 + u32::from(shape >> 2 & 3), 1 + u32::from(shape >> 4 & 3));
     let first_id = u32::from(ids % 16);
     let steps = 1 + u32::from(ids / 16 % 3);
-    // The last steps that there are, too.
+    // The largest step numbers, too.
     let first_step = if kind & 8 == 0 { 0 } else { u32::MAX - (steps - 1) };
-    let header = |id: u32, rows: u32, cols: u32, uses: u16, source: Source| MatrixHeader {
+    let header = |id: u32, rows: u32, cols: u32, uses: u16, source: MatrixSource| MatrixHeader {
         id: first_id + id,
         rows,
         cols,
@@ -74,27 +74,27 @@ pub(super) fn product(bytes: &mut Bytes<'_>) -> StoreHead {
         layout: Layout::RowMajor,
         source,
     };
-    let operand = if kind & 1 == 0 { Source::Data } else { Source::Generated };
-    let tile = [Source::Vacant, Source::Data, Source::Vacant, Source::Partial]
+    let operand = if kind & 1 == 0 { MatrixSource::Data } else { MatrixSource::Generated };
+    let tile = [MatrixSource::Vacant, MatrixSource::Data, MatrixSource::Vacant, MatrixSource::Partial]
         [usize::from(kind >> 1 & 1 | kind >> 3 & 2)];
     let mut store = StoreHead { matrices: vec![header(0, m, n, 0, tile)], jobs: Vec::new() };
     for step in 0..steps {
         let (a, b) = (1 + 2 * step, 2 + 2 * step);
         store.matrices.push(header(a, m, k, 1, operand));
-        store.matrices.push(header(b, k, n, 1, Source::Data));
+        store.matrices.push(header(b, k, n, 1, MatrixSource::Data));
         let then = if step + 1 == steps { Then::Return } else { Then::Continue };
         let (operation, a, b) = (Operation::Multiply, first_id + a, first_id + b);
         store.jobs.push(Job { operation, a, b, c: first_id, step: first_step + step, epoch: 0, then });
     }
     if kind & 4 != 0 && m > 1 {
-        // The last lines of one operand are yet to come, so its jobs have to wait.
+        // The last lines of one operand are withheld, so its jobs must wait.
         store.matrices[1].lines -= 1;
     }
     store
 }
 
-/// Two operands, and up to six matrices, each of which one to four jobs make out of those before it; what nobody reads is
-/// a tile. Jobs may come before those that make what they read.
+/// Two operands, and up to six matrices, each made by one to four jobs out of earlier ones; a matrix that no job reads
+/// is a tile. A job may precede the jobs that make its operands.
 pub(super) fn sums(bytes: &mut Bytes<'_>) -> StoreHead {
     let (shape, order) = (bytes.u8(), bytes.u8());
     let (side, made) = (1 + u32::from(shape & 3), 1 + u32::from(shape >> 2) % 6);
@@ -114,9 +114,9 @@ pub(super) fn sums(bytes: &mut Bytes<'_>) -> StoreHead {
     let mut store = StoreHead::default();
     for id in 0..2 + made {
         let uses = jobs.iter().map(|j| u16::from(j.a == id) + u16::from(j.b == id)).sum();
-        let source = if id < 2 { Source::Data } else { Source::Vacant };
+        let source = if id < 2 { MatrixSource::Data } else { MatrixSource::Vacant };
         if uses == 0 {
-            // An operand that nobody reads does not come.
+            // An operand that no job reads is not sent.
             jobs.iter_mut()
                 .filter(|j| j.c == id && j.then == Then::Close)
                 .for_each(|j| j.then = Then::Return);
@@ -139,9 +139,9 @@ pub(super) fn sums(bytes: &mut Bytes<'_>) -> StoreHead {
     }
     match order % 3 {
         0 => {}
-        // Those of later matrices first; each one's own keep their order.
+        // Jobs of later matrices first; each matrix's own jobs keep their order.
         1 => jobs.sort_by_key(|j| (u32::MAX - j.c, j.step)),
-        // In turns.
+        // One job of each matrix in turn.
         _ => jobs.sort_by_key(|j| (j.step, u32::MAX - j.c)),
     }
     // One job too many, now and then.
@@ -156,7 +156,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for kind in 0..16 {
         for ids in [0, 16, 32] {
-            // A whole product, its landing, and enough of everything that follows.
+            // A whole product, its bodies, and enough of the events that follow.
             let mut seed = vec![11, 4, 21, ids, kind, 5];
             seed.extend([1, 1, 1, 0, 0, 0, 2, 2].repeat(3));
             seeds.push(seed);
@@ -175,7 +175,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     }
     // An operand in two parts.
     seeds.push(vec![11, 6, 1, 0x11, 0x44, 0x20, 0, 5, 5, 1, 0x11, 0x44, 0x22, 0, 5]);
-    // One that another worker sends, to be passed on to two others; then that worker is gone, or its lines come.
+    // A matrix from another worker, to be relayed to two more; then that worker is lost, or its lines arrive.
     let announced = [11, 6, 1, 0x31, 0x22, 0x23, 0x20, 6];
     let orders = [7, 0x40, 0, 1, 1, 1, 7];
     let (lost, lines, passed) = ([7, 4, 3], [7, 6, 1], [7, 2, 0]);

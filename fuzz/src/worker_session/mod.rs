@@ -1,12 +1,12 @@
 //! A worker's state machine, and a primary that says whatever it likes.
 //!
-//! The input is a list of things that a link allows: a store's head comes (built from decisions, or raw bytes),
-//! its body lands, a thread finishes a job or makes an operand, a tile leaves, operands are to be passed on to other workers or
-//! come from them. What the worker asks for is honoured
-//! as its shell does. Beside it runs a second book of what is stored, filled and computed.
+//! The input is a list of events that a link allows: a store's head arrives (built from decisions, or raw bytes),
+//! its body lands, a thread finishes a job or makes an operand, a tile leaves, operands are relayed to other workers or
+//! arrive from them. The target carries out the worker's actions as its shell does. An independent record of
+//! stored, filled and computed matrices checks the state machine.
 //!
-//! Promises: no panic; memory never beyond the grant; a job starts when, and only when, all that it needs is
-//! there, once, and in step order; nothing is read before it is whole or written after; nothing that is in use is
+//! Promises: no panic; memory never beyond the grant; a job starts when, and only when, all its operands are
+//! stored, once, and in step order; no matrix is read before it is whole or written after; no matrix in use is
 //! released; freed bytes are credited, to the byte.
 
 mod input;
@@ -14,19 +14,19 @@ mod relay;
 
 use crate::bytes::Bytes;
 use crate::memory::within;
-use bramble_schedule::message::{Forward, Job, MatrixHeader, Source, StoreHead, Then};
-use bramble_schedule::worker::{Action, Event, Run, Worker};
+use bramble_schedule::message::{Forward, Job, MatrixHeader, MatrixSource, StoreHead, Then};
+use bramble_schedule::worker::{RunnableJob, Worker, WorkerAction, WorkerEvent};
 use input::{any_store, product, sums};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) use input::seeds;
 
-/// What both books may take for a short input; matrices themselves are not made.
+/// Bytes that both records may take for a short input; matrices themselves are not allocated.
 const BOUND_BYTES: usize = 256 << 10;
-/// Things that happen in one run.
+/// Events of one run.
 const EVENTS_MAX: usize = 100;
 
-/// A matrix in the second book.
+/// A matrix in the independent record.
 struct Stored {
     header: MatrixHeader,
     landed: u32,
@@ -36,27 +36,29 @@ struct Stored {
     done: u32,
     running: bool,
     leaving: bool,
-    /// An operand that jobs make is whole.
+    /// Whether an operand that jobs make is whole.
     closed: bool,
 }
 
 impl Stored {
-    /// Whether its elements are there; a vacant matrix needs none.
+    /// Whether its elements have arrived; a vacant matrix needs none.
     fn there(&self) -> bool {
         match self.header.source {
-            Source::Vacant => true,
-            Source::Generated => self.filled,
-            Source::Data | Source::Partial | Source::Relayed => self.landed == self.header.lines_total().0,
+            MatrixSource::Vacant => true,
+            MatrixSource::Generated => self.filled,
+            MatrixSource::Data | MatrixSource::Partial | MatrixSource::Relayed => {
+                self.landed == self.header.lines_total().0
+            }
         }
     }
 
     fn may_be_read(&self) -> bool {
-        let made = self.header.source != Source::Vacant || self.closed;
+        let made = self.header.source != MatrixSource::Vacant || self.closed;
         self.header.uses > 0 && self.there() && made
     }
 
     fn may_be_written(&self) -> bool {
-        let target = self.header.uses == 0 || self.header.source == Source::Vacant;
+        let target = self.header.uses == 0 || self.header.source == MatrixSource::Vacant;
         target && self.there() && !self.running && !self.leaving && !self.closed
     }
 }
@@ -72,10 +74,10 @@ struct Session {
     running: Vec<Job>,
     filling: Vec<u32>,
     leaving: Vec<u32>,
-    /// Orders that are not carried out, and those that are being.
+    /// Orders that wait, and orders under way.
     orders: Vec<Forward>,
     passing: Vec<Forward>,
-    /// Other workers that are gone.
+    /// Other workers whose links were lost.
     lost: BTreeSet<u32>,
 }
 
@@ -107,7 +109,7 @@ pub fn worker_session(data: &[u8]) {
 }
 
 impl Session {
-    /// One thing happens; false where the primary has broken the protocol, which ends the session.
+    /// One event; false where the primary has broken the protocol, which ends the session.
     fn step(&mut self, bytes: &mut Bytes<'_>) -> bool {
         let what = bytes.u8();
         let which = usize::from(what >> 3);
@@ -119,14 +121,14 @@ impl Session {
             1 if !self.filling.is_empty() => {
                 let id = self.filling.swap_remove(which % self.filling.len());
                 self.book(id).filled = true;
-                self.handle(Event::Filled(id))
+                self.handle(WorkerEvent::Filled(id))
             }
             2 if !self.leaving.is_empty() => {
                 let tile = self.leaving.swap_remove(which % self.leaving.len());
-                self.handle(Event::Returned(tile))
+                self.handle(WorkerEvent::Returned(tile))
             }
             7 => self.relaying(bytes),
-            // Bodies follow their heads, so the next head comes when this body has landed.
+            // Bodies follow their heads, so the next head arrives after this body has landed.
             _ if self.landing.is_some() => self.land(),
             3 => {
                 let len = usize::from(bytes.u8());
@@ -153,23 +155,23 @@ impl Session {
 
     fn announce(&mut self, head: &[u8]) -> bool {
         let Ok(store) = StoreHead::decode(head) else { return false };
-        let goes_on = self.handle(Event::Announced(&store));
+        let goes_on = self.handle(WorkerEvent::Announced(&store));
         self.landing = Some(store);
         goes_on
     }
 
     fn land(&mut self) -> bool {
         let Some(store) = self.landing.take() else { return true };
-        for header in store.matrices.iter().filter(|m| m.source != Source::Relayed) {
+        for header in store.matrices.iter().filter(|m| m.source != MatrixSource::Relayed) {
             self.book(header.id).landed += header.lines;
         }
-        // A broken rule may come after jobs that were good, so their actions are lost with the session.
+        // A broken rule may follow valid jobs, so their actions are lost with the session.
         for job in &store.jobs {
             if let Some(tile) = self.stored.get_mut(&job.c) {
                 tile.queue.push_back(*job);
             }
         }
-        self.handle(Event::Landed(&store))
+        self.handle(WorkerEvent::Landed(&store))
     }
 
     fn finish(&mut self, job: &Job) -> bool {
@@ -178,39 +180,39 @@ impl Session {
         tile.done += 1;
         tile.leaving = job.then == Then::Return;
         tile.closed = job.then == Then::Close;
-        self.handle(Event::Finished(job))
+        self.handle(WorkerEvent::Finished(job))
     }
 
-    fn handle(&mut self, event: Event<'_>) -> bool {
+    fn handle(&mut self, event: WorkerEvent<'_>) -> bool {
         let Ok(actions) = self.worker.handle(event) else { return false };
         for action in actions {
             self.act(action);
         }
         self.worker.validate();
-        assert_eq!(self.freed_bytes, 0, "what is freed is credited");
+        assert_eq!(self.freed_bytes, 0, "freed bytes are not credited");
         self.nothing_is_forgotten();
         self.no_order_is_forgotten();
         true
     }
 
-    fn act(&mut self, action: Action) {
+    fn act(&mut self, action: WorkerAction) {
         match action {
-            Action::Reserve(header) => self.reserve(header),
-            Action::Fill(id) => {
+            WorkerAction::Reserve(header) => self.reserve(header),
+            WorkerAction::Fill(id) => {
                 let stored = self.book(id);
-                assert!(stored.header.source == Source::Generated && !stored.filled, "fill {id}");
+                assert!(stored.header.source == MatrixSource::Generated && !stored.filled, "fill {id}");
                 assert!(!self.filling.contains(&id), "{id} is being filled");
                 self.filling.push(id);
             }
-            Action::Start(run) => self.start(run),
-            Action::Return { tile, step_start, step_end, .. } => {
+            WorkerAction::Start(run) => self.start(run),
+            WorkerAction::Return { tile, step_start, step_end, .. } => {
                 let stored = self.book(tile);
                 assert!(stored.leaving && !stored.running && stored.queue.is_empty(), "return {tile}");
                 assert_eq!(stored.header.uses, 0, "operand {tile} is sent back");
                 assert!(step_start < step_end, "steps {step_start}..{step_end}");
                 self.leaving.push(tile);
             }
-            Action::Release(id) => {
+            WorkerAction::Release(id) => {
                 let gone = self.stored.remove(&id).unwrap_or_else(|| panic!("{id} is released twice"));
                 let in_use = self.running.iter().any(|j| j.a == id || j.b == id || j.c == id);
                 let is_passed = self.passing.iter().any(|order| order.id == id);
@@ -219,9 +221,9 @@ impl Session {
                 self.held_bytes -= gone.header.charged_bytes();
                 self.freed_bytes += gone.header.charged_bytes();
             }
-            Action::Credit(bytes) => self.freed_bytes -= bytes,
-            Action::Pass(order) => self.pass(order),
-            Action::Missing(missing) => self.missing(missing),
+            WorkerAction::Credit(bytes) => self.freed_bytes -= bytes,
+            WorkerAction::Pass(order) => self.pass(order),
+            WorkerAction::Missing(missing) => self.missing(missing),
         }
     }
 
@@ -241,13 +243,13 @@ impl Session {
         assert!(self.stored.insert(header.id, stored).is_none(), "{} is reserved twice", header.id);
     }
 
-    fn start(&mut self, run: Run) {
+    fn start(&mut self, run: RunnableJob) {
         assert!(self.ready(&run.job), "{:?} lacks something", run.job);
         let tile = self.book(run.job.c);
         assert_eq!(tile.queue.pop_front(), Some(run.job), "jobs of a tile keep their order");
         let source = tile.header.source;
-        assert_eq!(run.reads_tile, source != Source::Vacant || tile.done > 0);
-        assert_eq!(run.scales_tile, source == Source::Data && tile.done == 0);
+        assert_eq!(run.reads_tile, source != MatrixSource::Vacant || tile.done > 0);
+        assert_eq!(run.scales_tile, source == MatrixSource::Data && tile.done == 0);
         tile.running = true;
         self.running.push(run.job);
     }
@@ -257,7 +259,7 @@ impl Session {
         read(&job.a) && read(&job.b) && self.stored.get(&job.c).is_some_and(Stored::may_be_written)
     }
 
-    /// Whatever can run, runs.
+    /// Every job that can run, runs.
     fn nothing_is_forgotten(&self) {
         for tile in self.stored.values() {
             if let Some(job) = tile.queue.front() {

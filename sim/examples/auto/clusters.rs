@@ -1,6 +1,6 @@
-//! Clusters that a student, a lab or a laptop's owner may have, and products for them.
+//! Clusters that a student, a lab or the owner of a laptop may have, and products for them.
 //!
-//! Speeds are about what such machines measure on f64: a Raspberry Pi 4 12 Gflop/s, a Pi 5 35, a mini PC 80, a laptop
+//! Speeds are approximate measurements for f64: a Raspberry Pi 4 12 Gflop/s, a Pi 5 35, a mini PC 80, a laptop
 //! 150. 1 GbE carries 117 MB/s.
 
 use bramble_matrix::DType;
@@ -8,7 +8,7 @@ use bramble_plan::{LinkRate, Machine, Problem};
 
 /// The primary, then its workers.
 #[derive(Clone)]
-pub(crate) struct Cluster {
+pub(crate) struct ExampleCluster {
     pub(crate) name: &'static str,
     pub(crate) machines: Vec<Machine>,
 }
@@ -26,6 +26,7 @@ fn machine(name: &str, threads: u32, gflops: f64, memory_bytes: u64) -> Machine 
         link: None,
         shares_cores: false,
         nic_bytes_per_s: None,
+        memory_rate: None,
     }
 }
 
@@ -47,14 +48,14 @@ fn over(bytes_per_s: f64, round_trip_s: f64, machine: &Machine) -> Machine {
 }
 
 /// A primary with workers over gigabit Ethernet.
-fn cluster(name: &'static str, primary: Machine, workers: &[Machine]) -> Cluster {
+fn cluster(name: &'static str, primary: Machine, workers: &[Machine]) -> ExampleCluster {
     linked(name, primary, workers, GIGABIT)
 }
 
-fn linked(name: &'static str, primary: Machine, workers: &[Machine], bytes_per_s: f64) -> Cluster {
+fn linked(name: &'static str, primary: Machine, workers: &[Machine], bytes_per_s: f64) -> ExampleCluster {
     let mut machines = vec![primary];
     machines.extend(workers.iter().map(|w| over(bytes_per_s, 3e-4, w)));
-    Cluster { name, machines }
+    ExampleCluster { name, machines }
 }
 
 fn many(count: usize, machine: &Machine) -> Vec<Machine> {
@@ -73,15 +74,15 @@ const THIN: Shape = ("thin k", 12_000, 12_000, 200);
 const VECTOR: Shape = ("vector", 16_384, 1, 16_384);
 const PRIME: Shape = ("primes", 4099, 3001, 5003);
 
-/// All cases: cluster, what the shape is called, product.
-pub(crate) fn cases() -> Vec<(Cluster, &'static str, Problem)> {
+/// All cases: cluster, name of the shape, product.
+pub(crate) fn cases() -> Vec<(ExampleCluster, &'static str, Problem)> {
     let unequal3 = [mini(), pi5(), pi4()];
     let unequal5 = [mini(), pi5(), pi5(), pi4(), machine("old", 2, 6.0, GIB)];
     let poor = |machine: Machine, mib: u64| Machine { memory_bytes: mib << 20, ..machine };
     let local: Vec<Machine> =
         (0..4).map(|_| Machine { shares_cores: true, ..machine("local", 2, 37.5, 2 * GIB) }).collect();
     let mut all = Vec::new();
-    let mut add = |cluster: Cluster, shapes: &[Shape]| {
+    let mut add = |cluster: ExampleCluster, shapes: &[Shape]| {
         for (shape, m, n, k) in shapes {
             let p = Problem {
                 m: *m,

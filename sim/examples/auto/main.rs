@@ -1,18 +1,18 @@
-//! How good the plan of `auto` is: clusters and products, simulated by the plan that `auto` takes, by every strategy with
-//! the fastest so many workers, with and without the primary, and by the primary alone. And how far the predictions are
-//! from what is simulated.
+//! How good the plan of `auto` is: simulates each product with the plan that `auto` chooses, with every strategy on
+//! the fastest workers (various numbers of them), with and without the primary, and with the primary alone. Also compares
+//! predictions with simulated times.
 //!
-//! `cargo run --release -p bramble-sim --example auto`; with `-- --plans` every plan, with `-- --json` lines for
-//! `bench/results/`; with `-- --in-order` for workers whose threads take additions of matrices in their turn, not first;
-//! with `-- --unicast` for plans in which the primary sends every panel to whoever needs it.
+//! `cargo run --release -p bramble-sim --example auto`; `-- --plans` prints every plan, `-- --json` lines for
+//! `bench/results/`; `-- --in-order` simulates workers whose threads do not prefer additions of matrices;
+//! `-- --unicast` excludes plans in which workers relay panels.
 
 #![allow(clippy::print_stdout)] // It is what it is for.
 
 mod clusters;
 
-use bramble_plan::{Cut, Machine, Plan, Preference, Problem, Relay, Strategy, Wish, decide};
-use bramble_sim::{Setting, simulate};
-use clusters::{Cluster, cases};
+use bramble_plan::{Machine, Plan, PlanOptions, Preference, Problem, Relay, Strategy, TileSize, decide};
+use bramble_sim::{SimSetting, simulate};
+use clusters::{ExampleCluster, cases};
 
 /// One plan, predicted and simulated.
 struct Tried {
@@ -57,18 +57,18 @@ fn main() {
     }
 }
 
-/// Workers pass panels on where that is predicted to be faster, unless `--unicast` is asked for.
-fn left_to_bramble() -> Wish {
+/// Workers relay panels if that is predicted to be faster, unless `--unicast` is given.
+fn left_to_bramble() -> PlanOptions {
     let unicast = std::env::args().any(|a| a == "--unicast");
-    Wish { relay: if unicast { Relay::Off } else { Relay::Auto }, ..Wish::AUTO }
+    PlanOptions { relay: if unicast { Relay::Off } else { Relay::Auto }, ..PlanOptions::AUTO }
 }
 
 /// `auto`'s plan first, then the others.
-fn tries(cluster: &Cluster, problem: &Problem) -> Vec<Tried> {
+fn tries(cluster: &ExampleCluster, problem: &Problem) -> Vec<Tried> {
     let mut tried = Vec::new();
     let machines = &cluster.machines;
     tried.extend(attempt(problem, machines, &left_to_bramble()));
-    let wish = |strategy: &str| Wish {
+    let wish = |strategy: &str| PlanOptions {
         strategy: strategy.parse::<Strategy>().ok(),
         who: Preference::Workers,
         ..left_to_bramble()
@@ -80,7 +80,7 @@ fn tries(cluster: &Cluster, problem: &Problem) -> Vec<Tried> {
     workers.sort_by(|a, b| b.gflops.total_cmp(&a.gflops));
     let all = workers.len();
     for size in [1, 2, 3, 4, 6, 8, 16, 32, all].into_iter().filter(|s| *s < all).chain([all]) {
-        // The primary beside workers is one of them, without a link.
+        // The primary, computing beside workers, is one of them, without a link.
         let mut with_primary = vec![machines[0].clone(), machines[0].clone()];
         with_primary.extend_from_slice(&workers[..size]);
         let mut without = with_primary.clone();
@@ -95,14 +95,14 @@ fn tries(cluster: &Cluster, problem: &Problem) -> Vec<Tried> {
     tried
 }
 
-/// One plan; `None` where it cannot be made, or the primary has no room for the sums that it would have to put aside.
-fn attempt(problem: &Problem, machines: &[Machine], wish: &Wish) -> Option<Tried> {
-    let plan = decide(problem, Cut::default(), &machines[0], &machines[1..], wish).ok()?.plan;
+/// One plan; `None` if it does not exist, or if the primary has no memory for its partial sums.
+fn attempt(problem: &Problem, machines: &[Machine], wish: &PlanOptions) -> Option<Tried> {
+    let plan = decide(problem, TileSize::default(), &machines[0], &machines[1..], wish).ok()?.plan;
     if plan.predicted.primary_memory_bytes > machines[0].memory_bytes {
         return None;
     }
     let additions_first = std::env::args().all(|a| a != "--in-order");
-    let report = simulate(&plan, machines, &Setting { additions_first, ..Setting::measured() });
+    let report = simulate(&plan, machines, &SimSetting { additions_first, ..SimSetting::measured() });
     Some(Tried {
         name: named(&plan, machines),
         predicted_s: plan.predicted.seconds,
@@ -113,7 +113,7 @@ fn attempt(problem: &Problem, machines: &[Machine], wish: &Wish) -> Option<Tried
     })
 }
 
-/// Strategies for so many machines.
+/// Strategies for this number of machines.
 fn strategies(machines: usize) -> Vec<String> {
     let mut rows = machines.isqrt();
     while !machines.is_multiple_of(rows) {
@@ -150,7 +150,7 @@ fn named(plan: &Plan, machines: &[Machine]) -> String {
     format!("{}, {who}", plan.strategy)
 }
 
-fn row(cluster: &Cluster, shape: &str, auto: &Tried, best: &Tried, ratio: f64) -> String {
+fn row(cluster: &ExampleCluster, shape: &str, auto: &Tried, best: &Tried, ratio: f64) -> String {
     let mark = if ratio > 1.05 { "!! " } else { "" };
     let off = auto.predicted_s / auto.simulated_s;
     format!(
@@ -167,7 +167,7 @@ fn detail(plan: &Tried) -> String {
     )
 }
 
-fn line(cluster: &Cluster, p: &Problem, auto: &Tried, best: &Tried, ratio: f64) -> String {
+fn line(cluster: &ExampleCluster, p: &Problem, auto: &Tried, best: &Tried, ratio: f64) -> String {
     format!(
         "{{\"script\": \"auto\", \"cluster\": \"{}\", \"m\": {}, \"n\": {}, \"k\": {}, \"dtype\": \"{}\", \
          \"auto\": \"{}\", \"auto_s\": {:.6}, \"predicted_s\": {:.6}, \"best\": \"{}\", \"best_s\": {:.6}, \

@@ -1,11 +1,11 @@
-//! What stealing gains: clusters of which one machine is slower than it said, and plans whose parts are uneven. A table of
-//! simulated products with and without it.
+//! The gain of work stealing: clusters with one machine that is slower than stated, and plans with uneven shares. Prints a
+//! table of simulated products with and without stealing.
 
 #![allow(clippy::print_stdout)] // It is what it is for.
 
 use bramble_matrix::DType;
-use bramble_plan::{Cut, LinkRate, Machine, Plan, Preference, Problem, Strategy, Wish, decide};
-use bramble_sim::{Report, Setting, simulate};
+use bramble_plan::{LinkRate, Machine, Plan, PlanOptions, Preference, Problem, Strategy, TileSize, decide};
+use bramble_sim::{SimReport, SimSetting, simulate};
 
 /// One line of the table.
 struct Case {
@@ -14,9 +14,9 @@ struct Case {
     n: u64,
     k: u64,
     strategy: &'static str,
-    /// Speed of the first worker, of what it said.
+    /// Real speed of the first worker, relative to the stated one.
     speed: f64,
-    /// What it may hold.
+    /// Memory of each machine.
     memory_bytes: u64,
 }
 
@@ -59,6 +59,7 @@ fn machines(case: &Case) -> Vec<Machine> {
         link: Some(LinkRate { bytes_per_s: 117e6, round_trip_s: 3e-4 }),
         shares_cores: false,
         nic_bytes_per_s: Some(300e6),
+        memory_rate: None,
     };
     let primary = Machine { link: None, name: "primary".into(), ..machine.clone() };
     std::iter::once(primary).chain((0..case.workers).map(|_| machine.clone())).collect()
@@ -68,8 +69,8 @@ fn planned(case: &Case, machines: &[Machine]) -> Plan {
     let (n, k) = (case.n, case.k);
     let problem = Problem { m: n, n, k, dtype: DType::F32, reads_c: false, sends_a: true, sends_b: true };
     let strategy = case.strategy.parse::<Strategy>().unwrap_or_else(|e| panic!("{e}"));
-    let wish = Wish { strategy: Some(strategy), who: Preference::Workers, ..Wish::AUTO };
-    let cut = Cut { tile: Some(512), depth: Some(512) };
+    let wish = PlanOptions { strategy: Some(strategy), who: Preference::Workers, ..PlanOptions::AUTO };
+    let cut = TileSize { tile: Some(512), depth: Some(512) };
     match decide(&problem, cut, &machines[0], &machines[1..], &wish) {
         Ok(decision) => decision.plan,
         Err(e) => panic!("{e}"),
@@ -84,13 +85,13 @@ fn show(case: &Case) {
     let sum: f64 = plan.members.iter().map(|m| speed(m.machine)).sum();
     let ideal = plan.predicted.machines.iter().map(|m| m.flops).sum::<f64>() / sum;
     for steals in [false, true] {
-        let setting = Setting { speeds: speeds.clone(), steals, ..Setting::measured() };
+        let setting = SimSetting { speeds: speeds.clone(), steals, ..SimSetting::measured() };
         let report = simulate(&plan, &machines, &setting);
         print(case, &report, steals, ideal, machines[1].threads);
     }
 }
 
-fn print(case: &Case, report: &Report, steals: bool, ideal: f64, threads: u32) {
+fn print(case: &Case, report: &SimReport, steals: bool, ideal: f64, threads: u32) {
     let idle: Vec<f64> =
         report.machines.iter().map(|m| 1.0 - m.busy_s / f64::from(threads) / report.seconds).collect();
     let mean = idle.iter().sum::<f64>() / idle.len().max(1) as f64;

@@ -1,4 +1,4 @@
-//! Trials by the thousand, or one again: products in which things go wrong (docs/simulator.md).
+//! Runs thousands of trials, or one: products with faults (docs/simulator.md).
 //!
 //! ```text
 //! cargo run -p bramble-sim --example swarm -- --seeds 5000 [--from 0] [--most 10]
@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 fn main() -> ExitCode {
     match told(&std::env::args().skip(1).collect::<Vec<_>>()) {
-        Ok(Told { seed: Some(seed), faults, .. }) => one(seed, faults),
-        Ok(Told { seeds, from, most, .. }) => many(from, seeds, most),
+        Ok(SwarmArgs { seed: Some(seed), faults, .. }) => one(seed, faults),
+        Ok(SwarmArgs { seeds, from, most, .. }) => many(from, seeds, most),
         Err(what) => {
             eprintln!("{what}");
             ExitCode::from(2)
@@ -23,19 +23,19 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the command line says.
+/// The command line.
 #[derive(Default)]
-struct Told {
+struct SwarmArgs {
     seed: Option<u64>,
     faults: Option<Faults>,
     seeds: u64,
     from: u64,
-    /// Violations after which no more is tried.
+    /// Violations after which no more trials are run.
     most: u64,
 }
 
-fn told(words: &[String]) -> Result<Told, String> {
-    let mut told = Told { seeds: 5000, most: 10, ..Told::default() };
+fn told(words: &[String]) -> Result<SwarmArgs, String> {
+    let mut told = SwarmArgs { seeds: 5000, most: 10, ..SwarmArgs::default() };
     for pair in words.chunks(2) {
         let [name, value] = pair else { return Err(format!("{} needs a value", pair[0])) };
         let number = || value.parse::<u64>().map_err(|_| format!("{name} {value}: not a number"));
@@ -55,7 +55,7 @@ fn told(words: &[String]) -> Result<Told, String> {
     Ok(told)
 }
 
-/// One trial, told at length.
+/// Runs one trial and prints its result in full.
 fn one(seed: u64, faults: Option<Faults>) -> ExitCode {
     let drawn = Scenario::of(seed);
     let scenario = Scenario { faults: faults.unwrap_or_else(|| drawn.faults.clone()), ..drawn };
@@ -70,7 +70,7 @@ fn one(seed: u64, faults: Option<Faults>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Many trials on all cores.
+/// Runs many trials on all cores.
 fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let next = AtomicU64::new(from);
@@ -113,10 +113,10 @@ fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
     let [right, losses, events, relayed, moves, without, joined, worked, slow, rest @ ..] = sums;
     let [deaths, torn, kept, odd, out, parted] = rest;
     println!(
-        "{right} right ({without} without C), {losses} losses ({slow} of links that were too slow, {out} of machines that were \
-         wrong), {events} events, \
+        "{right} right ({without} without C), {losses} losses ({slow} of too slow links, {out} of machines excluded for \
+         wrong results), {events} events, \
          {relayed} pieces relayed ({parted} silent neighbours), {moves} moves, {joined} joined and {worked} of them worked, \
-         {deaths} deaths of the primary ({torn} while the journal was written), {kept} tiles kept, {odd} odd clocks"
+         {deaths} deaths of the primary ({torn} while the journal was written), {kept} tiles kept, {odd} clock faults"
     );
     let count = failed.len();
     for found in failed {

@@ -1,39 +1,39 @@
 //! Faults as text: `kill:w3@2.5s,slow:w1@1s..4s/50`.
 //!
-//! A fault is `kind:where@when`, with `/how much` for some kinds. Where: `w3`, the third worker, and for kinds of links its link
-//! with the primary; or a link by its ends, `p` being the primary: `w1-w2` both ways, `w3>p` one way. When: a time from the
-//! start, a span, or a span without an end (`2s..`). Times have units: `us`, `ms`, `s`; or are a part of the time that the
-//! product takes undisturbed (`50%`), where that is known.
+//! A fault is `kind:where@when`, with `/amount` for some kinds. Where: `w3`, the third worker, and for faults of links its
+//! link with the primary; or a link by its ends, `p` being the primary: `w1-w2` in both directions, `w3>p` in one. When: a
+//! time since the start, a span, or a span without an end (`2s..`). Times have units: `us`, `ms`, `s`; or are a part of the
+//! product's time without faults (`50%`), if that is known.
 //!
-//! Invariants: what is written is read back as the same.
+//! Invariants: a formatted fault parses to the same fault.
 
-use super::{At, Fault, FaultKind, Faults, Site};
+use super::{FaultKind, FaultSite, Faults, LinkEnd, SimFault};
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A text that names no faults.
+/// A text that is not a list of faults.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("fault {number}, '{text}': {what}")]
 pub struct FaultError {
-    /// Which of them, from 1.
+    /// The number of the fault, from 1.
     pub number: usize,
-    /// The part of the text.
+    /// Its text.
     pub text: String,
-    /// What is wrong with it.
+    /// The error.
     pub what: String,
 }
 
 const FORM: &str = "a fault is kind:where@when, such as kill:w3@2.5s or slow:w1@1s..4s/50";
 const KINDS: &str = "kinds are kill, off, memory, pause, busy, cut, stall, slow, delay, late, \
                      join, restart, lie, leap, still";
-/// Those of the timing mode (`FaultKind::is_timed`).
+/// The kinds of the timing mode (`FaultKind::is_timed`).
 const TIMED_KINDS: &str = "kinds are kill, off, pause, busy, slow, join, restart";
 const SITES: &str =
     "a place is w3 (the third worker), p (the primary) or a link: w1-w2 both ways, w3>p or p>w3 one way";
 const TIMES: &str = "a time is a number with s, ms or us, such as 2.5s";
-const PARTS: &str = "here a time has to be in s, ms or us: what a % would be of is not known";
-/// Longest time, in seconds, and in times that a product takes.
+const PARTS: &str = "here a time has to be in s, ms or us: the product's own time, for a %, is not known";
+/// Longest time, in seconds, and in multiples of the product's time.
 const LATEST: f64 = 1e6;
 const LATEST_PART: f64 = 100.0;
 
@@ -46,20 +46,20 @@ impl FromStr for Faults {
 }
 
 impl Faults {
-    /// Reads a text in which times may be parts of `whole`, the time that the product takes undisturbed.
+    /// Parses a text in which times may be parts of `whole`, the product's time without faults.
     ///
     /// # Errors
     ///
-    /// The first fault that is none.
+    /// The first invalid fault.
     pub fn read(text: &str, whole: Option<Duration>) -> Result<Self, FaultError> {
         Self::read_kinds(text, whole, KINDS)
     }
 
-    /// The same where all faults have to be such as the timing mode knows, wherever they happen (`check_timed` looks at that).
+    /// The same for the timing mode: all kinds must be supported by it. Places are not checked (see `check_timed`).
     ///
     /// # Errors
     ///
-    /// The first fault that is none, and then the first of another kind.
+    /// The first invalid fault, or else the first of an unsupported kind.
     pub fn read_timed(text: &str, whole: Option<Duration>) -> Result<Self, FaultError> {
         let faults = Self::read_kinds(text, whole, TIMED_KINDS)?;
         match faults.0.iter().enumerate().find(|(_, fault)| !fault.kind.is_timed()) {
@@ -67,7 +67,7 @@ impl Faults {
             Some((at, fault)) => Err(FaultError {
                 number: at + 1,
                 text: fault.to_string(),
-                what: format!("this kind is known in trials only; {TIMED_KINDS}"),
+                what: format!("only trials support this kind; {TIMED_KINDS}"),
             }),
         }
     }
@@ -85,7 +85,7 @@ impl Faults {
     }
 }
 
-fn fault(text: &str, whole: Option<Duration>, kinds: &str) -> Result<Fault, String> {
+fn fault(text: &str, whole: Option<Duration>, kinds: &str) -> Result<SimFault, String> {
     let moment = |text: &str| moment(text, whole);
     let (name, rest) = text.split_once(':').ok_or(FORM)?;
     let (site, when) = rest.split_once('@').ok_or(FORM)?;
@@ -95,13 +95,13 @@ fn fault(text: &str, whole: Option<Duration>, kinds: &str) -> Result<Fault, Stri
     };
     let kind = kind(name, amount, kinds)?;
     let site = self::site(site)?;
-    if matches!(site, Site::Link { .. }) && !kind.is_of_links() {
+    if matches!(site, FaultSite::Link { .. }) && !kind.is_of_links() {
         return Err(format!("{name} happens at a worker, such as w3"));
     }
-    if site == Site::Primary && !kind.is_of_the_primary() {
+    if site == FaultSite::Primary && !kind.is_of_the_primary() {
         return Err(format!("{name} does not happen at the primary; name a worker, such as w3"));
     }
-    if kind == FaultKind::Cut && matches!(site, Site::Link { both: false, .. }) {
+    if kind == FaultKind::Cut && matches!(site, FaultSite::Link { both: false, .. }) {
         return Err("a link is cut both ways, such as w1-w2".to_owned());
     }
     let (from, to) = match when.split_once("..") {
@@ -112,12 +112,12 @@ fn fault(text: &str, whole: Option<Duration>, kinds: &str) -> Result<Fault, Stri
         return Err(format!("{name} happens at one moment, such as 2.5s"));
     }
     if kind == FaultKind::Restart && to.is_none() {
-        return Err("who restarts comes back, such as 2s..5s".to_owned());
+        return Err("a restart takes from one time to another, such as restart:w1@2s..5s".to_owned());
     }
     if to.is_some_and(|to| to <= from) {
         return Err("it ends before it begins".to_owned());
     }
-    Ok(Fault { kind, site, from, to })
+    Ok(SimFault { kind, site, from, to })
 }
 
 fn kind(name: &str, amount: Option<&str>, kinds: &str) -> Result<FaultKind, String> {
@@ -152,27 +152,27 @@ fn kind(name: &str, amount: Option<&str>, kinds: &str) -> Result<FaultKind, Stri
     }
 }
 
-fn site(text: &str) -> Result<Site, String> {
+fn site(text: &str) -> Result<FaultSite, String> {
     let ends = text.split_once('-').map(|ends| (ends, true));
     let Some(((from, to), both)) = ends.or_else(|| text.split_once('>').map(|ends| (ends, false))) else {
         return match at(text)? {
-            At::Worker(worker) => Ok(Site::Worker(worker)),
-            At::Primary => Ok(Site::Primary),
+            LinkEnd::Worker(worker) => Ok(FaultSite::Worker(worker)),
+            LinkEnd::Primary => Ok(FaultSite::Primary),
         };
     };
     let (from, to) = (at(from)?, at(to)?);
     if from == to {
         return Err("a link has two ends".to_owned());
     }
-    Ok(Site::Link { from, to, both })
+    Ok(FaultSite::Link { from, to, both })
 }
 
-fn at(text: &str) -> Result<At, String> {
+fn at(text: &str) -> Result<LinkEnd, String> {
     if text == "p" {
-        return Ok(At::Primary);
+        return Ok(LinkEnd::Primary);
     }
     let number = text.strip_prefix('w').and_then(|number| number.parse().ok()).filter(|number| *number > 0);
-    Ok(At::Worker(number.ok_or(SITES)?))
+    Ok(LinkEnd::Worker(number.ok_or(SITES)?))
 }
 
 fn moment(text: &str, whole: Option<Duration>) -> Result<Duration, String> {
@@ -201,7 +201,7 @@ impl Display for Faults {
     }
 }
 
-impl Display for Fault {
+impl Display for SimFault {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (name, amount) = match self.kind {
             FaultKind::Kill => ("kill", String::new()),
@@ -228,7 +228,7 @@ impl Display for Fault {
     }
 }
 
-impl Display for Site {
+impl Display for FaultSite {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Primary => f.write_str("p"),
@@ -238,7 +238,7 @@ impl Display for Site {
     }
 }
 
-impl Display for At {
+impl Display for LinkEnd {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Primary => write!(f, "p"),
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn formatted_faults_parse_to_the_same_faults() {
         for seed in 0..500 {
             let faults = Faults::of(seed, (5, 2), 2.5);
             assert_eq!(faults.to_string().parse::<Faults>().unwrap(), faults, "{faults}");
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn times_may_be_parts_of_a_product_whose_time_is_known() {
+    fn times_may_be_parts_of_a_known_total() {
         let text = "kill:w3@50%,slow:w1@10%..1.5s/50,pause:w2@200%..";
         let faults = Faults::read(text, Some(Duration::from_secs(4))).unwrap();
         assert_eq!(faults.to_string(), "kill:w3@2s,slow:w1@400ms..1500ms/50,pause:w2@8s..");
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_fault_is_refused_and_named() {
+    fn invalid_faults_are_refused_and_named() {
         let cases = [
             ("kill", "kind:where@when"),
             ("kill:w3", "kind:where@when"),
@@ -322,8 +322,8 @@ mod tests {
             ("cut:w1>w2@1s", "both ways"),
             ("join:w1-w2@1s", "at a worker"),
             ("join:w1@1s..2s", "one moment"),
-            ("restart:w1@1s..", "comes back"),
-            ("restart:w1@1s", "comes back"),
+            ("restart:w1@1s..", "from one time to another"),
+            ("restart:w1@1s", "from one time to another"),
             ("stall:w1-w1@1s", "two ends"),
             ("slow:w1@1s..2s", "how many times"),
             ("slow:w1@1s..2s/0.5", "from 1 to"),

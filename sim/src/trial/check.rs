@@ -1,39 +1,39 @@
-//! What has to hold after every event of a trial.
+//! The invariants that are checked after every event of a trial.
 //!
-//! Invariants: checks change nothing. The number before each is that of `docs/simulator.md`.
+//! Invariants: checks change nothing. The number at each check is that of `docs/simulator.md`.
 
-use super::joins::comer;
-use super::looks;
-use super::matter::wrong_digits;
+use super::inspection;
+use super::joins::joining_peer;
+use super::trial_data::wrong_digits;
 use super::{Scenario, Trial, Values};
 use bramble_schedule::limits::{
     CHUNK_BYTES_MAX, LINK_WINDOW_BYTES, NEIGHBOUR_SILENCE_MAX, PRIMARY_SILENCE_MAX, SILENCE_MAX,
 };
 use bramble_schedule::message::{Missing, ResultHead};
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 use std::time::Duration;
 
-/// Every so many events all tiles are looked at.
+/// Number of events between two checks of all tiles.
 const TILES_EVERY: u64 = 64;
-/// Virtual seconds in which something has to get on.
+/// Virtual seconds within which the product must make progress.
 const STILL_MAX_S: f64 = 60.0;
-/// Virtual seconds that a loss may be noticed later than silence is.
+/// Virtual seconds by which the primary may notice a loss later than the limit of silence.
 const NOTICED_S: f64 = 5.0;
-/// No trial takes so many virtual seconds, or events.
+/// Limits of a trial in virtual seconds and in events.
 const SECONDS_MAX: f64 = 3600.0;
 /// See `SECONDS_MAX`.
 const EVENTS_MAX: u64 = 3_000_000;
 
-/// What faults make of machines.
+/// Which machines faults have struck, for the checks.
 pub(super) struct Checks {
-    /// When a machine, or its link, was taken away, or the last that it had sent moved.
+    /// When a machine or its link was lost, or when its last frames still moved.
     died: Vec<Option<Duration>>,
-    /// Machines that something happened to that can have them taken for dead.
+    /// Machines that a fault may make look lost.
     suffered: Vec<bool>,
-    /// Machines whose links were made slower.
+    /// Machines whose links a fault has slowed.
     slowed: Vec<bool>,
     calls: u64,
-    /// The primary was suspended, or its clock leapt or stood still.
+    /// Whether the primary was suspended, or its clock jumped or stopped.
     odd_clock: bool,
     moves: usize,
     progress: f64,
@@ -53,18 +53,18 @@ impl Checks {
         }
     }
 
-    /// A machine, or its link, is gone from now on.
-    pub(super) fn dies(&mut self, peer: usize, now: Duration) {
+    /// A machine or its link is lost from now on.
+    pub(super) fn machine_died(&mut self, peer: usize, now: Duration) {
         self.died[peer].get_or_insert(now);
         self.suffered[peer] = true;
     }
 
-    /// What a machine that is gone has sent is still on its way now.
-    fn speaks(&mut self, peer: usize, now: Duration) {
+    /// Frames that a lost machine had sent are still under way.
+    fn still_sending(&mut self, peer: usize, now: Duration) {
         self.died[peer] = self.died[peer].map(|_| now);
     }
 
-    /// The primary's clock is not what it should be.
+    /// The primary's clock is wrong from now on.
     pub(super) fn clock_goes_wrong(&mut self) {
         self.odd_clock = true;
     }
@@ -73,30 +73,30 @@ impl Checks {
         self.odd_clock
     }
 
-    /// A machine's link may now be too slow to wait for.
+    /// A fault may have made a machine's link too slow.
     pub(super) fn slows(&mut self, peer: usize) {
         self.slowed[peer] = true;
     }
 
-    /// It was, and others do what the machine had.
+    /// The primary found a link too slow, and reassigned its machine's work.
     pub(super) fn too_slow(&mut self, peer: usize) {
-        assert!(self.slowed[peer], "the link of w{peer} is as it was, and taken for too slow");
+        assert!(self.slowed[peer], "the link of w{peer} was never slowed, and is taken for too slow");
         self.suffered[peer] = true;
     }
 
-    /// A machine may now seem dead.
-    pub(super) fn suffers(&mut self, peer: usize) {
+    /// A fault may make a machine look lost.
+    pub(super) fn may_look_lost(&mut self, peer: usize) {
         self.suffered[peer] = true;
     }
 
-    /// Tiles are to be made again.
+    /// Tiles will be recomputed, so progress falls.
     pub(super) fn goes_back(&mut self) {
         self.progress = 0.0;
     }
 }
 
 impl Trial {
-    /// After an event of the primary.
+    /// The checks after an event of the primary.
     pub(super) fn check(&mut self, is_new: bool) {
         // (1)
         self.primary.validate();
@@ -112,22 +112,22 @@ impl Trial {
         assert!((self.checks.progress..=1.0).contains(&progress), "progress goes back, or beyond the end");
         self.checks.progress = progress;
         // (4)
-        let (aside, staged) = self.shell.aside_elements();
+        let (waiting, staged) = self.shell.waiting_elements();
         let predicted = self.primary.plan().predicted.primary_memory_bytes;
-        assert!(8 * aside <= predicted, "{} bytes wait, {predicted} were predicted", 8 * aside);
+        assert!(8 * waiting <= predicted, "{} bytes wait, {predicted} were predicted", 8 * waiting);
         if staged > 0 {
             for peer in 0..self.count {
-                assert!(self.shell.staged_of(peer) <= 1, "several tiles of w{peer} are half there");
+                assert!(self.shell.staged_of(peer) <= 1, "several tiles of w{peer} are partly received");
             }
         }
         for peer in 0..self.count {
-            let in_link = self.primary.standing(peer).in_link_bytes;
+            let in_link = self.primary.peer_status(peer).in_link_bytes;
             let most = (LINK_WINDOW_BYTES + CHUNK_BYTES_MAX) as u64;
             assert!(in_link <= most, "{in_link} bytes are in the link of w{peer}");
         }
     }
 
-    /// (3) An element is what the plan makes of it.
+    /// (3) An element has exactly the value that the plan gives.
     pub(super) fn check_element(&self, place: usize, when: &str) {
         let (is, should) = (self.shell.c[place], self.expected[place]);
         if is.to_bits() != should.to_bits() {
@@ -138,22 +138,22 @@ impl Trial {
         }
     }
 
-    /// (6) Nothing that is still heard of a machine that is gone counts.
-    pub(super) fn check_that_the_gone_count_for_nothing(&mut self, peer: usize) {
+    /// (6) Late events of a lost machine have no effect.
+    pub(super) fn check_events_of_lost_machine(&mut self, peer: usize) {
         let head = ResultHead { c: 0, epoch: 0, step_start: 0, step_end: 1, first_line: 0, lines: 1 };
         let late = [
-            Event::Sent { peer, bytes: 1 },
-            Event::Credit { peer, bytes: 64 },
-            Event::Landed { peer, head },
-            Event::Alive { peer },
-            Event::Flow { peer, came: 1, gone: 1, held: 0 },
-            Event::Missing { peer, missing: Missing { id: 0, lines: 0 } },
-            Event::Parted { peer, other: 0 },
-            Event::Lost { peer, why: "again".into() },
+            PrimaryEvent::Sent { peer, bytes: 1 },
+            PrimaryEvent::Credit { peer, bytes: 64 },
+            PrimaryEvent::Landed { peer, head },
+            PrimaryEvent::Alive { peer },
+            PrimaryEvent::Flow { peer, received: 1, acknowledged: 1, buffered: 0 },
+            PrimaryEvent::Missing { peer, missing: Missing { id: 0, lines: 0 } },
+            PrimaryEvent::Parted { peer, other: 0 },
+            PrimaryEvent::Lost { peer, why: "again".into() },
         ];
         assert!(self.primary.expect(peer, &head).is_err(), "a result of a machine that is gone may land");
         let (losses, tiles) = (self.primary.losses().len(), self.primary.tiles_left());
-        let standing = self.primary.standing(peer);
+        let standing = self.primary.peer_status(peer);
         for event in late {
             let text = format!("{event:?}");
             let now = self.time();
@@ -161,104 +161,107 @@ impl Trial {
             assert!(actions.is_empty(), "{text} of a machine that is gone counts: {actions:?}");
         }
         assert_eq!((self.primary.losses().len(), self.primary.tiles_left()), (losses, tiles));
-        assert_eq!(self.primary.standing(peer), standing);
+        assert_eq!(self.primary.peer_status(peer), standing);
     }
 
-    /// (6) Of those that are gone nothing counts either when others have come in since, whose numbers are new.
-    pub(super) fn check_that_numbers_stay(&mut self) {
+    /// (6) Nor do they after other machines have joined, which have new indices.
+    pub(super) fn check_events_of_lost_machines(&mut self) {
         for peer in (0..self.count).filter(|peer| self.shell.sessions[*peer].is_gone).collect::<Vec<_>>() {
             if !self.is_over() {
-                self.check_that_the_gone_count_for_nothing(peer);
+                self.check_events_of_lost_machine(peer);
             }
         }
     }
 
-    /// (8) A machine is lost for a reason.
+    /// (8) A machine is lost only for a reason.
     pub(super) fn check_loss(&self, peer: usize, why: &str) {
         assert!(self.checks.suffered[peer], "w{peer} is lost, and nothing is wrong with it: {why}");
     }
 
-    /// (8) A worker gives its primary up for a reason.
+    /// (8) A worker gives up its primary only for a reason.
     pub(super) fn check_patience(&self, peer: usize) {
         let lane = &self.lanes[self.out(peer)];
         let held = lane.held_last.is_some_and(|last| {
-            self.agenda.now().seconds_from(last) < PRIMARY_SILENCE_MAX.as_secs_f64() + NOTICED_S
+            self.event_queue.now().seconds_from(last) < PRIMARY_SILENCE_MAX.as_secs_f64() + NOTICED_S
         });
         let is_gone = lane.is_over() || self.shell.sessions[peer].is_gone;
         let held = held || self.stands > 0 || self.watch.stands();
-        assert!(held || is_gone, "w{peer} gives up the primary, which has just not said anything to it");
+        assert!(held || is_gone, "w{peer} gives up the primary, which was heard just now");
     }
 
-    /// (8) A worker gives its link with another one up for a reason: nothing could come over it.
+    /// (8) A worker gives up its link with another only for a reason: the link could carry nothing.
     pub(super) fn check_silence(&self, from: usize, to: usize) {
         let longest = NEIGHBOUR_SILENCE_MAX.as_secs_f64() + NOTICED_S;
         let held = self.lanes[self.across(from, to)].held_last;
-        let held = held.is_some_and(|last| self.agenda.now().seconds_from(last) < longest);
+        let held = held.is_some_and(|last| self.event_queue.now().seconds_from(last) < longest);
         let is_well = !self.checks.suffered[from] && !self.checks.suffered[to];
         assert!(held || !is_well, "w{to} gives up w{from}, and nothing is wrong with them or their link");
     }
 
-    /// (8) Something gets on, losses are noticed, and it ends.
+    /// (8) The product makes progress, losses are noticed, and the trial ends.
     pub(super) fn check_time(&mut self) {
-        let now = self.agenda.now();
+        let now = self.event_queue.now();
         assert!(now.seconds() < SECONDS_MAX && self.events < EVENTS_MAX, "it does not end");
         let passed = self.clock.passed();
         for peer in 0..self.checks.died.len() {
-            // The silence begins with the end of its last words, which a slow link may carry for seconds.
+            // The silence begins with the end of the machine's last frame, which a slow link may carry for seconds.
             if self.lanes[self.back(peer)].moves() {
-                self.checks.speaks(peer, passed);
+                self.checks.still_sending(peer, passed);
             }
             let is_known = self.shell.sessions[peer].is_gone;
             let Some(died) = self.checks.died[peer].filter(|_| !is_known) else { continue };
             let seconds = passed.saturating_sub(died).as_secs_f64();
             assert!(
                 self.is_over() || seconds < SILENCE_MAX.as_secs_f64() + NOTICED_S,
-                "w{peer} has been gone for {seconds} s, and nobody has noticed"
+                "w{peer} has been gone for {seconds} s, and the primary has not noticed"
             );
         }
         if now.seconds_from(self.moved_last) > STILL_MAX_S && !self.is_over() && !self.watch.stands() {
             let computes = self.nodes.iter().any(|node| node.lives && node.running > 0);
             let moves = self.lanes.iter().any(|lane| lane.moves());
-            let standing: Vec<_> = (0..self.count).map(|peer| self.primary.standing(peer)).collect();
+            let standing: Vec<_> = (0..self.count).map(|peer| self.primary.peer_status(peer)).collect();
             assert!(computes || moves, "nothing has happened for {STILL_MAX_S} s: {standing:?}");
         }
     }
 
-    /// When the product is over.
+    /// The checks when the product is over.
     pub(super) fn check_the_end(&mut self, scenario: &Scenario) {
         // (7)
-        let late = Event::Joined(comer(0, 1 << 20, 1.0));
-        for event in
-            [Event::Tick, late, Event::Alive { peer: 0 }, Event::Lost { peer: 0, why: "late".into() }]
-        {
+        let late = PrimaryEvent::Joined(joining_peer(0, 1 << 20, 1.0));
+        for event in [
+            PrimaryEvent::Tick,
+            late,
+            PrimaryEvent::Alive { peer: 0 },
+            PrimaryEvent::Lost { peer: 0, why: "late".into() },
+        ] {
             let now = self.time();
             let actions = self.primary.handle(event, now);
             assert!(actions.is_empty(), "something happens after the end: {actions:?}");
         }
-        // Who comes then has a number, by which its shell asks.
-        assert_eq!(self.primary.standing(self.count).jobs_given, 0);
+        // A machine that joins then gets an index, by which its shell asks.
+        assert_eq!(self.primary.peer_status(self.count).jobs_given, 0);
         if let Some(why) = &self.shell.failed {
             return self.check_failure(why);
         }
         // (9)
         assert_eq!((self.primary.tiles_left(), self.primary.sums_under_way()), (0, (0, 0)));
-        assert!(self.shell.asides.is_empty(), "sums are left over");
+        assert!(self.shell.partial_sums.is_empty(), "sums are left over");
         assert!(self.shell.committed.iter().all(|c| *c), "something of C was never committed");
         (0..self.expected.len()).for_each(|place| self.check_element(place, "C is there"));
         if scenario.values == Values::Whole {
-            assert_eq!(self.matter.far_off(&self.shell.c), None);
+            assert_eq!(self.data.far_off(&self.shell.c), None);
         }
         self.check_work();
     }
 
-    /// (10) Nobody who stays does anything twice or in vain, and of each tile each step came back once.
+    /// (10) No machine that stays computes anything twice or in vain, and each step of each tile came back once.
     fn check_work(&self) {
         let plan = self.primary.plan();
         if plan.regions.iter().any(|region| region.levels > 0) {
             return;
         }
         let once: u64 = plan.regions.iter().map(|region| region.grid.tiles() * region.steps()).sum();
-        let all = once + self.looks.steps_again - self.steps_there;
+        let all = once + self.inspection.steps_again - self.steps_there;
         assert_eq!(self.steps_back.iter().sum::<u64>(), all, "steps that came back");
         for peer in 0..self.nodes.len() {
             let (sent, made, back) = (self.jobs_sent[peer], self.jobs[peer], self.steps_back[peer]);
@@ -270,7 +273,7 @@ impl Trial {
         }
     }
 
-    /// (10) Who was there all the time has used up all that it was given, and keeps nothing for anybody.
+    /// (10) A machine without faults has used everything that it was sent, and retains nothing for others.
     pub(super) fn check_what_is_left(&self) {
         if self.shell.failed.is_some() {
             return;
@@ -281,14 +284,14 @@ impl Trial {
         }
     }
 
-    /// There is no C only where nobody is left whose word counts, or nobody has room.
+    /// A product fails only if no trusted machine is left, or none has enough memory.
     fn check_failure(&self, why: &str) {
-        if why == looks::NOBODY_ELSE {
-            return assert!(!self.looks.wrong().is_empty(), "C is right, and not kept");
+        if why == inspection::NO_OTHER_MACHINE {
+            return assert!(!self.inspection.wrong().is_empty(), "C is right, and not kept");
         }
         let gone = |peer: usize| {
             let session = &self.shell.sessions[peer];
-            session.is_gone || session.is_cut || self.looks.suspects.contains(&peer)
+            session.is_gone || session.is_cut || self.inspection.suspects.contains(&peer)
         };
         let nobody = (0..self.count).all(gone);
         let most = (0..self.count).filter(|peer| !gone(*peer)).map(|peer| self.rooms[peer]).max();
@@ -299,7 +302,7 @@ impl Trial {
     }
 }
 
-/// Nobody has the bytes that are named; so many has who has most.
+/// No machine has the bytes that the message names; `most` is the memory of the largest.
 pub(super) fn check_want(why: &str, most: Option<u64>) {
     let needed = why.split(" has the ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
     let is_right = needed.zip(most).is_some_and(|(needed, most)| needed > most);

@@ -1,21 +1,21 @@
-//! The primary's disk in a trial: the unfinished C, and its journal. What was not synced may be there after a crash, or not.
+//! The primary's disk in a trial: the unfinished C, and its journal. Unsynced data may or may not survive a crash.
 //!
-//! Invariants: what was synced stays. Of a process that is killed all that it wrote stays: the system has it.
+//! Invariants: synced data survives. If only the process is killed, all written data survives, because the system has it.
 
-use super::matter::GARBAGE;
-use crate::random::Random;
+use super::trial_data::GARBAGE;
+use crate::random::SeededRandom;
 
 /// See the head of this file.
 #[derive(Clone, Debug)]
 pub(super) struct Disk {
     /// C as it is on the disk for certain.
     data: Vec<f64>,
-    /// The journal as it was written, and how much of it is on the disk for certain.
+    /// The journal as written, and how much of it is on the disk for certain.
     pub(super) log: Vec<u8>,
     pub(super) log_synced: usize,
 }
 
-/// Longest run of elements, or of bytes of the journal, that comes to the disk in one piece.
+/// Longest run of elements, or of bytes of the journal, that survives or is lost as a unit.
 const PAGE_MAX: u64 = 24;
 
 impl Disk {
@@ -23,7 +23,7 @@ impl Disk {
         Self { data: vec![GARBAGE; elements], log: Vec::new(), log_synced: 0 }
     }
 
-    /// All that C was is on the disk.
+    /// Syncs C.
     pub(super) fn sync_data(&mut self, c: Vec<f64>) {
         self.data = c;
     }
@@ -32,12 +32,17 @@ impl Disk {
         self.log_synced = self.log.len();
     }
 
-    /// What another run finds where C was this in memory: after a crash of the machine, or of the process only.
-    pub(super) fn left(mut self, c: &[f64], machine_too: bool, random: &mut Random) -> (Vec<f64>, Vec<u8>) {
+    /// What the next run finds, if `c` was C in memory: after a crash of the machine, or only of the process.
+    pub(super) fn left(
+        mut self,
+        c: &[f64],
+        machine_too: bool,
+        random: &mut SeededRandom,
+    ) -> (Vec<f64>, Vec<u8>) {
         if !machine_too {
             return (c.to_vec(), self.log);
         }
-        // The system has brought some of it there by itself.
+        // The system may have written some of C by itself.
         let mut at = 0;
         while at < c.len() {
             let end = (at + 1 + random.below(PAGE_MAX) as usize).min(c.len());
@@ -48,7 +53,7 @@ impl Disk {
         }
         let unsynced = self.log.len() - self.log_synced;
         self.log.truncate(self.log_synced + random.below(unsynced as u64 + 1) as usize);
-        // Space that was taken and never written, or the end of a page that was.
+        // Reserved space that was never written, or the rest of a page that was.
         self.log.extend(vec![0; random.below(3) as usize * 20]);
         (self.data, self.log)
     }

@@ -1,21 +1,21 @@
-//! Machines that come in while a product runs, for the first time or again.
+//! Machines that join while a product runs, for the first time or again.
 //!
-//! Place in the flow: a fault says that a machine comes; what `primary/src/run/joins.rs` does follows: a link, a number, and
-//! the primary hears of it.
+//! Place in the flow: a fault makes a machine join; then follows what `primary/src/run/joins.rs` does: a link, an index, and
+//! the event for the primary.
 //!
-//! Invariants: who comes in has the next number, and nothing of what was said to it or by it before; a machine that is there
-//! does not come in.
+//! Invariants: a joining machine has the next index, and no messages from before; a machine that is connected
+//! does not join.
 //!
-//! Deliberately absent: finding it, saying hello, and whether its kernels fit: only who may take part comes in.
+//! Deliberately absent: dialling, the hello, and the check of its kernel: only machines that may take part join.
 
 use super::Trial;
-use super::links::Lane;
+use super::lanes::Lane;
 use super::node::Node;
-use crate::fault::{At, Site};
-use bramble_schedule::primary::{Event, PeerInfo, Referred};
+use crate::fault::{FaultSite, LinkEnd};
+use bramble_schedule::primary::{PeerInfo, PrimaryEvent, Referred};
 
-/// A machine that comes in, as the primary knows it.
-pub(super) fn comer(machine: usize, credit_bytes: u64, gflops: f64) -> PeerInfo {
+/// The `PeerInfo` of a machine that joins.
+pub(super) fn joining_peer(machine: usize, credit_bytes: u64, gflops: f64) -> PeerInfo {
     PeerInfo {
         name: format!("w{machine}"),
         credit_bytes,
@@ -29,18 +29,18 @@ pub(super) fn comer(machine: usize, credit_bytes: u64, gflops: f64) -> PeerInfo 
 }
 
 impl Trial {
-    /// A machine comes in, unless it is there or there is no such machine.
-    pub(super) fn come(&mut self, site: Site) {
-        let Site::Worker(machine) = site else { return };
+    /// A machine joins, unless it is connected or does not exist.
+    pub(super) fn join(&mut self, site: FaultSite) {
+        let FaultSite::Worker(machine) = site else { return };
         if self.is_over() {
             return;
         }
-        let is_there = self.peer_of(At::Worker(machine)).is_some_and(|peer| self.nodes[peer].lives);
+        let is_there = self.peer_of(LinkEnd::Worker(machine)).is_some_and(|peer| self.nodes[peer].lives);
         let Some(is) = self.cluster.get(machine).filter(|_| !is_there && machine > 0).cloned() else {
             return;
         };
-        let info = comer(machine, is.memory_bytes, is.gflops);
-        let (peer, now) = (self.count, self.agenda.now());
+        let info = joining_peer(machine, is.memory_bytes, is.gflops);
+        let (peer, now) = (self.count, self.event_queue.now());
         self.count += 1;
         self.machines.push(machine);
         self.rooms.push(info.credit_bytes);
@@ -53,12 +53,12 @@ impl Trial {
             self.lanes[lane] = Lane::new(rate, latency);
         }
         if self.stands > 0 || self.watch.stands() {
-            // It may have to wait for long until it hears anything.
-            self.checks.suffers(peer);
+            // It may wait for long until it hears anything.
+            self.checks.may_look_lost(peer);
         }
         self.seen.joined += 1;
         self.moved_last = now;
-        self.tell(Event::Joined(info));
-        self.check_that_numbers_stay();
+        self.dispatch(PrimaryEvent::Joined(info));
+        self.check_events_of_lost_machines();
     }
 }

@@ -1,28 +1,28 @@
-//! What C has to be, to the bit: the plan's own sums, computed by one machine in the plan's order.
+//! The model: the bits that C must have, computed by one machine with the plan's own sums in the plan's order.
 //!
-//! Place in the flow: made before a trial; each tile that is committed is compared with it.
+//! Place in the flow: made before a trial; each committed tile is compared with it.
 //!
-//! Invariants: it knows the plan (which spans of k each cell has, whether a span goes on from the sum before it or is added to
-//! it) and the recipe of cells, and nothing of blocks, machines, jobs or messages.
+//! Invariants: it knows the plan (the spans of k of each cell, and whether a span continues the sum before it or is added to
+//! it) and the recipe of cells, but no blocks, machines, jobs or messages.
 
-use super::matter::{Before, Matter, places};
+use super::trial_data::{InitialValue, TrialData, places};
 use bramble_matrix::{Rect, Span};
-use bramble_plan::{Part, Plan, Recipe, Region, Side, Term};
+use bramble_plan::{OperandRecipe, Plan, Recipe, Region, ResultTerm, Term};
 use std::collections::BTreeMap;
 
 /// A matrix by rows.
 type Elements = Vec<f64>;
 
 struct Cell<'a> {
-    matter: &'a Matter,
+    data: &'a TrialData,
     region: &'a Region,
     recipe: &'a Recipe,
     i: u64,
     j: u64,
 }
 
-/// C as the plan makes it.
-pub(super) fn c_of(plan: &Plan, matter: &Matter) -> Elements {
+/// C according to the plan.
+pub(super) fn c_of(plan: &Plan, data: &TrialData) -> Elements {
     let mut spans: BTreeMap<(usize, u64, u64), Vec<(Span, bool)>> = BTreeMap::new();
     for block in plan.members.iter().flat_map(|member| member.blocks()) {
         let Rect { rows, cols } = block.cells;
@@ -32,10 +32,10 @@ pub(super) fn c_of(plan: &Plan, matter: &Matter) -> Elements {
         }
     }
     let recipes: Vec<Recipe> = plan.regions.iter().map(|region| Recipe::new(region.levels)).collect();
-    let mut c = matter.old_c.clone();
+    let mut c = data.old_c.clone();
     for ((region, i, j), mut spans) in spans {
         spans.sort_by_key(|(span, _)| span.start);
-        let cell = Cell { matter, region: &plan.regions[region], recipe: &recipes[region], i, j };
+        let cell = Cell { data, region: &plan.regions[region], recipe: &recipes[region], i, j };
         for (span, goes_on) in spans {
             cell.add(span, goes_on, &mut c);
         }
@@ -44,14 +44,14 @@ pub(super) fn c_of(plan: &Plan, matter: &Matter) -> Elements {
 }
 
 impl Cell<'_> {
-    /// The sum of some steps, into C.
+    /// Adds the sum of some steps to C.
     fn add(&self, steps: Span, goes_on: bool, c: &mut Elements) {
-        let n = self.matter.p.n;
-        let reads_c = self.matter.p.reads_c;
+        let n = self.data.p.n;
+        let reads_c = self.data.p.reads_c;
         let first = match (goes_on, steps.start) {
-            (true, _) => Before::Sum,
-            (false, 0) if reads_c => Before::OldC,
-            (false, _) => Before::Nothing,
+            (true, _) => InitialValue::Sum,
+            (false, 0) if reads_c => InitialValue::OldC,
+            (false, _) => InitialValue::Nothing,
         };
         let is_added = !goes_on && steps.start > 0;
         let q = self.region.q();
@@ -65,26 +65,26 @@ impl Cell<'_> {
         }
     }
 
-    /// Its tiles after these steps, the first of which finds them as `first` says.
-    fn made(&self, steps: Span, first: Before, c: &Elements) -> Vec<Elements> {
-        let (matter, region) = (self.matter, self.region);
+    /// The cell's tiles after these steps; `first` is their initial value.
+    fn made(&self, steps: Span, first: InitialValue, c: &Elements) -> Vec<Elements> {
+        let (data, region) = (self.data, self.region);
         let q = region.q();
         let tiles = (0..q * q).map(|at| region.tile(self.i, self.j, at / q, at % q));
-        let old = |rect: Rect| places(rect, matter.p.n).map(|place| c[place]).collect::<Elements>();
+        let old = |rect: Rect| places(rect, data.p.n).map(|place| c[place]).collect::<Elements>();
         let mut tiles: Vec<Elements> = tiles.map(old).collect();
         let core = Span::new(steps.start, steps.end.min(region.grid.steps()));
         let mut before = first;
         if region.levels == 0 {
             for step in core.iter() {
                 self.multiply((step, 0, 0), (0, 0), before, &mut tiles[0]);
-                before = Before::Sum;
+                before = InitialValue::Sum;
             }
             return tiles;
         }
         if !core.is_empty() {
             let products = self.products(core);
             self.put_together(&products, before, &mut tiles);
-            before = Before::Sum;
+            before = InitialValue::Sum;
         }
         if steps.end > region.grid.steps() {
             for (at, tile) in (0..).zip(&mut tiles) {
@@ -94,20 +94,26 @@ impl Cell<'_> {
         tiles
     }
 
-    /// Tile (u, v) and its panels of one step.
-    fn multiply(&self, (step, u, v): (u64, u64, u64), w: (u64, u64), before: Before, tile: &mut Elements) {
+    /// Multiplies tile (u, v)'s panels of one step.
+    fn multiply(
+        &self,
+        (step, u, v): (u64, u64, u64),
+        w: (u64, u64),
+        before: InitialValue,
+        tile: &mut Elements,
+    ) {
         let a = self.region.a_panel(self.i, step, u, w.0);
         let b = self.region.b_panel(step, self.j, w.1, v);
         let depth = a.shape().cols as usize;
-        self.matter.multiply(&self.of_a(a), &self.of_b(b), depth, before, tile);
+        self.data.multiply(&self.of_a(a), &self.of_b(b), depth, before, tile);
     }
 
     fn of_a(&self, rect: Rect) -> Elements {
-        places(rect, self.matter.p.k).map(|place| self.matter.a[place]).collect()
+        places(rect, self.data.p.k).map(|place| self.data.a[place]).collect()
     }
 
     fn of_b(&self, rect: Rect) -> Elements {
-        places(rect, self.matter.p.n).map(|place| self.matter.b[place]).collect()
+        places(rect, self.data.p.n).map(|place| self.data.b[place]).collect()
     }
 
     /// The recipe's products, each summed over the steps.
@@ -123,15 +129,15 @@ impl Cell<'_> {
             let b = panels(&|w, v| self.of_b(region.b_panel(step, self.j, w, v)));
             let (a, b) = (self.factors(&self.recipe.left, a), self.factors(&self.recipe.right, b));
             let depth = region.a_panel(self.i, step, 0, 0).shape().cols as usize;
-            let before = if step == steps.start { Before::Nothing } else { Before::Sum };
+            let before = if step == steps.start { InitialValue::Nothing } else { InitialValue::Sum };
             for (product, (a, b)) in products.iter_mut().zip(a.iter().zip(&b)) {
-                self.matter.multiply(a, b, depth, before, product);
+                self.data.multiply(a, b, depth, before, product);
             }
         }
         products
     }
 
-    fn factors(&self, side: &Side, panels: Vec<Elements>) -> Vec<Elements> {
+    fn factors(&self, side: &OperandRecipe, panels: Vec<Elements>) -> Vec<Elements> {
         let mut sums: Vec<Elements> = Vec::new();
         let value = |sums: &[Elements], term: Term| match term {
             Term::Panel(at) => panels[at].clone(),
@@ -140,24 +146,24 @@ impl Cell<'_> {
         for sum in &side.sums {
             let (a, b) = (value(&sums, sum.a), value(&sums, sum.b));
             let mut made = vec![0.0; a.len()];
-            self.matter.combine(&a, &b, sum.subtracts, Before::Nothing, &mut made);
+            self.data.combine(&a, &b, sum.subtracts, InitialValue::Nothing, &mut made);
             sums.push(made);
         }
         side.factors.iter().map(|factor| value(&sums, *factor)).collect()
     }
 
-    fn put_together(&self, products: &[Elements], before: Before, tiles: &mut [Elements]) {
+    fn put_together(&self, products: &[Elements], before: InitialValue, tiles: &mut [Elements]) {
         let mut sums: Vec<Elements> = Vec::new();
-        let value = |sums: &[Elements], part: Part| match part {
-            Part::Product(at) => products[at].clone(),
-            Part::Sum(at) => sums[at].clone(),
+        let value = |sums: &[Elements], part: ResultTerm| match part {
+            ResultTerm::Product(at) => products[at].clone(),
+            ResultTerm::Sum(at) => sums[at].clone(),
         };
         for (at, sum) in self.recipe.results.sums.iter().enumerate() {
             let (a, b) = (value(&sums, sum.a), value(&sums, sum.b));
-            let tile = self.recipe.results.tiles.iter().position(|t| *t == Part::Sum(at));
+            let tile = self.recipe.results.tiles.iter().position(|t| *t == ResultTerm::Sum(at));
             let mut made = tile.map_or_else(|| vec![0.0; a.len()], |tile| tiles[tile].clone());
-            let before = if tile.is_some() { before } else { Before::Nothing };
-            self.matter.combine(&a, &b, sum.subtracts, before, &mut made);
+            let before = if tile.is_some() { before } else { InitialValue::Nothing };
+            self.data.combine(&a, &b, sum.subtracts, before, &mut made);
             if let Some(tile) = tile {
                 tiles[tile].clone_from(&made);
             }

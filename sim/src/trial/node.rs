@@ -1,75 +1,77 @@
-//! A worker in a trial: its state machine, its matrices, its threads, and what it sends.
+//! A worker in a trial: its state machine, its matrices, its threads, and its messages.
 //!
-//! Place in the flow: does what the worker's shell does (crates/worker/src/session), with elements.
+//! Place in the flow: replaces the worker's shell (crates/worker/src/session), with elements.
 //!
-//! Invariants: what is running when the machine stops is never done.
+//! Invariants: a task that runs when the machine stops never ends.
 
-use super::joins::comer;
-use super::links::{After, Body, Frame, Item};
-use super::matter::{Before, GARBAGE, line_places, places};
-use super::watch::Watch;
-use super::{Happening, Trial};
-use crate::clock::Time;
+use super::end_clock::EndClock;
+use super::joins::joining_peer;
+use super::lanes::{AfterSend, FrameBody, LaneItem, TrialFrame};
+use super::trial_data::{GARBAGE, InitialValue, line_places, places};
+use super::{Trial, TrialEvent};
+use crate::clock::VirtualTime;
 use crate::fault::FaultKind;
 use bramble_matrix::{Rect, Span};
-use bramble_schedule::clock::{Clock, WORKER_STEP};
+use bramble_schedule::clock::{StepClock, WORKER_STEP};
 use bramble_schedule::message::{
     Generated, Kind, MatrixHeader, Operation, Reached, ResultHead, StoreHead, decode_forwards, encode_number,
 };
 use bramble_schedule::primary::PeerInfo;
-use bramble_schedule::worker::{Action, Event, Run, Silence, Turn, Turns, Worker};
+use bramble_schedule::worker::{
+    Priority, PriorityQueue, RunnableJob, Silence, Worker, WorkerAction, WorkerEvent,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What a compute thread does.
+/// A task of a compute thread.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Task {
-    Run(Run),
+pub(super) enum TrialTask {
+    Run(RunnableJob),
     Fill(u32),
 }
 
 /// A matrix in a worker's memory, by rows.
-pub(super) struct Held {
+pub(super) struct HeldMatrix {
     pub(super) header: MatrixHeader,
     pub(super) elements: Vec<f64>,
-    /// It is a part of C, in the primary's own memory.
+    /// The part of C that it is, if it is in the primary's own memory.
     lent: Option<Rect>,
     generated: Option<Generated>,
 }
 
-/// One worker.
+/// One simulated worker.
 pub(super) struct Node {
     pub(super) worker: Worker,
     pub(super) shares_memory: bool,
     threads: u32,
     flops_per_s: f64,
-    queue: Turns<Task>,
+    queue: PriorityQueue<TrialTask>,
     pub(super) running: u32,
-    pub(super) held: BTreeMap<u32, Held>,
+    pub(super) held: BTreeMap<u32, HeldMatrix>,
     credit: u64,
     credit_waits: bool,
-    /// Neighbours to whom there is no link any more.
+    /// Neighbours to which its link is gone.
     pub(super) lost: BTreeSet<usize>,
-    /// What it hears of those to whom there was one when it began, and how often it heard something.
+    /// Its first neighbours: how long each has been silent, and how often it was heard.
     pub(super) ears: BTreeMap<usize, (Silence, u64)>,
-    /// It runs, however slowly.
+    /// Whether it runs, however slowly.
     pub(super) lives: bool,
-    /// How many faults have it stand still, and what was done meanwhile.
+    /// How many faults suspend it, and tasks that ended meanwhile.
     pub(super) stands: u32,
-    pub(super) deferred: Vec<Task>,
-    /// How many times slower it computes.
+    pub(super) deferred: Vec<TrialTask>,
+    /// How many times slower it computes, for each fault that slows it.
     pub(super) busy: BTreeMap<usize, f64>,
-    /// How many faults have it give back what is wrong.
+    /// How many faults make it return wrong results.
     pub(super) lies: u32,
-    /// The primary was heard since that was last asked; and when it last was, by the session's clock.
+    /// Whether the primary was heard since the last check, and when it was last heard, by the session's clock.
     is_heard: bool,
     heard: Duration,
-    pub(super) watch: Watch,
-    clock: Clock,
-    /// When the session began.
-    began: Time,
-    /// When it was last told of a matrix.
-    pub(super) announced: Time,
+    pub(super) watch: EndClock,
+    clock: StepClock,
+    /// Start of the session.
+    began: VirtualTime,
+    /// When it last got an announcement.
+    pub(super) announced: VirtualTime,
 }
 
 impl Node {
@@ -79,7 +81,7 @@ impl Node {
             shares_memory: info.shares_memory,
             threads: threads.max(1),
             flops_per_s: gflops * 1e9,
-            queue: Turns::default(),
+            queue: PriorityQueue::default(),
             running: 0,
             held: BTreeMap::new(),
             credit: 0,
@@ -93,45 +95,45 @@ impl Node {
             lies: 0,
             is_heard: true,
             heard: Duration::ZERO,
-            watch: Watch::default(),
-            clock: Clock::new(WORKER_STEP),
-            began: Time::default(),
-            announced: Time::default(),
+            watch: EndClock::default(),
+            clock: StepClock::new(WORKER_STEP),
+            began: VirtualTime::default(),
+            announced: VirtualTime::default(),
         }
     }
 
-    /// A place for one who may come in.
+    /// A node for a machine that may join.
     pub(super) fn absent() -> Self {
-        Self { lives: false, ..Self::new(&comer(0, 0, 1.0), 1, 1.0) }
+        Self { lives: false, ..Self::new(&joining_peer(0, 0, 1.0), 1, 1.0) }
     }
 
-    /// Its session begins later than the product.
-    pub(super) fn starts(&mut self, now: Time) {
+    /// Sets the start of a session that begins later than the product.
+    pub(super) fn starts(&mut self, now: VirtualTime) {
         self.began = now;
     }
 
-    /// What the session's clock shows, which counts from when it began.
-    pub(super) fn shown(&self, now: Time) -> Duration {
+    /// The session's clock, which counts from its start.
+    pub(super) fn shown(&self, now: VirtualTime) -> Duration {
         self.watch.shows(now) - self.began.duration()
     }
 
-    /// For how long the primary has been silent, when its bytes move now or not.
-    pub(super) fn silence(&mut self, now: Time, moves: bool) -> Duration {
+    /// How long the primary has been silent; `moves`: its bytes are moving now.
+    pub(super) fn silence(&mut self, now: VirtualTime, moves: bool) -> Duration {
         let shown = self.shown(now);
-        let time = self.clock.look(shown);
+        let time = self.clock.advance_to(shown);
         if std::mem::take(&mut self.is_heard) || moves {
             self.heard = time;
         }
         time - self.heard
     }
 
-    fn seconds(&self, task: &Task) -> f64 {
+    fn seconds(&self, task: &TrialTask) -> f64 {
         let per_thread =
             self.flops_per_s / f64::from(self.threads) / self.busy.values().copied().fold(1.0, f64::max);
         let elements = |id: u32| self.held.get(&id).map_or(0.0, |held| held.elements.len() as f64);
         let flops = match task {
-            Task::Fill(id) => elements(*id),
-            Task::Run(Run { job, .. }) => match job.operation {
+            TrialTask::Fill(id) => elements(*id),
+            TrialTask::Run(RunnableJob { job, .. }) => match job.operation {
                 Operation::Multiply => {
                     let depth = self.held.get(&job.a).map_or(0.0, |a| f64::from(a.header.cols));
                     2.0 * elements(job.c) * depth
@@ -144,29 +146,29 @@ impl Node {
 }
 
 impl Trial {
-    /// The head of a store is at a machine: it needs memory.
+    /// The head of a store has arrived: its matrices need memory.
     pub(super) fn announce(&mut self, peer: usize, head: &StoreHead) {
-        let actions = self.nodes[peer].worker.handle(Event::Announced(head));
+        let actions = self.nodes[peer].worker.handle(WorkerEvent::Announced(head));
         self.act(peer, actions.unwrap_or_else(|e| panic!("w{peer}: the primary broke the protocol: {e}")));
-        self.nodes[peer].announced = self.agenda.now();
+        self.nodes[peer].announced = self.event_queue.now();
         for from in 0..self.nodes.len() {
             self.pump(self.across(from, peer));
         }
     }
 
-    /// A message of the primary is at a machine.
-    pub(super) fn hear(&mut self, peer: usize, frame: Frame, was_announced: bool) {
+    /// A message of the primary has arrived.
+    pub(super) fn receive_at_worker(&mut self, peer: usize, frame: TrialFrame, was_announced: bool) {
         self.nodes[peer].is_heard = true;
         match frame.kind {
             Kind::Store => self.store(peer, frame, was_announced),
             Kind::Relay => {
                 let forwards = decoded(decode_forwards(&frame.head));
-                let actions = self.nodes[peer].worker.handle(Event::Relay(&forwards));
+                let actions = self.nodes[peer].worker.handle(WorkerEvent::Relay(&forwards));
                 self.act(peer, decoded(actions));
             }
             Kind::Ping => {
                 let lane = self.back(peer);
-                self.send(lane, Kind::Pong, frame.head, Body::Empty, After::Nothing);
+                self.send(lane, Kind::Pong, frame.head, FrameBody::Empty, AfterSend::Nothing);
             }
             Kind::Reached => {
                 let other = decoded(Reached::decode(&frame.head)).peer as usize;
@@ -176,7 +178,7 @@ impl Trial {
         }
     }
 
-    fn store(&mut self, peer: usize, frame: Frame, was_announced: bool) {
+    fn store(&mut self, peer: usize, frame: TrialFrame, was_announced: bool) {
         let head = decoded(StoreHead::decode(&frame.head));
         if !was_announced {
             self.announce(peer, &head);
@@ -185,10 +187,10 @@ impl Trial {
             let held = self.nodes[peer].held.get_mut(&header.id);
             let held = held.unwrap_or_else(|| panic!("matrix {} is not there", header.id));
             match frame.body {
-                Body::Empty => {}
-                Body::Lent(rect) => held.lent = Some(rect),
-                Body::Bytes(bytes) => held.generated = Some(decoded(Generated::decode(&bytes))),
-                Body::Elements(elements) => {
+                FrameBody::Empty => {}
+                FrameBody::Lent(rect) => held.lent = Some(rect),
+                FrameBody::Bytes(bytes) => held.generated = Some(decoded(Generated::decode(&bytes))),
+                FrameBody::Elements(elements) => {
                     let first = u64::from(header.first_line);
                     let lines = Span::new(first, first + u64::from(header.lines));
                     let places = line_places(header.layout, (header.rows, header.cols), lines);
@@ -196,39 +198,41 @@ impl Trial {
                 }
             }
         }
-        let actions = self.nodes[peer].worker.handle(Event::Landed(&head));
+        let actions = self.nodes[peer].worker.handle(WorkerEvent::Landed(&head));
         self.act(peer, decoded(actions));
     }
 
-    /// Does what a worker's state asks for, and what its threads can do.
-    pub(super) fn act(&mut self, peer: usize, actions: Vec<Action>) {
+    /// Carries out actions, and starts tasks on idle threads.
+    pub(super) fn act(&mut self, peer: usize, actions: Vec<WorkerAction>) {
         for action in actions {
             match action {
-                Action::Reserve(header) => {
+                WorkerAction::Reserve(header) => {
                     let count = header.rows as usize * header.cols as usize;
                     let elements = vec![GARBAGE; count];
                     let header = MatrixHeader { first_line: 0, ..header };
-                    let held = Held { header, elements, lent: None, generated: None };
+                    let held = HeldMatrix { header, elements, lent: None, generated: None };
                     self.nodes[peer].held.insert(header.id, held);
                 }
-                Action::Fill(id) => self.nodes[peer].queue.put(Task::Fill(id), Turn(id)),
-                Action::Start(run) => self.nodes[peer].queue.put(Task::Run(run), Turn::of(&run.job)),
-                Action::Return { tile, epoch, step_start, step_end } => {
+                WorkerAction::Fill(id) => self.nodes[peer].queue.put(TrialTask::Fill(id), Priority(id)),
+                WorkerAction::Start(run) => {
+                    self.nodes[peer].queue.put(TrialTask::Run(run), Priority::of(&run.job))
+                }
+                WorkerAction::Return { tile, epoch, step_start, step_end } => {
                     let head = ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 };
                     self.send_back(peer, head);
                 }
-                Action::Pass(forward) => self.pass(peer, forward),
-                Action::Missing(missing) => {
+                WorkerAction::Pass(forward) => self.pass(peer, forward),
+                WorkerAction::Missing(missing) => {
                     let lane = self.back(peer);
-                    self.send(lane, Kind::Missing, missing.encode(), Body::Empty, After::Nothing);
+                    self.send(lane, Kind::Missing, missing.encode(), FrameBody::Empty, AfterSend::Nothing);
                 }
-                Action::Release(id) => drop(self.nodes[peer].held.remove(&id)),
-                Action::Credit(bytes) => {
+                WorkerAction::Release(id) => drop(self.nodes[peer].held.remove(&id)),
+                WorkerAction::Credit(bytes) => {
                     let node = &mut self.nodes[peer];
                     node.credit += bytes;
                     if !std::mem::replace(&mut node.credit_waits, true) {
                         let lane = self.back(peer);
-                        self.lanes[lane].send(lane, Item::Credit, &mut self.agenda);
+                        self.lanes[lane].send(lane, LaneItem::Credit, &mut self.event_queue);
                     }
                 }
             }
@@ -237,15 +241,15 @@ impl Trial {
         self.compute(peer);
     }
 
-    /// The frame for the credit that has gathered.
-    pub(super) fn take_credit(&mut self, peer: usize) -> Frame {
+    /// The frame with the accumulated credit.
+    pub(super) fn take_credit(&mut self, peer: usize) -> TrialFrame {
         let node = &mut self.nodes[peer];
         node.credit_waits = false;
         let head = encode_number(std::mem::take(&mut node.credit));
-        Frame::new(Kind::Credit, head, Body::Empty, After::Nothing)
+        TrialFrame::new(Kind::Credit, head, FrameBody::Empty, AfterSend::Nothing)
     }
 
-    /// Threads that are idle take what waits.
+    /// Starts tasks on idle threads.
     fn compute(&mut self, peer: usize) {
         let node = &mut self.nodes[peer];
         while node.running < node.threads
@@ -253,12 +257,12 @@ impl Trial {
         {
             node.running += 1;
             let seconds = node.seconds(&task);
-            self.agenda.add(seconds, Happening::Done(peer, task));
+            self.event_queue.add(seconds, TrialEvent::Done(peer, task));
         }
     }
 
-    /// A thread is done with a task.
-    pub(super) fn done(&mut self, peer: usize, task: Task) {
+    /// A thread has finished a task.
+    pub(super) fn done(&mut self, peer: usize, task: TrialTask) {
         let node = &mut self.nodes[peer];
         if !node.lives {
             return;
@@ -268,35 +272,35 @@ impl Trial {
         }
         node.running -= 1;
         let actions = match task {
-            Task::Fill(id) => {
+            TrialTask::Fill(id) => {
                 self.fill(peer, id);
-                self.nodes[peer].worker.handle(Event::Filled(id))
+                self.nodes[peer].worker.handle(WorkerEvent::Filled(id))
             }
-            Task::Run(run) => {
+            TrialTask::Run(run) => {
                 self.run_job(peer, &run);
-                self.nodes[peer].worker.handle(Event::Finished(&run.job))
+                self.nodes[peer].worker.handle(WorkerEvent::Finished(&run.job))
             }
         };
         self.act(peer, decoded(actions));
     }
 
-    /// The elements of a generated matrix.
+    /// Computes the elements of a generated matrix.
     fn fill(&mut self, peer: usize, id: u32) {
         let held = self.nodes[peer].held.get_mut(&id);
         let held = held.unwrap_or_else(|| panic!("matrix {id} is made and is not there"));
         let Some(Generated { generator, row, col }) = held.generated else {
-            panic!("matrix {id} does not say how it is made")
+            panic!("matrix {id} has no generator description")
         };
         let (from, cols) = match generator[0] {
-            0 => (&self.matter.a, self.matter.p.k),
-            _ => (&self.matter.b, self.matter.p.n),
+            0 => (&self.data.a, self.data.p.k),
+            _ => (&self.data.b, self.data.p.n),
         };
         let span = |first: u64, len: u32| Span::new(first, first + u64::from(len));
         let rect = Rect::new(span(row, held.header.rows), span(col, held.header.cols));
         held.elements = places(rect, cols).map(|place| from[place]).collect();
     }
 
-    fn run_job(&mut self, peer: usize, run: &Run) {
+    fn run_job(&mut self, peer: usize, run: &RunnableJob) {
         let job = &run.job;
         let held = &mut self.nodes[peer].held;
         let Some(mut target) = held.remove(&job.c) else {
@@ -305,89 +309,89 @@ impl Trial {
         let read = |id: u32| held.get(&id).unwrap_or_else(|| panic!("matrix {id} is read and is not there"));
         let (a, b) = (read(job.a), read(job.b));
         let before = match (run.reads_tile, run.scales_tile) {
-            (false, _) => Before::Nothing,
-            (true, true) => Before::OldC,
-            (true, false) => Before::Sum,
+            (false, _) => InitialValue::Nothing,
+            (true, true) => InitialValue::OldC,
+            (true, false) => InitialValue::Sum,
         };
         if let Some(rect) = target.lent {
-            target.elements = places(rect, self.matter.p.n).map(|place| self.shell.c[place]).collect();
+            target.elements = places(rect, self.data.p.n).map(|place| self.shell.c[place]).collect();
         }
         let to = &mut target.elements;
         match job.operation {
             Operation::Multiply => {
-                self.matter.multiply(&a.elements, &b.elements, a.header.cols as usize, before, to);
+                self.data.multiply(&a.elements, &b.elements, a.header.cols as usize, before, to);
             }
-            Operation::Add => self.matter.combine(&a.elements, &b.elements, false, before, to),
-            Operation::Subtract => self.matter.combine(&a.elements, &b.elements, true, before, to),
+            Operation::Add => self.data.combine(&a.elements, &b.elements, false, before, to),
+            Operation::Subtract => self.data.combine(&a.elements, &b.elements, true, before, to),
         }
         self.jobs[peer] += u64::from(job.operation == Operation::Multiply);
         if let Some(rect) = target.lent {
-            let places = places(rect, self.matter.p.n);
+            let places = places(rect, self.data.p.n);
             places.zip(&target.elements).for_each(|(place, element)| self.shell.c[place] = *element);
         }
         held.insert(job.c, target);
     }
 
-    /// A tile in frames of whole rows; one that was lent in one piece without bytes.
+    /// Sends a tile in frames of whole rows; a leased tile as one message without bytes.
     fn send_back(&mut self, peer: usize, head: ResultHead) {
         let lane = self.back(peer);
         let held = &self.nodes[peer].held[&head.c];
         let (rows, cols) = (held.header.rows, held.header.cols as usize);
         if let Some(rect) = held.lent {
             let head = ResultHead { lines: rows, ..head };
-            let after = After::Returned(head.c);
-            return self.send(lane, Kind::Result, head.encode(), Body::Lent(rect), after);
+            let after = AfterSend::Returned(head.c);
+            return self.send(lane, Kind::Result, head.encode(), FrameBody::Lent(rect), after);
         }
         let mut elements = held.elements.clone();
         if self.nodes[peer].lies > 0 {
             elements[0] += 1.0;
-            self.looks.liars.insert(peer);
+            self.inspection.liars.insert(peer);
         }
         let mut first_line = 0;
         while first_line < rows {
             let lines = self.lines_per_frame.min(rows - first_line);
             let is_last = first_line + lines == rows;
             let part = first_line as usize * cols..(first_line + lines) as usize * cols;
-            let body = Body::Elements(elements[part].to_vec());
-            let after = if is_last { After::Returned(head.c) } else { After::Nothing };
+            let body = FrameBody::Elements(elements[part].to_vec());
+            let after = if is_last { AfterSend::Returned(head.c) } else { AfterSend::Nothing };
             self.send(lane, Kind::Result, ResultHead { first_line, lines, ..head }.encode(), body, after);
             first_line += lines;
         }
     }
 
     /// A frame of a worker has left.
-    pub(super) fn has_left(&mut self, peer: usize, after: After) {
+    pub(super) fn has_left(&mut self, peer: usize, after: AfterSend) {
         let event = match &after {
-            After::Nothing | After::Sent(_) => return,
-            After::Returned(tile) => Event::Returned(*tile),
-            After::Passed(forward) => Event::Passed(forward),
+            AfterSend::Nothing | AfterSend::Sent(_) => return,
+            AfterSend::Returned(tile) => WorkerEvent::Returned(*tile),
+            AfterSend::Passed(forward) => WorkerEvent::Passed(forward),
         };
         let actions = self.nodes[peer].worker.handle(event);
         self.act(peer, decoded(actions));
     }
 
-    /// A worker's session ends, with a last word or without; the system closes its links.
+    /// A worker's session ends, with an error message or without; the system closes its links.
     pub(super) fn stop(&mut self, peer: usize, last: Option<String>) {
         if !self.nodes[peer].lives {
             return;
         }
-        self.silence(peer);
+        self.remove_worker(peer);
         let last = last.map(|text| {
             let head = bramble_schedule::message::encode_error(&text);
-            Frame::new(Kind::Error, head, Body::Empty, After::Nothing)
+            TrialFrame::new(Kind::Error, head, FrameBody::Empty, AfterSend::Nothing)
         });
         let (back, out) = (self.back(peer), self.out(peer));
-        self.lanes[back].close(back, last, &mut self.agenda);
+        self.lanes[back].close(back, last, &mut self.event_queue);
         self.lanes[out].end();
         for other in 0..self.nodes.len() {
             let (to, from) = (self.across(peer, other), self.across(other, peer));
-            self.lanes[to].close(to, None, &mut self.agenda);
+            self.lanes[to].close(to, None, &mut self.event_queue);
             self.lanes[from].end();
         }
     }
 
-    /// A worker is not there any more.
-    pub(super) fn silence(&mut self, peer: usize) {
+    /// A worker is gone, with all its state.
+    pub(super) fn remove_worker(&mut self, peer: usize) {
         let node = &mut self.nodes[peer];
         node.lives = false;
         node.worker = Worker::new(0);
@@ -397,24 +401,24 @@ impl Trial {
         node.deferred.clear();
     }
 
-    /// A worker stands still.
-    pub(super) fn stand(&mut self, peer: usize, stands: bool) {
+    /// Suspends or resumes a worker.
+    pub(super) fn suspend(&mut self, peer: usize, stands: bool) {
         let count = &mut self.nodes[peer].stands;
         *count = if stands { *count + 1 } else { count.saturating_sub(1) };
         for lane in self.lanes_of(peer) {
             let is_sender = self.sender(lane) == Some(peer);
-            self.lanes[lane].stand(lane, (is_sender, stands), &mut self.agenda);
+            self.lanes[lane].stand(lane, (is_sender, stands), &mut self.event_queue);
         }
         if self.nodes[peer].stands == 0 {
             for task in std::mem::take(&mut self.nodes[peer].deferred) {
-                self.agenda.add(0.0, Happening::Done(peer, task));
+                self.event_queue.add(0.0, TrialEvent::Done(peer, task));
             }
             self.lanes_of(peer).into_iter().for_each(|lane| self.pump(lane));
         }
     }
 
-    /// A worker computes so many times slower.
-    pub(super) fn be_busy(&mut self, peer: usize, number: usize, kind: Option<FaultKind>) {
+    /// A fault makes a worker compute slower, or ends.
+    pub(super) fn set_busy(&mut self, peer: usize, number: usize, kind: Option<FaultKind>) {
         match kind {
             Some(FaultKind::Busy(times)) => drop(self.nodes[peer].busy.insert(number, times)),
             _ => drop(self.nodes[peer].busy.remove(&number)),
@@ -422,7 +426,7 @@ impl Trial {
     }
 }
 
-/// What the other end's state machine made, and this end's has to take.
+/// Unwraps a result that the state machine of the other end must not make fail.
 pub(super) fn decoded<T>(result: Result<T, bramble_schedule::ProtocolError>) -> T {
     result.unwrap_or_else(|e| panic!("an end broke the protocol: {e}"))
 }

@@ -1,65 +1,66 @@
-//! A product to be tried: its plan, its machines, how things lie, and what goes wrong.
+//! A scenario: plan, machines, layouts and faults of a trial.
 //!
-//! Invariants: all of it is a function of the seed.
+//! Invariants: a scenario is a function of its seed.
 
-use super::matter::DIGITS_MAX;
+use super::trial_data::DIGITS_MAX;
 use crate::fault::Faults;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use bramble_matrix::DType;
 use bramble_plan::{
-    Base, Cut, LinkRate, Machine, Making, Order, Plan, Preference, Problem, Relay, Strategy, Wish, decide,
+    Base, LinkRate, Machine, MadeOperands, PanelOrder, Plan, PlanOptions, Preference, Problem, Relay,
+    Strategy, TileSize, decide,
 };
 use bramble_schedule::primary::{PeerInfo, Referred};
 use std::fmt::{self, Display, Formatter};
 
-/// What the elements are.
+/// The kind of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// Any: each sum is rounded, so bits tell the order of additions.
+    /// Any numbers: each sum is rounded, so bits depend on the order of additions.
     Rounded,
-    /// Whole, so that every sum is exact and C is known without the plan.
+    /// Whole numbers: every sum is exact, so C is known without the plan.
     Whole,
-    /// Such that step s adds 4^s to each element: digits tell which steps are there, and how often.
+    /// Step s adds 4^s to each element: the digits show which steps were added, and how often.
     Digits,
 }
 
 /// See the head of this file.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What it was made of.
+    /// Its seed.
     pub seed: u64,
-    /// What is computed by whom.
+    /// The plan.
     pub plan: Plan,
-    /// The primary, the workers, and machines that may come in later; a machine's number in faults is its place here.
+    /// The primary, the workers, and machines that may join; faults name a machine by its index here.
     pub machines: Vec<Machine>,
-    /// What the elements are.
+    /// The kind of elements.
     pub values: Values,
-    /// Whether A lies by columns.
+    /// Whether A is stored by columns.
     pub col_major: bool,
-    /// Whether work moves from slow machines to others.
+    /// Whether machines steal work.
     pub steals: bool,
-    /// Whether the primary's own threads work where nobody else can.
+    /// Whether the primary's own threads are a reserve.
     pub has_reserve: bool,
-    /// Most lines of results, and of what workers pass on, in a frame.
+    /// Most rows of a result, and most lines of a relayed matrix, in one frame.
     pub lines_per_frame: u32,
-    /// Pairs of machines that found no way to each other, lower number first.
+    /// Pairs of machines that could not link with each other, lower index first.
     pub apart: Vec<(usize, usize)>,
-    /// What goes wrong.
+    /// The faults.
     pub faults: Faults,
 }
 
-/// Tries until some machines have room for a product.
+/// Attempts to draw a product that fits its machines.
 const TRIES: u64 = 64;
-/// Most tiles of a product, and most steps.
+/// Limits of a product in tiles and in steps.
 const TILES_MAX: u64 = 300;
 /// See `TILES_MAX`.
 const STEPS_MAX: u64 = DIGITS_MAX;
 
 impl Scenario {
-    /// A product of up to 48 rows, columns and depth on up to seven workers, and its faults.
+    /// Draws a product of up to 48 rows, columns and depth on up to seven workers, and its faults.
     pub fn of(seed: u64) -> Self {
         for again in 0..TRIES {
-            let mut random = Random::new(seed ^ (again << 48));
+            let mut random = SeededRandom::new(seed ^ (again << 48));
             if let Some(scenario) = Self::drawn(seed, &mut random) {
                 return scenario;
             }
@@ -67,8 +68,8 @@ impl Scenario {
         unreachable!("of {TRIES} products one fits its machines")
     }
 
-    /// `None` where the product does not fit the machines.
-    fn drawn(seed: u64, random: &mut Random) -> Option<Self> {
+    /// `None` if the product does not fit the machines.
+    fn drawn(seed: u64, random: &mut SeededRandom) -> Option<Self> {
         let values = *random.one_of(&[Values::Rounded, Values::Rounded, Values::Whole, Values::Digits]);
         let (p, cut) = problem(values, random)?;
         let seconds = random.between(0.3, 6.0);
@@ -77,13 +78,13 @@ impl Scenario {
         let machines = machines(&p, seconds, (workers, comers), random);
         let levels = if values == Values::Digits || random.chance(0.7) { 0 } else { 1 + random.below(2) };
         let levels = u32::try_from(levels).unwrap_or(0);
-        let wish = Wish {
+        let wish = PlanOptions {
             strategy: Some(Strategy { base: base(random), levels }),
             who: *random.one_of(&[Preference::Workers, Preference::Workers, Preference::Fastest]),
             reproducible: levels == 0 && random.chance(0.3),
             elementwise: false,
             relay: *random.one_of(&[Relay::On, Relay::Off, Relay::Auto]),
-            tiles_early: seed.is_multiple_of(2).then(Making::default),
+            tiles_early: seed.is_multiple_of(2).then(MadeOperands::default),
         };
         let mut plan = decide(&p, cut, &machines[0], &machines[1..=workers], &wish).ok()?.plan;
         if random.chance(0.4) {
@@ -177,9 +178,9 @@ impl Display for Scenario {
     }
 }
 
-/// `None` where it has too many tiles or steps.
-fn problem(values: Values, random: &mut Random) -> Option<(Problem, Cut)> {
-    let side = |random: &mut Random| 1 + random.below(48);
+/// `None` if it has too many tiles or steps.
+fn problem(values: Values, random: &mut SeededRandom) -> Option<(Problem, TileSize)> {
+    let side = |random: &mut SeededRandom| 1 + random.below(48);
     let (m, n, k) = (side(random), side(random), side(random));
     let (tile, depth) = (1 + random.below(12), 1 + random.below(12));
     let tiles = m.div_ceil(tile) * n.div_ceil(tile);
@@ -188,20 +189,20 @@ fn problem(values: Values, random: &mut Random) -> Option<(Problem, Cut)> {
     }
     let reads_c = values != Values::Digits && random.chance(0.4);
     let p = Problem { m, n, k, dtype: DType::F64, reads_c, sends_a: random.chance(0.8), sends_b: true };
-    Some((p, Cut { tile: Some(tile), depth: Some(depth) }))
+    Some((p, TileSize { tile: Some(tile), depth: Some(depth) }))
 }
 
-/// The primary, and workers on links that together take about so many seconds; then machines like these.
+/// The primary, workers with links on which the product takes about `seconds`, and machines like these that may join.
 fn machines(
     p: &Problem,
     seconds: f64,
     (workers, comers): (usize, usize),
-    random: &mut Random,
+    random: &mut SeededRandom,
 ) -> Vec<Machine> {
     let each = p.flops() / seconds / workers as f64 / 1e9;
     let bytes_per_s = (p.operand_bytes() + p.result_bytes()) / seconds * random.between(0.5, 8.0);
     let is_small = random.chance(0.3);
-    let machine = |at: usize, random: &mut Random| Machine {
+    let machine = |at: usize, random: &mut SeededRandom| Machine {
         name: format!("w{at}"),
         threads: 1 + u32::try_from(random.below(3)).unwrap_or(0),
         gflops: each * random.between(0.3, 2.0),
@@ -217,11 +218,12 @@ fn machines(
         }),
         shares_cores: false,
         nic_bytes_per_s: None,
+        memory_rate: None,
     };
     (0..=workers + comers).map(|at| machine(at, random)).collect()
 }
 
-fn base(random: &mut Random) -> Base {
+fn base(random: &mut SeededRandom) -> Base {
     let mut few = || 1 + u32::try_from(random.below(4)).unwrap_or(0);
     let (a, b, c) = (few(), few(), few());
     let all = [
@@ -237,10 +239,10 @@ fn base(random: &mut Random) -> Base {
     *random.one_of(&all)
 }
 
-/// The same blocks in another order, which takes more memory.
-fn in_another_order(plan: &mut Plan, random: &mut Random) {
+/// Changes the order of the plan's blocks, which takes more memory.
+fn in_another_order(plan: &mut Plan, random: &mut SeededRandom) {
     let some = 1 + random.below(6);
-    let order = *random.one_of(&[Order::Columns(some), Order::Corner, Order::Ending(some)]);
+    let order = *random.one_of(&[PanelOrder::Columns(some), PanelOrder::Corner, PanelOrder::Ending(some)]);
     for member in &mut plan.members {
         member.shares.iter_mut().for_each(|share| share.order = order);
         member.memory_bytes = 1 << 30;

@@ -1,17 +1,17 @@
-//! What faults do to machines in the timing mode: they die, stand still, get slow, are given up, and come in.
+//! Effects of faults on machines in the timing mode: they die, are suspended, slow down, are lost, and join.
 //!
-//! Place in the flow: faults begin and end by the clock; the primary hears of them as its shell does: a link that ends is seen at
-//! once, one that says nothing is given up by the state machine (`schedule/src/limits.rs`).
+//! Place in the flow: faults begin and end by the clock; the primary learns of them as its shell does: it sees a link end at
+//! once, and its state machine gives up a silent one (`schedule/src/limits.rs`).
 //!
-//! Invariants: the primary's own threads have no faults. A fault stays with the session that it struck. Of who dies arrives what
-//! has left it. Who is given up is gone: it comes in again when it goes on, as a new session, as the program would dial it.
+//! Invariants: the primary's own threads have no faults. A fault stays with the session that it struck. Frames that had left a
+//! machine before its death arrive. A machine that was given up while suspended joins again as a new session when it resumes.
 //!
 //! Deliberately absent: links that break, stall or delay frames; trials have those.
 
-use super::{Happening, World, people};
-use crate::fault::{FaultKind, Site};
-use crate::report::Coming;
-use bramble_schedule::primary::Event;
+use super::{World, WorldEvent, participants};
+use crate::fault::{FaultKind, FaultSite};
+use crate::report::SimJoin;
+use bramble_schedule::primary::PrimaryEvent;
 use std::collections::VecDeque;
 
 impl World<'_> {
@@ -20,7 +20,7 @@ impl World<'_> {
         let fault = self.faults[number];
         if let Some(to) = fault.to {
             let seconds = to.saturating_sub(fault.from).as_secs_f64();
-            self.agenda.add(seconds, Happening::Over(number));
+            self.event_queue.add(seconds, WorldEvent::Over(number));
         }
         let session = self.peer_at(fault.site);
         if let (FaultKind::Kill | FaultKind::Off | FaultKind::Restart, Some(peer)) = (fault.kind, session) {
@@ -29,11 +29,11 @@ impl World<'_> {
         let peer = session.filter(|peer| self.ends[*peer].lives);
         self.struck[number] = peer;
         match (fault.kind, peer) {
-            (FaultKind::Join, _) => self.come(fault.site),
+            (FaultKind::Join, _) => self.join(fault.site),
             (_, None) => {}
             (FaultKind::Kill | FaultKind::Restart, Some(peer)) => self.die(peer),
             (FaultKind::Off, Some(peer)) => self.switch_off(peer),
-            (FaultKind::Pause, Some(peer)) => self.stand(peer, true),
+            (FaultKind::Pause, Some(peer)) => self.suspend(peer, true),
             (FaultKind::Busy(times), Some(peer)) => drop(self.ends[peer].busy.insert(number, times)),
             (FaultKind::Slow(times), Some(peer)) => self.slow(peer, number, Some(times)),
             (kind, Some(_)) => unreachable!("{kind:?} was refused"),
@@ -44,18 +44,18 @@ impl World<'_> {
     pub(super) fn end_fault(&mut self, number: usize) {
         let fault = self.faults[number];
         match (fault.kind, self.struck[number]) {
-            (FaultKind::Restart, _) => self.come(fault.site),
-            (FaultKind::Pause, Some(peer)) if self.ends[peer].lives => self.stand(peer, false),
-            (FaultKind::Pause, Some(peer)) if !self.ends[peer].stays_away => self.come(fault.site),
+            (FaultKind::Restart, _) => self.join(fault.site),
+            (FaultKind::Pause, Some(peer)) if self.ends[peer].lives => self.suspend(peer, false),
+            (FaultKind::Pause, Some(peer)) if !self.ends[peer].stays_away => self.join(fault.site),
             (FaultKind::Busy(_), Some(peer)) => drop(self.ends[peer].busy.remove(&number)),
             (FaultKind::Slow(_), Some(peer)) => self.slow(peer, number, None),
             _ => {}
         }
     }
 
-    /// The session that a worker has, or had last.
-    fn peer_at(&self, site: Site) -> Option<usize> {
-        let Site::Worker(worker) = site else { return None };
+    /// The current or last session of a worker.
+    fn peer_at(&self, site: FaultSite) -> Option<usize> {
+        let FaultSite::Worker(worker) = site else { return None };
         self.ends.iter().rposition(|end| worker > 0 && end.report.machine == worker)
     }
 
@@ -70,20 +70,20 @@ impl World<'_> {
         self.end(peer);
         self.out.end(peer);
         self.why[peer].get_or_insert_with(|| "it closed the connection".to_owned());
-        self.agenda.add(latency_s, Happening::Gone(peer));
+        self.event_queue.add(latency_s, WorldEvent::Gone(peer));
         for other in self.neighbours[peer].iter().copied() {
             let seconds = latency_s + self.out.latency(other);
-            self.agenda.add(seconds, Happening::Parts(other, peer));
+            self.event_queue.add(seconds, WorldEvent::Parts(other, peer));
         }
     }
 
-    /// The plug is pulled: nobody is told.
+    /// The machine loses power: no peer is notified.
     fn switch_off(&mut self, peer: usize) {
         self.end(peer);
         self.hold(peer, true);
     }
 
-    /// A machine is not there any more; what has left it arrives.
+    /// A machine is gone; frames that have left it arrive.
     fn end(&mut self, peer: usize) {
         self.ends[peer].die();
         self.inboxes[peer].clear();
@@ -91,27 +91,27 @@ impl World<'_> {
         self.back.close(peer);
     }
 
-    /// Nothing reaches or leaves a machine but what its system has, or it does again.
+    /// Stops all traffic of a machine, except frames that its system has, or resumes it.
     fn hold(&mut self, peer: usize, holds: bool) {
         self.across.hold(peer, holds);
-        self.out.hold(peer, holds, &mut self.agenda);
-        self.back.hold(peer, holds, &mut self.agenda);
+        self.out.hold(peer, holds, &mut self.event_queue);
+        self.back.hold(peer, holds, &mut self.event_queue);
     }
 
-    /// A machine stands still, or goes on.
-    fn stand(&mut self, peer: usize, stands: bool) {
+    /// Suspends or resumes a machine.
+    fn suspend(&mut self, peer: usize, stands: bool) {
         let count = &mut self.ends[peer].stands;
         *count = if stands { *count + 1 } else { count.saturating_sub(1) };
         let goes_on = self.ends[peer].stands == 0;
         self.hold(peer, stands);
         if goes_on {
             for task in std::mem::take(&mut self.ends[peer].deferred) {
-                self.agenda.add(0.0, Happening::Done(peer, task));
+                self.event_queue.add(0.0, WorldEvent::Done(peer, task));
             }
             for message in std::mem::take(&mut self.inboxes[peer]) {
                 self.stored(peer, message);
             }
-            (0..self.ends.len()).for_each(|peer| self.go_on(peer));
+            (0..self.ends.len()).for_each(|peer| self.advance(peer));
         }
     }
 
@@ -124,12 +124,12 @@ impl World<'_> {
         self.end(peer);
         self.out.end(peer);
         self.back.end(peer);
-        self.drop_halves(peer);
+        self.drop_incomplete(peer);
         let why = self.why[peer].take().unwrap_or_default();
-        self.tell(Event::Lost { peer, why });
+        self.dispatch(PrimaryEvent::Lost { peer, why });
     }
 
-    /// A machine has no link to another any more; `says_so`: the primary is told.
+    /// The link from a machine to another is gone; `says_so`: it tells the primary.
     pub(super) fn part(&mut self, peer: usize, other: usize, says_so: bool) {
         let end = &mut self.ends[peer];
         if !end.lives || !end.parted.insert(other) {
@@ -142,19 +142,19 @@ impl World<'_> {
             end.say_parted(other);
         }
         end.part(other);
-        self.go_on(peer);
+        self.advance(peer);
     }
 
-    /// A machine comes in, unless it is there.
-    fn come(&mut self, site: Site) {
-        let Site::Worker(machine) = site else { return };
+    /// A machine joins, unless it is connected.
+    fn join(&mut self, site: FaultSite) {
+        let FaultSite::Worker(machine) = site else { return };
         if self.peer_at(site).is_some_and(|peer| self.ends[peer].lives) {
             return;
         }
         let is = &self.machines[machine];
-        let info = people::info(is, is.memory_bytes);
-        let (bytes_per_s, latency_s) = people::link(is);
-        let end = people::end((machine, info.credit_bytes), self.machines, self.setting);
+        let info = participants::info(is, is.memory_bytes);
+        let (bytes_per_s, latency_s) = participants::link(is);
+        let end = participants::end((machine, info.credit_bytes), self.machines, self.setting);
         if end.on_host {
             self.on_host.push(self.ends.len());
         }
@@ -167,7 +167,7 @@ impl World<'_> {
         self.is_gone.push(false);
         self.why.push(None);
         self.neighbours.push(Vec::new());
-        self.comings.push(Coming { machine, at_s: self.agenda.now().seconds() });
-        self.tell(Event::Joined(info));
+        self.joins.push(SimJoin { machine, at_s: self.event_queue.now().seconds() });
+        self.dispatch(PrimaryEvent::Joined(info));
     }
 }

@@ -20,44 +20,45 @@ use std::path::PathBuf;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum BenchCommand {
-    /// Measure kernels on this machine, against the most that its processor could do
+    /// Measure kernels on this machine, relative to the peak of its processor
     Kernel(BenchKernelArgs),
-    /// Measure what threads are worth: the same products by one thread and by several
+    /// Measure the speed-up by threads: the same products with one thread and with several
     Threads(BenchThreadsArgs),
-    /// Measure whole products: by this process, and by worker processes over each link, with one thread and with several
+    /// Measure whole products by this process and by worker processes over each link, with one thread and with
+    /// several
     Product(BenchProductArgs),
-    /// Measure the links between processes and threads of this machine, as MPI's benchmarks do
+    /// Measure links between processes and threads of this machine, in the manner of MPI benchmarks
     #[command(after_help = LINK_HELP)]
     Link(BenchLinkArgs),
-    /// Measure how long it takes to start and to end threads, processes and local workers
+    /// Measure how long threads, processes and local workers take to start and to end
     Spawn(BenchSpawnArgs),
-    /// Measure what it costs that several threads add to one block: with an owner, locks, or atomic additions
+    /// Compare ways in which several threads add to one block: with an owner, locks, or atomic additions
     Accumulate(BenchAccumulateArgs),
-    /// Measure Strassen's method by worker processes, level by level, over each link between them
+    /// Measure Strassen's method by worker processes, for each level and link
     Tree(BenchTreeArgs),
-    /// Make a page of what was measured, with tables and drawings; set two machines beside each other
+    /// Make an HTML page from measurements, with tables and plots; compare two machines
     Report(BenchReportArgs),
-    /// What bench starts as processes of its own; no command for people
+    /// Child process of bench; not for users
     #[command(hide = true)]
     Child { purpose: BenchChild },
 }
 
-/// What a process of `bench` is for.
+/// The purpose of a child process of `bench`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BenchChild {
-    /// An end of a link.
+    /// An end of a mesh of links.
     End,
-    /// The other side of a plain stream.
+    /// The other side of a plain stream, without Bramble.
     Bare,
-    /// To be there.
+    /// /// Only start and end.
     Nothing,
 }
 
-const LINK_HELP: &str = "Sizes without --size are powers of 4 up to 64M; functions of several ends go up to 64M by the number of \
-ends. \"of bare\" is the speed against the system's own calls without Bramble, 1 is as fast.\n\
+const LINK_HELP: &str = "Default sizes are powers of 4 up to 64M, for functions of several ends up to 64M divided by \
+the number of ends. \"of bare\" is the speed relative to plain system calls without Bramble; 1 is as fast.\n\
 Examples: bramble bench link --function latency,bandwidth --plot links.svg; bramble bench link --link tcp --size 8,1M";
 
-/// A product's sizes.
+/// The sizes of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BenchSize {
     pub(crate) m: usize,
@@ -65,7 +66,7 @@ pub(crate) struct BenchSize {
     pub(crate) n: usize,
 }
 
-/// What all measurements of kernels share.
+/// Options of all measurements of kernels.
 #[derive(Args, Debug)]
 pub(crate) struct BenchArgs {
     /// Element types, comma-separated: f32, f64, i32, i64
@@ -75,23 +76,23 @@ pub(crate) struct BenchArgs {
     pub(crate) form: BenchForm,
 }
 
-/// What all measurements with drawings share.
+/// Options of all measurements with plots.
 #[derive(Args, Debug)]
 pub(crate) struct BenchForm {
     #[command(flatten)]
     pub(crate) runs: BenchRuns,
-    /// Draw what was measured into this file
+    /// Write a plot of the measurements to this file
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
 }
 
-/// How often all is measured, and how it is told.
+/// The number of runs, and the form of the output.
 #[derive(Args, Debug)]
 pub(crate) struct BenchRuns {
-    /// Runs that count, of whatever is compared; they take turns, and one more before all warms up
+    /// Measured runs of each candidate; candidates take turns, after one warm-up run each
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
-    /// Print a JSON object on a line for each measurement, instead of the table (docs/json.md)
+    /// Print one JSON object per line for each measurement, instead of the table (docs/json.md)
     #[arg(long, conflicts_with = "csv")]
     pub(crate) json: bool,
     /// Print comma-separated values instead of the table
@@ -101,13 +102,13 @@ pub(crate) struct BenchRuns {
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchKernelArgs {
-    /// Kernels, comma-separated (default: those that are here, and blocked and strassen over simd)
+    /// Kernels, comma-separated (default: all available ones, and blocked and strassen on top of simd)
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = kernel)]
     pub(crate) kernel: Vec<Choice>,
     /// Sizes, comma-separated: N for a square product, or MxKxN
     #[arg(long, value_name = "LIST", default_value = "256,512,1024,2048,4096", value_delimiter = ',', value_parser = size)]
     pub(crate) size: Vec<BenchSize>,
-    /// Threads that share one product, comma-separated; kernels of one thread do it block by block
+    /// Threads that share one product, comma-separated; single-threaded kernels then compute it in blocks
     #[arg(long, value_name = "LIST", default_value = "1", value_delimiter = ',',
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Vec<u16>,
@@ -124,7 +125,7 @@ pub(crate) struct BenchThreadsArgs {
     /// Sizes, comma-separated: N for a square product, or MxKxN
     #[arg(long, value_name = "LIST", default_value = "100,200,400,800,1600,3200", value_delimiter = ',', value_parser = size)]
     pub(crate) size: Vec<BenchSize>,
-    /// Threads beside the one that is always measured (default: one a core)
+    /// Number of threads to compare with one thread (default: one per core)
     #[arg(long, value_name = "T", env = "BRAMBLE_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
     #[command(flatten)]
@@ -133,19 +134,20 @@ pub(crate) struct BenchThreadsArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchLinkArgs {
-    /// Links, comma-separated (default: all but mpi, which needs an mpirun)
+    /// Links, comma-separated (default: all but mpi, which needs mpirun)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) link: Vec<LinkName>,
-    /// The processes of the link mpi, once this one has met them.
+    /// The processes of the link mpi, filled in once MPI is initialised.
     #[arg(skip)]
     pub(crate) ranks: Ranks,
     /// Functions, comma-separated (default: all)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) function: Vec<Function>,
-    /// Bytes of a message, comma-separated, as in 1,4K,64M
+    /// Message sizes in bytes, comma-separated, such as 1,4K,64M
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = message_size)]
     pub(crate) size: Vec<usize>,
-    /// Ends of broadcast, reduce, all-reduce and all-to-all, comma-separated; all other functions have two
+    /// Numbers of ends for broadcast, reduce, all-reduce and all-to-all, comma-separated; the other functions have
+    /// two ends
     #[arg(long, value_name = "LIST", default_value = "2,4,8", value_delimiter = ',',
           value_parser = clap::value_parser!(u8).range(2..=16))]
     pub(crate) ends: Vec<u8>,
@@ -158,7 +160,7 @@ pub(crate) struct BenchSpawnArgs {
     /// What to start, comma-separated (default: all)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) what: Vec<Spawned>,
-    /// How many at once, comma-separated
+    /// How many to start at once, comma-separated
     #[arg(long, value_name = "LIST", default_value = "1,4,8,16", value_delimiter = ',',
           value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) count: Vec<u16>,
@@ -166,7 +168,7 @@ pub(crate) struct BenchSpawnArgs {
     pub(crate) runs: BenchRuns,
 }
 
-/// Most bytes of a message.
+/// Largest message.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
 fn message_size(text: &str) -> Result<usize, String> {
@@ -175,7 +177,7 @@ fn message_size(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| "a message has from 1 byte to 1G".to_owned())
 }
 
-/// Longest side: three matrices of it are more than most machines have.
+/// Longest side: three matrices of this size exceed the memory of most machines.
 const SIDE_MAX: usize = 1 << 17;
 
 fn size(text: &str) -> Result<BenchSize, String> {

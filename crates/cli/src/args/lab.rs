@@ -1,31 +1,31 @@
 //! The options of `bramble lab`.
-#![cfg_attr(not(target_os = "linux"), allow(dead_code))] // Options are understood everywhere, and used on Linux.
+#![cfg_attr(not(target_os = "linux"), allow(dead_code))] // Options are parsed everywhere, but used only on Linux.
 
 use crate::quantity::rate;
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 
-/// What labs are called unless told otherwise.
+/// Default name of a lab.
 const DEFAULT_NAME: &str = "lab";
-/// Longest name of a lab: it is part of the names of namespaces and control groups.
+/// Longest name of a lab, which is part of the names of namespaces and control groups.
 const NAME_BYTES_MAX: usize = 20;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum LabCommand {
-    /// Make the machines, start a worker in each, and wait until all listen
+    /// Create the machines, start a worker in each, and wait until all listen
     Up(LabUpArgs),
     /// Run multiply, plan or nodes on the lab's primary, with the lab's machines as workers
     Run(LabRunArgs),
     /// Run any command inside one of the machines
     Exec(LabExecArgs),
-    /// Show the machines, their limits, and what their workers and links have done
+    /// Show the machines, their limits, and the activity of workers and links
     Status(LabStatusArgs),
-    /// End everything that runs in the lab, and remove it
+    /// End all processes in the lab, and remove it
     Down(LabNameArgs),
-    /// Becomes a command inside a machine; `lab up` starts workers so.
+    /// Runs a command inside a machine; `lab up` starts workers with it.
     #[command(hide = true)]
     Enter(LabExecArgs),
-    /// Becomes a command on a host that is called so; for what `lab` itself starts.
+    /// Sets the host name and runs a command; only `lab` itself uses it.
     #[command(hide = true)]
     Called(LabCalledArgs),
 }
@@ -33,7 +33,7 @@ pub(crate) enum LabCommand {
 /// Which lab.
 #[derive(Args, Debug)]
 pub(crate) struct LabNameArgs {
-    /// Which lab; several can be there at once
+    /// Name of the lab; several labs can exist at once
     #[arg(long, value_name = "LAB", default_value = DEFAULT_NAME, value_parser = lab_name)]
     pub(crate) name: String,
 }
@@ -45,10 +45,10 @@ pub(crate) struct LabUpArgs {
     pub(crate) description: String,
     #[command(flatten)]
     pub(crate) lab: LabNameArgs,
-    /// Rate of the link of every machine but the primary, as in 200Mbit/s, instead of what the description says
+    /// Rate of the links of all machines but the primary, such as 200Mbit/s; overrides the description
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) link: Option<u64>,
-    /// Processor time of every machine but the primary, as in 0.25, instead of what the description says
+    /// Processor time of all machines but the primary, such as 0.25; overrides the description
     #[arg(long, value_name = "X", value_parser = crate::lab::cores)]
     pub(crate) cores: Option<f64>,
     /// Print one JSON object instead of the table
@@ -60,6 +60,9 @@ pub(crate) struct LabUpArgs {
 pub(crate) struct LabRunArgs {
     #[command(flatten)]
     pub(crate) lab: LabNameArgs,
+    /// Compute on the primary alone, within its limits, without the lab's workers
+    #[arg(long)]
+    pub(crate) alone: bool,
     /// A verb of bramble with its options: multiply, plan or nodes
     #[arg(value_name = "VERB", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) command: Vec<OsString>,
@@ -69,7 +72,7 @@ pub(crate) struct LabRunArgs {
 pub(crate) struct LabExecArgs {
     #[command(flatten)]
     pub(crate) lab: LabNameArgs,
-    /// In which machine: its name or its address
+    /// The machine, by name or address
     #[arg(long, value_name = "MACHINE", default_value = "primary")]
     pub(crate) at: String,
     /// A command with its arguments
@@ -88,21 +91,22 @@ pub(crate) struct LabStatusArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct LabCalledArgs {
-    /// The namespace of names that is not to be changed
+    /// Id of the host's own UTS namespace, which must not be changed
     pub(crate) outside: u64,
-    /// What the host is called
+    /// The host name to set
     pub(crate) host: OsString,
     /// A command with its arguments
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) command: Vec<OsString>,
 }
 
-/// No hyphens: what belongs to a lab is called `bramble-LAB-…`, and no lab's beginning may be that of another.
+/// Parses the name of a lab. Hyphens are refused: objects of a lab are named `bramble-LAB-…`, and no lab's prefix may
+/// match objects of another lab.
 fn lab_name(text: &str) -> Result<String, String> {
     let is_plain = text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
     match text.len() {
         1..=NAME_BYTES_MAX if is_plain => Ok(text.to_owned()),
-        _ => Err(format!("use small letters, digits and _, {NAME_BYTES_MAX} at most")),
+        _ => Err(format!("use at most {NAME_BYTES_MAX} lower-case letters, digits and _")),
     }
 }
 

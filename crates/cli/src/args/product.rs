@@ -1,5 +1,5 @@
-//! The options of the verbs that are about a product or the machines for one: multiply, plan, nodes. What they share is
-//! defined once.
+//! Command-line options of multiply, plan, sim and nodes. Groups of options that several verbs share are defined
+//! once.
 
 use crate::exit::Failure;
 use crate::levels;
@@ -7,7 +7,7 @@ use crate::quantity::{duration, number, size};
 use crate::ranks::Ranks;
 use bramble_kernel::{Choice, KernelName};
 use bramble_matrix::{DType, Effort, Shape};
-use bramble_plan::{Cut, Preference, Relay, Strategy, Wish};
+use bramble_plan::{PlanOptions, Preference, Relay, Strategy, TileSize};
 use bramble_worker::limits::AWAIT_MAX;
 use clap::{Args, ValueEnum};
 use std::ffi::{OsStr, OsString};
@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Over what the frames to workers of `--local` go, or to those of `mpirun`.
+/// The link to the workers of `--local`, or to the processes of `mpirun`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LinkKind {
     /// Threads of this process (no workers)
@@ -24,9 +24,9 @@ pub(crate) enum LinkKind {
     Tcp,
     /// Pipes
     Pipe,
-    /// Memory that both processes have mapped
+    /// Shared memory
     Shm,
-    /// MPI, between the processes that mpirun has started: the first is the primary (docs/mpi.md)
+    /// MPI, between the processes that mpirun started: rank 0 is the primary (docs/mpi.md)
     Mpi,
 }
 
@@ -43,7 +43,7 @@ impl LinkKind {
     }
 }
 
-/// Which machines, and what is known of their trust.
+/// The machines that compute, and how connections to them are secured.
 #[derive(Args, Debug)]
 pub(crate) struct TeamArgs {
     /// Workers: 'pi[1-8],10.0.0.7:7401' (default: the variable BRAMBLE_HOSTS, if there is one)
@@ -52,13 +52,13 @@ pub(crate) struct TeamArgs {
     /// File of workers: lines of NODESET [slots=N] [port=P]
     #[arg(long, value_name = "FILE", conflicts_with = "local")]
     pub(crate) hostfile: Option<PathBuf>,
-    /// Wait for this many workers that dial in with bramble worker --join
+    /// Wait for this many workers to connect with bramble worker --join
     #[arg(long = "await", value_name = "N", conflicts_with = "local", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) awaited: Option<u16>,
-    /// How long to wait for them, as in 90s, 10m or 12h
+    /// How long to wait for the workers of --await, such as 90s, 10m or 12h
     #[arg(long, value_name = "TIME", requires = "awaited", default_value = "2m", value_parser = await_timeout)]
     pub(crate) await_timeout: Duration,
-    /// Where they dial in
+    /// Address that the workers of --await connect to
     #[arg(long, value_name = "ADDRESS:PORT", requires = "awaited", default_value = "0.0.0.0:7401", value_parser = socket_address)]
     pub(crate) listen: SocketAddr,
     /// Start this many worker processes on this machine
@@ -66,35 +66,36 @@ pub(crate) struct TeamArgs {
     pub(crate) local: Option<u16>,
     #[command(flatten)]
     pub(crate) trust: TrustArgs,
-    /// Link to the workers of --local (default: tcp); mpi: to those that mpirun has started
+    /// Link to the workers of --local (default: tcp); mpi: the workers are the processes that mpirun started
     #[arg(long, value_name = "KIND", value_enum)]
     pub(crate) link: Option<LinkKind>,
-    /// The processes of --link mpi, once this one has met them.
+    /// The processes of --link mpi, filled in once MPI is initialised.
     #[arg(skip)]
     pub(crate) ranks: Ranks,
-    /// Compute threads (of each worker, with --local)
+    /// Compute threads of this machine (with --local: of each worker)
     #[arg(long, value_name = "T", env = "BRAMBLE_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// Memory that this machine's own computing may take (each worker's, with --local), as in 512M or 4G
+    /// Memory limit of this machine's own computation (with --local: of each worker), such as 512M or 4G
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,
-    /// Go on without workers that do not answer, name them, and end with exit code 3
+    /// Continue without workers that do not answer, name them, and exit with code 3
     #[arg(long)]
     pub(crate) degraded: bool,
 }
 
-/// What is done without a cluster key.
+/// Permissions to work without a cluster key.
 #[derive(Args, Debug)]
 pub(crate) struct TrustArgs {
-    /// No encryption, and nobody proves a key; within this machine, unless the network is trusted
+    /// No encryption and no cluster key; only within this machine, unless --i-trust-this-network is given
     #[arg(long)]
     pub(crate) insecure: bool,
-    /// With --insecure: reach other machines too, though anyone on the network can read, change and use
+    /// With --insecure: use other machines, too, although anyone on the network can then read and change matrices and
+    /// use the machines
     #[arg(long, requires = "insecure")]
     pub(crate) i_trust_this_network: bool,
 }
 
-/// How the operands are taken.
+/// Transformations of the operands.
 #[derive(Args, Debug)]
 pub(crate) struct OperandArgs {
     /// Use A transposed
@@ -108,56 +109,59 @@ pub(crate) struct OperandArgs {
     pub(crate) dtype: Option<DType>,
 }
 
-/// A strategy as it is typed: `auto` leaves it to the prediction.
+/// The value of `--strategy`; `auto` is `None` and picks the fastest plan by prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted(pub(crate) Option<Strategy>);
+pub(crate) struct StrategyArg(pub(crate) Option<Strategy>);
 
 /// Whether workers pass panels on to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RelayKind {
-    /// Where that is predicted to be faster, or as fast with less to send
+    /// If relaying is predicted to be faster, or as fast with fewer bytes sent
     Auto,
-    /// Wherever two or more workers can
+    /// Wherever two or more workers can connect to each other
     On,
-    /// Nowhere
+    /// Never
     Off,
 }
 
-/// How the product is cut and computed.
+/// How the product is partitioned and computed.
 #[derive(Args, Debug)]
 pub(crate) struct CutArgs {
-    /// Kernel: auto, reference, simd, openblas, blis; over one of them, blocked:BASE:EDGE (blocks), strassen:BASE:CUTOFF
-    /// (fewer multiplications in large tiles, larger errors for floats); without BASE it is simd
+    /// Kernel: auto, reference, simd, openblas, blis; or on top of one of these (default: simd) blocked:BASE:EDGE
+    /// (cache blocks) or strassen:BASE:CUTOFF (fewer multiplications in large tiles, larger rounding errors for
+    /// floats)
     #[arg(long, value_name = "K", env = "BRAMBLE_KERNEL", default_value = "auto", value_parser = kernel)]
     kernel: Choice,
-    /// How to cut the product: auto (what is predicted to be fastest, this machine alone included), naive, row:N, square:N,
-    /// reuse, cuboid, cuboid:AxBxC, summa:RxC, strassen:L or strassen:L+ANOTHER (L = 0 is reuse, or the other one). A
-    /// strategy that is named uses the workers, if there are any
+    /// How to partition the product among machines: auto (the fastest by prediction, which may be this machine
+    /// alone), naive, row:N, square:N, reuse, cuboid, cuboid:AxBxC, summa:RxC, strassen:L or strassen:L+ANOTHER (L
+    /// levels of Strassen's method above reuse, or above ANOTHER strategy). Any strategy but auto uses the workers,
+    /// if there are any
     #[arg(long, value_name = "S", default_value = "auto", value_parser = strategy)]
-    pub(crate) strategy: Wanted,
-    /// The same bits whatever the strategy and the machines: sums are added in one order, with the simd kernel everywhere
-    /// unless --kernel says otherwise. For floats, another --panel gives other bits (docs/kernel-contract.md says which agree)
+    pub(crate) strategy: StrategyArg,
+    /// Give C the same bits for every strategy and every set of machines: one order of summation, and the simd kernel
+    /// everywhere unless --kernel names another. For floats, the bits still depend on --panel (see
+    /// docs/kernel-contract.md)
     #[arg(long)]
     pub(crate) reproducible: bool,
-    /// No element less accurate than by the classical method: keeps Strassen out
+    /// Make every element as accurate as by the classical method: never use Strassen's method
     #[arg(long)]
     pub(crate) elementwise: bool,
-    /// Whether workers pass on to each other what several of them need, so that it leaves this machine once
+    /// Whether workers pass panels of A and B on to each other, so that this machine sends each panel once
     #[arg(long, value_name = "WHEN", value_enum, default_value = "auto")]
     relay: RelayKind,
     /// Rows and columns of a tile of C
     #[arg(long, value_name = "N")]
     tile: Option<u64>,
-    /// Depth of a step of k; for floats the last bits of C depend on it, also with --reproducible
+    /// Depth of a step of k; for floats, the last bits of C depend on it, even with --reproducible
     #[arg(long, value_name = "N")]
     panel: Option<u64>,
-    /// Most bytes that a worker is sent before it gives some back
+    /// Credit of each worker: most bytes in its memory at once (sent to it, or results not yet returned)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) credits: Option<u64>,
 }
 
 impl CutArgs {
-    /// The kernel that is asked for.
+    /// The kernel that the options select.
     pub(crate) fn kernel(&self) -> Choice {
         match self.kernel {
             Choice::Auto if self.reproducible => Choice::Named(KernelName::Simd),
@@ -165,36 +169,37 @@ impl CutArgs {
         }
     }
 
-    /// Tiles and steps of a product m × n, k deep.
-    pub(crate) fn cut(&self, sizes: [u64; 3], dtype: DType) -> Cut {
-        levels::cut(Cut { tile: self.tile, depth: self.panel }, self.kernel(), sizes, dtype)
+    /// Tile size and step depth of an m × n product of depth k.
+    pub(crate) fn cut(&self, sizes: [u64; 3], dtype: DType) -> TileSize {
+        levels::cut(TileSize { tile: self.tile, depth: self.panel }, self.kernel(), sizes, dtype)
     }
 
-    /// Refuses panels that are to be passed on by workers who have no addresses.
+    /// Refuses `--relay on` over links whose workers have no addresses and cannot connect to each other.
     pub(crate) fn check_relay(&self, team: &TeamArgs) -> Result<(), Failure> {
         match team.link {
             Some(link @ (LinkKind::Pipe | LinkKind::Shm | LinkKind::Mpi))
                 if matches!(self.relay, RelayKind::On) =>
             {
-                let way = if link == LinkKind::Mpi { "leave it away" } else { "use --link tcp" };
+                let way = if link == LinkKind::Mpi { "leave it out" } else { "use --link tcp" };
                 let link = link.name();
                 let text =
-                    format!("--relay on: workers behind --link {link} have no links with each other; {way}");
+                    format!("--relay on: workers on --link {link} cannot connect to each other; {way}");
                 Err(Failure::usage(text))
             }
             _ => Ok(()),
         }
     }
 
-    /// Refuses what the kernel cannot be asked for.
+    /// Refuses options that the selected kernel cannot satisfy.
     pub(crate) fn check(&self, dtype: DType) -> Result<(), Failure> {
         levels::check(self.kernel(), self.strategy.0, self.elementwise, dtype)
     }
 
-    /// What is wanted of a plan. `workers_only`: the workers are there to be used, whatever is predicted.
-    pub(crate) fn wish(&self, workers_only: bool) -> Wish {
+    /// The constraints that the options put on the plan. `workers_only`: use the workers even if the primary alone is
+    /// predicted to be faster.
+    pub(crate) fn wish(&self, workers_only: bool) -> PlanOptions {
         let is_named = self.strategy.0.is_some();
-        Wish {
+        PlanOptions {
             strategy: self.strategy.0,
             who: if workers_only || is_named { Preference::Workers } else { Preference::Fastest },
             reproducible: self.reproducible,
@@ -211,11 +216,13 @@ impl CutArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct MultiplyArgs {
-    /// Left operand; - reads a .npy or .mtx file from standard input
+    /// Left operand A: a file, a generator such as random:1000x1000:f64:1, or - for a .npy or .mtx file on standard
+    /// input
     pub(crate) a: OsString,
-    /// Right operand
+    /// Right operand B
     pub(crate) b: OsString,
-    /// Write C to this .npy file; - writes it to standard output, and the report to standard error
+    /// Write C to this .npy file (without -o, C is checked and dropped); - is standard output, and then the report goes
+    /// to standard error
     #[arg(short, long, value_name = "C.npy")]
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
@@ -224,64 +231,65 @@ pub(crate) struct MultiplyArgs {
     pub(crate) cut: CutArgs,
     #[command(flatten)]
     pub(crate) operands: OperandArgs,
-    /// Factor of the product
+    /// Scalar alpha of C = alpha A B + beta C
     #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = number)]
     pub(crate) alpha: f64,
-    /// Factor of the C that is already in the output file
+    /// Scalar beta of C = alpha A B + beta C: factor of the C that is already in the output file
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = number, requires = "output")]
     pub(crate) beta: f64,
-    /// How hard to check C: off, fast, full
+    /// How thoroughly to verify C: off, fast, full
     #[arg(long, value_name = "EFFORT", default_value = "fast", value_parser = effort)]
     pub(crate) verify: Effort,
-    /// Every machine does what the plan gave it: work that a slow one was not sent is not taken over by others
+    /// Disable work stealing: fast machines do not take over work that the plan gave to slow ones
     #[arg(long)]
     pub(crate) no_steal: bool,
-    /// Go on with what a run before has left of C (beside it: C.npy.part and C.npy.journal), with the same operands and factors
+    /// Resume an interrupted run from the files that it left beside C (C.npy.part and C.npy.journal); operands and
+    /// factors must be the same
     #[arg(long, requires = "output", conflicts_with = "restart")]
     pub(crate) resume: bool,
-    /// Begin anew, and throw away what a run before has left of C
+    /// Start over, and discard the files of an interrupted run
     #[arg(long, requires = "output")]
     pub(crate) restart: bool,
-    /// How long an interval of the journal is at least, in milliseconds: for tests.
+    /// Least time between two syncs of the journal, in milliseconds: for tests.
     #[arg(long, hide = true, env = "BRAMBLE_JOURNAL_MS", default_value_t = 2000)]
     pub(crate) journal_ms: u64,
-    /// At which point of keeping the journal this process kills itself: for tests.
+    /// The step of journal writing at which this process kills itself: for tests.
     #[arg(long, hide = true, env = "BRAMBLE_DIE_AT", value_parser = clap::value_parser!(i64).range(1..))]
     pub(crate) die_at: Option<i64>,
     /// Print one JSON object instead of the report
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write what every thread and link did, and when, to this file; ui.perfetto.dev opens it
+    /// Write a timeline of all threads and links to this file; open it at ui.perfetto.dev
     #[arg(long, value_name = "FILE.json")]
     pub(crate) trace: Option<PathBuf>,
-    /// For C = X times X transposed: print the rows most like these (numbers or labels)
+    /// For C = X times X transposed: print the rows most similar to these rows (numbers or labels)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) nearest: Vec<String>,
-    /// What the rows are called, one a line (default: NAME.labels beside NAME.npy)
+    /// File with the labels of the rows, one per line (default: NAME.labels beside NAME.npy)
     #[arg(long, value_name = "FILE")]
     pub(crate) labels: Option<PathBuf>,
     /// No progress, no report
     #[arg(short, long, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// A line for each machine, and what its threads were busy with
+    /// Report each machine, and how its threads spent their time
     #[arg(short, long)]
     pub(crate) verbose: bool,
-    /// Refused with a sentence: a description computes nothing.
+    /// Accepted only to refuse it with a clear message: a cluster file describes machines and cannot compute.
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) cluster: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct PlanArgs {
-    /// Left operand; or, alone, sizes such as 4000x3000x5000 or 4000x3000x5000:f32
+    /// Left operand A; or, without B, sizes MxKxN such as 4000x3000x5000 or 4000x3000x5000:f32
     #[arg(required_unless_present = "size")]
     pub(crate) a: Option<OsString>,
-    /// Right operand
+    /// Right operand B
     pub(crate) b: Option<OsString>,
-    /// Sizes instead of operands: C is M x N, and K deep
+    /// Sizes instead of operands: A is M x K, B is K x N, C is M x N
     #[arg(long, value_name = "MxKxN[:DTYPE]", value_parser = sizes, conflicts_with_all = ["a", "b"])]
     pub(crate) size: Option<Sizes>,
-    /// Machines that need not exist, described in this file (docs/cluster-file.md)
+    /// File that describes machines, which need not exist (docs/cluster-file.md)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workers", "hostfile", "awaited", "local"])]
     pub(crate) cluster: Option<PathBuf>,
     #[command(flatten)]
@@ -290,10 +298,10 @@ pub(crate) struct PlanArgs {
     pub(crate) cut: CutArgs,
     #[command(flatten)]
     pub(crate) operands: OperandArgs,
-    /// Factor of the old C; unless it is 0, the old C has to be sent too
+    /// Scalar beta of C = A B + beta C; unless it is 0, the old C has to be sent, too
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = number)]
     pub(crate) beta: f64,
-    /// Print one JSON object instead of text and picture
+    /// Print one JSON object instead of the text and the picture
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -302,24 +310,25 @@ pub(crate) struct PlanArgs {
 pub(crate) struct SimArgs {
     #[command(flatten)]
     pub(crate) product: PlanArgs,
-    /// What goes wrong: kind:wN@when, as in kill:w3@2.5s,slow:w1@1s..4s/50,join:w4@50%. Times are from the start; a % is of the
-    /// undisturbed time. Kinds: kill, off, pause, busy, slow, join, restart (docs/simulator.md)
+    /// Faults to simulate: kind:wN@when, such as kill:w3@2.5s,slow:w1@1s..4s/50,join:w4@50%. Times count from the
+    /// start; a percentage is of the time without faults. Kinds: kill, off, pause, busy, slow, join, restart
+    /// (docs/simulator.md)
     #[arg(long, value_name = "FAULTS", conflicts_with = "seeds")]
     pub(crate) faults: Option<String>,
-    /// Try so many sets of faults that are drawn, and say what they cost
+    /// Simulate this many random sets of faults, and report what they cost
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) seeds: Option<u32>,
-    /// The first of them: the same seed draws the same faults
+    /// First seed of --seeds: equal seeds give equal faults
     #[arg(long, value_name = "S", default_value_t = 0, requires = "seeds")]
     pub(crate) seed: u64,
-    /// Every machine does what the plan gave it, and keeps it while it lives
+    /// Disable work stealing: a machine keeps its work until it fails
     #[arg(long)]
     pub(crate) no_steal: bool,
-    /// Time that the primary's processor takes for each byte that it sends or receives, in nanoseconds
+    /// Processor time of the primary per byte sent or received, in nanoseconds
     #[arg(long, value_name = "NS", default_value_t = 0.45, value_parser = nanoseconds)]
     pub(crate) move_ns: f64,
-    /// Time that a worker does not compute for each byte that it sends or receives, in nanoseconds: one for all, or one for each
-    /// in their order, as in 2,2,4. For machines whose cores all compute, and those that have a part of a core
+    /// Compute time that a worker loses per byte sent or received, in nanoseconds: one number for all workers, or one
+    /// each, such as 2,2,4. For workers that compute on all their cores, or on a part of one
     #[arg(long, value_name = "NS", value_delimiter = ',', value_parser = nanoseconds)]
     pub(crate) worker_move_ns: Vec<f64>,
 }
@@ -328,7 +337,7 @@ pub(crate) struct SimArgs {
 pub(crate) struct NodesArgs {
     #[command(flatten)]
     pub(crate) team: TeamArgs,
-    /// Element type whose speed is measured: f32, f64, i32 or i64
+    /// Element type to measure: f32, f64, i32 or i64
     #[arg(long, value_name = "D", default_value = "f64", value_parser = element_type)]
     pub(crate) dtype: DType,
     /// Kernel: auto, reference, simd, openblas, blis, blocked:BASE:EDGE, strassen:BASE:CUTOFF
@@ -337,12 +346,12 @@ pub(crate) struct NodesArgs {
     /// Print one JSON object instead of the table
     #[arg(long)]
     pub(crate) json: bool,
-    /// Refused with a sentence: a description answers nothing.
+    /// Accepted only to refuse it with a clear message: a cluster file describes machines and cannot answer.
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) cluster: Option<PathBuf>,
 }
 
-/// A product by its sizes alone.
+/// The sizes and the element type of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
     pub(crate) m: u64,
@@ -352,7 +361,7 @@ pub(crate) struct Sizes {
 }
 
 impl MultiplyArgs {
-    /// The file that C will be.
+    /// The file that C is written to.
     pub(crate) fn file(&self) -> Option<&Path> {
         self.output.as_deref().filter(|path| !is_standard_stream(path))
     }
@@ -363,12 +372,12 @@ impl MultiplyArgs {
     }
 }
 
-/// Whether a name is that of standard input or output.
+/// Whether a name means standard input or output.
 pub(crate) fn is_standard_stream(name: impl AsRef<OsStr>) -> bool {
     name.as_ref() == "-"
 }
 
-/// `20000x20000x20000:f32`.
+/// /// Parses sizes such as `20000x20000x20000:f32`.
 pub(crate) fn sizes(text: &str) -> Result<Sizes, String> {
     let (sides, dtype) = match text.split_once(':') {
         Some((sides, name)) => (sides, element_type(name)?),
@@ -387,21 +396,21 @@ pub(crate) fn sizes(text: &str) -> Result<Sizes, String> {
     }
 }
 
-/// How long is waited for workers that dial in.
+/// Parses `--await-timeout`.
 fn await_timeout(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     if time <= AWAIT_MAX { Ok(time) } else { Err(format!("at most {} h", AWAIT_MAX.as_secs() / 3600)) }
 }
 
-/// An address to listen on. A port alone does not say which machines may connect.
+/// Parses an address to listen on. A port alone is refused: it does not tell which machines may connect.
 pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
     let port = text.strip_prefix(':').unwrap_or(text);
     let is_port = port.parse::<u16>().is_ok();
     text.parse().map_err(|_| match is_port {
         true => format!(
-            "a port needs an address: use 127.0.0.1:{port} for this machine alone, 0.0.0.0:{port} for all that reach it"
+            "a port needs an address: use 127.0.0.1:{port} for this machine alone, 0.0.0.0:{port} for the network"
         ),
-        false => "use the number of an address, and a port, as in 0.0.0.0:7400 or [::1]:7400".to_owned(),
+        false => "use a numeric address and a port, such as 0.0.0.0:7400 or [::1]:7400".to_owned(),
     })
 }
 
@@ -410,8 +419,8 @@ fn nanoseconds(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "use a number of nanoseconds from 0 to 1000000".to_owned())
 }
 
-fn strategy(text: &str) -> Result<Wanted, String> {
-    if text == "auto" { Ok(Wanted(None)) } else { text.parse().map(|s| Wanted(Some(s))) }
+fn strategy(text: &str) -> Result<StrategyArg, String> {
+    if text == "auto" { Ok(StrategyArg(None)) } else { text.parse().map(|s| StrategyArg(Some(s))) }
 }
 
 pub(super) fn kernel(text: &str) -> Result<Choice, String> {
@@ -467,13 +476,13 @@ mod tests {
             assert!(why.contains("127.0.0.1:7510") && why.contains("0.0.0.0:7510"), "{why}");
         }
         for bad in ["", "localhost:1", "127.0.0.1", "1.2.3.4:70000"] {
-            assert!(socket_address(bad).unwrap_err().starts_with("use the number"), "{bad}");
+            assert!(socket_address(bad).unwrap_err().starts_with("use a numeric"), "{bad}");
         }
     }
 
     #[test]
     fn auto_is_no_strategy() {
-        assert_eq!(strategy("auto"), Ok(Wanted(None)));
+        assert_eq!(strategy("auto"), Ok(StrategyArg(None)));
         assert_eq!(strategy("row:4").map(|w| w.0.map(|s| s.to_string())), Ok(Some("row:4".to_owned())));
         assert!(strategy("best").is_err());
     }

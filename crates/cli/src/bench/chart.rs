@@ -1,45 +1,45 @@
-//! Lines over a logarithmic axis, as SVG.
+//! Line charts with a logarithmic x axis, as SVG.
 //!
-//! Place in the flow: `plot` and `report` say what is drawn, this file where it goes.
+//! Place in the flow: `plot` and `report` provide series of points; this file lays them out and draws them.
 //!
-//! Invariants: nothing from elsewhere: no script, no font, no file; all texts are escaped; a point that is not a number,
-//! or not above zero on a logarithmic axis, is left out.
+//! Invariants: the SVG is self-contained (no script, font or external file); all texts are escaped; a point is
+//! skipped if it is not a number, or not positive on a logarithmic axis.
 
 use std::fmt::Write;
 
-/// One panel, pixels; it gets higher where there are many lines to name.
+/// Size of a panel in pixels; it grows in height if its legend has many lines.
 pub(crate) const WIDTH: f64 = 720.0;
 /// See `WIDTH`.
 pub(crate) const HEIGHT: f64 = 380.0;
-/// Around what is drawn: left, top, right (the names of the lines, at least), bottom.
+/// Margins of the plot area: left, top, right (at least the room for line names), bottom.
 pub(crate) const MARGIN: [f64; 4] = [70.0, 40.0, 210.0, 50.0];
-/// Most room for names.
+/// Maximum width of the names.
 const NAMES_MAX: f64 = 330.0;
-/// Of a letter, about.
+/// Approximate width of a letter.
 const LETTER: f64 = 6.5;
-/// From the name of a line to the next.
+/// Distance between two names in the legend.
 const NAME_STEP: f64 = 18.0;
-/// Least room between two marks of the lower axis.
+/// Least distance between two marks of the x axis.
 const MARK_STEP: f64 = 36.0;
-/// Colours that can be told apart, by whoever sees few of them too (Okabe and Ito).
+/// Colours that colour-blind readers can tell apart, too (Okabe and Ito).
 pub(crate) const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "currentColor", "#999933"];
 
-/// What is behind a drawing.
+/// The background of a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ground {
-    /// White: a file of its own.
+    /// White, for an SVG file.
     White,
-    /// The page that it stands in, whose colour texts and axes have.
+    /// The background of the enclosing page; texts and axes have the page's text colour.
     Page,
 }
 
-/// A line through points.
+/// A series of points, drawn as a line.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
-    /// Lines of one number have one colour.
+    /// Index of the colour; series with the same number share a colour.
     pub(crate) colour: usize,
     pub(crate) is_dashed: bool,
 }
@@ -48,18 +48,18 @@ pub(crate) struct Series {
 #[derive(Clone, Debug)]
 pub(crate) struct Chart {
     pub(crate) title: String,
-    /// What the lower axis has.
+    /// Label of the x axis.
     pub(crate) below: String,
-    /// How a place on the lower axis is written.
+    /// Formats a mark of the x axis.
     pub(crate) mark: fn(f64) -> String,
     pub(crate) series: Vec<Series>,
-    /// Whether heights are logarithmic, too.
+    /// Whether the y axis is logarithmic, too.
     pub(crate) is_log: bool,
-    /// Dashed lines across: a name and a height.
+    /// Horizontal dashed lines: name and y value.
     pub(crate) levels: Vec<(String, f64)>,
 }
 
-/// The charts below each other.
+/// The SVG of several charts, one below another.
 pub(crate) fn drawing(charts: &[Chart], ground: Ground) -> String {
     let heights: Vec<f64> = charts.iter().map(Chart::height).collect();
     let height = if charts.is_empty() { HEIGHT } else { heights.iter().sum() };
@@ -68,7 +68,7 @@ pub(crate) fn drawing(charts: &[Chart], ground: Ground) -> String {
          font-size=\"12\" fill=\"currentColor\">\n"
     );
     if ground == Ground::White {
-        // Writing to a text cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(out, "<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>");
     }
     let mut top = 0.0;
@@ -81,7 +81,8 @@ pub(crate) fn drawing(charts: &[Chart], ground: Ground) -> String {
     out + "</svg>\n"
 }
 
-/// A text as it stands in HTML and SVG, between tags or in an attribute. What XML cannot say becomes U+FFFD.
+/// Escapes a text for HTML and SVG, between tags or in an attribute. Characters that XML does not allow become
+/// U+FFFD.
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -99,18 +100,18 @@ pub(crate) fn escaped(text: &str) -> String {
     out
 }
 
-/// Where numbers are on a panel.
+/// Maps values to positions in a panel.
 struct Axes {
-    /// Logarithms of the smallest and the largest place.
+    /// Logarithms of the smallest and the largest x value.
     places: (f64, f64),
-    /// The largest value.
+    /// The largest y value.
     top: f64,
     is_log: bool,
-    /// Logarithm of the least value, where heights are logarithmic.
+    /// Logarithm of the smallest y value, if the y axis is logarithmic.
     bottom: f64,
-    /// Of the panel.
+    /// Height of the panel.
     height: f64,
-    /// Where what is drawn ends, and names begin.
+    /// Right end of the plot area, where the names begin.
     right: f64,
 }
 
@@ -147,7 +148,7 @@ impl Axes {
         self.height - MARGIN[3] - part * (self.height - MARGIN[1] - MARGIN[3])
     }
 
-    /// Heights that are marked, as they are written.
+    /// The marks of the y axis: value and text.
     fn heights(&self) -> Vec<(f64, String)> {
         if self.is_log {
             let [low, high] = [self.bottom / 10f64.ln(), self.top.log10()].map(|x| x.clamp(-300.0, 300.0));
@@ -163,25 +164,25 @@ impl Axes {
     }
 }
 
-/// A round step that cuts a length into four to ten.
+/// A round step that divides a length into four to ten parts.
 fn step(length: f64) -> f64 {
     let unit = 10f64.powf((length / 4.0).log10().floor());
     [5.0, 2.0].into_iter().map(|by| by * unit).find(|step| length / step >= 4.0).unwrap_or(unit)
 }
 
 impl Chart {
-    /// Names of lines and levels stand below each other.
+    /// Height of the panel: the names of series and levels need one line each.
     fn height(&self) -> f64 {
         let names = (self.series.len() + self.levels.len() + 1) as f64 * NAME_STEP;
         HEIGHT.max(MARGIN[1] + names + MARGIN[3])
     }
 
-    /// All points that can be drawn.
+    /// All points that are drawn.
     fn points(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
         self.series.iter().flat_map(|series| series.points.iter().copied()).filter(|p| self.draws(p))
     }
 
-    /// Whether both are numbers, and have a logarithm where they need one.
+    /// Whether a point can be drawn: both are numbers, and positive where an axis is logarithmic.
     fn draws(&self, (x, y): &(f64, f64)) -> bool {
         x.is_finite() && *x > 0.0 && y.is_finite() && (*y > 0.0 || !self.is_log)
     }
@@ -212,7 +213,7 @@ impl Chart {
         self.lines(out, &axes);
     }
 
-    /// The places of the lower axis, as many as have room.
+    /// The marks of the x axis, as many as fit.
     fn marks(&self, out: &mut String, axes: &Axes) {
         let mut places: Vec<f64> = self.points().map(|(x, _)| x).collect();
         places.sort_by(f64::total_cmp);
@@ -227,12 +228,12 @@ impl Chart {
         }
     }
 
-    /// The levels, the lines, and the names of both.
+    /// Draws levels and series with their names.
     fn lines(&self, out: &mut String, axes: &Axes) {
         let right = axes.right;
         let mut levels: Vec<&(String, f64)> = self.levels.iter().filter(|(_, y)| y.is_finite()).collect();
         levels.sort_by(|a, b| b.1.total_cmp(&a.1));
-        // Names of levels stand beside their lines, or below each other; those of lines below them.
+        // Names of levels are at the height of their lines, or one below another; names of series are below them.
         let mut lowest = MARGIN[1] - NAME_STEP;
         let beside: Vec<f64> = levels
             .iter()
@@ -243,7 +244,7 @@ impl Chart {
             .collect();
         let names = self.series.len() as f64 * NAME_STEP;
         let has_room = lowest + 6.0 + names <= axes.height - MARGIN[3];
-        // Where there is no room for both, those of levels stand on their lines.
+        // If both do not fit, names of levels are drawn above their lines.
         let first = if has_room { lowest + 6.0 + NAME_STEP } else { MARGIN[1] + 4.0 };
         for ((name, level), beside) in levels.into_iter().zip(beside) {
             let y = axes.y(*level);
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_escaped_and_what_is_no_number_is_left_out() {
+    fn texts_are_escaped_and_points_that_are_not_numbers_are_skipped() {
         let points = vec![(0.0, 1.0), (-1.0, 1.0), (2.0, f64::NAN), (3.0, 1.0)];
         let drawn = drawing(&[chart(points, Vec::new())], Ground::Page);
         assert!(drawn.contains("&lt;a &amp; &quot;b&quot;&gt;") && !drawn.contains("<a "), "{drawn}");

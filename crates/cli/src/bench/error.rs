@@ -1,21 +1,21 @@
-//! How exact a measured product is: a few of its rows against the same made with twice the digits.
+//! Accuracy of a measured product: compares a few rows with the same rows computed in doubled precision.
 //!
-//! Invariants: integers have to be exact; floats are given in units of the bound that their kernel promises, which for
-//! Strassen's method is norm-wise (docs/verification.md has both).
+//! Invariants: integers have to be exact; errors of floats are relative to the error bound of the kernel, which for
+//! Strassen's method is norm-wise (docs/verification.md describes both).
 
 use crate::args::BenchSize;
 use bramble_kernel::{Choice, KernelElement};
 use bramble_matrix::{DType, Winograd};
 
-/// Rows that are looked at: the first, the last and one between.
+/// The rows that are checked: the first, the last and one in the middle.
 fn rows(m: usize) -> Vec<usize> {
     let mut rows = vec![0, m / 3, m - 1];
     rows.dedup();
     rows
 }
 
-/// The largest error of C = A B in units of what is promised of that kernel; `None` if an integer is wrong. A, B and C lie
-/// in contiguous rows, floats at most 1.
+/// The largest error of C = A B relative to the kernel's error bound; `None` if an integer is wrong. A, B and C have
+/// contiguous rows; floats have absolute values of at most 1.
 pub(crate) fn of_bound<T: KernelElement>(
     choice: Choice,
     BenchSize { m, k, n }: BenchSize,
@@ -48,7 +48,7 @@ pub(crate) fn of_bound<T: KernelElement>(
     Some(worst)
 }
 
-/// A row of A B as sums of two numbers, and Σ |a b|.
+/// A row of A B in doubled precision (sum and correction), and Σ |a b|.
 fn exact<T: KernelElement>(row: &[T], b: &[T], n: usize) -> Vec<[f64; 3]> {
     let mut sums = vec![[0f64; 3]; n];
     for (l, x) in row.iter().enumerate() {
@@ -58,7 +58,7 @@ fn exact<T: KernelElement>(row: &[T], b: &[T], n: usize) -> Vec<[f64; 3]> {
             let product = x * y;
             let sum = *high + product;
             let part = sum - *high;
-            // What the sum lost (Knuth), and what the product did.
+            // The rounding errors of the sum (Knuth) and of the product.
             *low += (*high - (sum - part)) + (product - part) + x.mul_add(y, -product);
             *high = sum;
             *size += product.abs();
@@ -67,8 +67,8 @@ fn exact<T: KernelElement>(row: &[T], b: &[T], n: usize) -> Vec<[f64; 3]> {
     sums
 }
 
-/// Theorem 23.3 of Higham's *Accuracy and Stability of Numerical Algorithms* for Winograd's form, where no number is larger
-/// than 1, for each piece of the depth, and their sum.
+/// Theorem 23.3 of Higham's *Accuracy and Stability of Numerical Algorithms* for Winograd's variant, with absolute
+/// values of at most 1, for each piece of the depth, plus the error of adding the pieces.
 fn norm_wise(rules: Winograd, [m, n, k]: [usize; 3]) -> f64 {
     let longest = |side: usize| Winograd::longest(side as u64);
     let levels = rules.levels(longest(m), longest(n), longest(k));

@@ -1,9 +1,10 @@
-//! `bramble bench kernel` and `bramble bench threads`: rates of kernels by size, type and threads.
+//! `bramble bench kernel` and `bramble bench threads`: measures kernels by size, type and threads.
 //!
-//! Place in the flow: arguments become contestants, contestants points; `show` and `plot` make of them what is read.
+//! Place in the flow: measures one point for each contestant and size; `show` prints the points, `plot` draws them.
 //!
-//! Invariants: all contestants of one size multiply the same operands into the same C, in turns; every first product warms
-//! up and is checked, and does not count. A kernel of one thread multiplies blocks where it gets several.
+//! Invariants: all contestants of a size multiply the same operands into the same C, in turns; the first product of
+//! each is a warm-up, is checked, and does not count. A single-threaded kernel multiplies blocks if it gets several
+//! threads.
 
 use super::error::of_bound;
 use super::show::{self, Form};
@@ -21,40 +22,41 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A run repeats its product until it takes about so long, seconds: clocks and wakings are then nothing beside it.
+/// A run repeats its product for about this time, in seconds, so that the cost of clocks and thread wake-ups is
+/// negligible.
 const RUN_SECONDS: f64 = 0.01;
-/// Most products of a run.
+/// Most products in a run.
 const REPEATS_MAX: f64 = 10_000.0;
 
-/// Who is measured: a kernel on so many threads.
+/// A kernel and a number of threads.
 pub(crate) type Contestant = (Choice, usize);
 
-/// One contestant at one size.
+/// The measurement of one contestant at one size.
 #[derive(Clone, Debug)]
-pub(crate) struct Point {
+pub(crate) struct KernelPoint {
     pub(crate) kernel: Choice,
     pub(crate) dtype: DType,
     pub(crate) size: BenchSize,
     pub(crate) threads: usize,
-    /// Seconds of a product.
+    /// Elapsed seconds per product.
     pub(crate) wall: Times,
-    /// The same of processor time, all threads together.
+    /// Processor seconds per product, all threads together.
     pub(crate) cpu: Times,
-    /// What so many threads could do at most.
+    /// The peak rate of this many threads.
     pub(crate) peak_gflops: f64,
-    /// Largest error in units of what the kernel promises.
+    /// Largest error relative to the kernel's error bound.
     pub(crate) error: f64,
-    /// Memory that the product takes beside its operands, in proportion to them.
+    /// Memory that the kernel needs besides A, B and C, bytes.
     pub(crate) workspace_bytes: usize,
 }
 
-impl Point {
-    /// By the median.
+impl KernelPoint {
+    /// Rate by the median of elapsed times.
     pub(crate) fn gflops(&self) -> f64 {
         self.flops() / self.wall.median() / 1e9
     }
 
-    /// What its threads would do if the processor were theirs alone, as far as its time tells.
+    /// Rate by processor time: an estimate of the rate on an otherwise idle machine.
     pub(crate) fn cpu_gflops(&self) -> f64 {
         self.flops() * self.threads as f64 / self.cpu.median() / 1e9
     }
@@ -89,7 +91,7 @@ pub(crate) fn threads(args: &BenchThreadsArgs) -> Result<Exit, Failure> {
     measured(&args.bench, &args.size, contestants, show::threads)
 }
 
-/// The kernels that are compared where none are named.
+/// The kernels that are compared if none are named.
 fn present(dtype: DType) -> Vec<Choice> {
     let fast = [KernelName::Simd, KernelName::OpenBlas, KernelName::Blis];
     let plain = fast.into_iter().filter(|name| name.supports(dtype) && open(*name).is_ok());
@@ -100,12 +102,12 @@ fn present(dtype: DType) -> Vec<Choice> {
     plain.map(Choice::Named).chain(over).collect()
 }
 
-/// Measures everyone at every size, and tells.
+/// Measures all contestants at all sizes, and prints the results.
 fn measured(
     args: &BenchArgs,
     sizes: &[BenchSize],
     contestants: impl Fn(DType) -> Vec<Contestant>,
-    table: fn(&[Point]) -> Vec<String>,
+    table: fn(&[KernelPoint]) -> Vec<String>,
 ) -> Result<Exit, Failure> {
     args.form.check_plot()?;
     let form = Form::of(&args.form.runs);
@@ -134,7 +136,7 @@ fn measured(
     Ok(Exit::Done)
 }
 
-/// Refuses operands that do not fit this machine.
+/// Refuses operands that do not fit in memory.
 fn fits(dtype: DType, BenchSize { m, k, n }: BenchSize) -> Result<(), Failure> {
     let elements = [(m, k), (k, n), (m, n)].map(|(x, y)| (x as u64).saturating_mul(y as u64));
     let bytes =
@@ -150,7 +152,7 @@ fn fits(dtype: DType, BenchSize { m, k, n }: BenchSize) -> Result<(), Failure> {
     )))
 }
 
-/// The peak of so many threads at once, Gflop/s.
+/// The peak of this many concurrent threads, Gflop/s.
 fn peak_of(dtype: DType, threads: usize) -> f64 {
     std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(|| peak(dtype).max(peak(dtype)))).collect();
@@ -180,13 +182,13 @@ pub(super) fn numbers<T: KernelElement>(len: usize, mut state: u64) -> Vec<T> {
     std::iter::repeat_with(next).take(len).collect()
 }
 
-/// Time of day and processor time, from any moment on.
+/// Elapsed time and processor time, since an arbitrary origin.
 fn clocks() -> [Duration; 2] {
     [ClockId::Monotonic, ClockId::ProcessCPUTime]
         .map(|id| Duration::try_from(clock_gettime(id)).unwrap_or_default())
 }
 
-/// What is multiplied, and the result.
+/// A, B and C of a measured product.
 struct Operands<T> {
     size: BenchSize,
     a: Vec<T>,
@@ -200,7 +202,7 @@ impl<T: KernelElement> Operands<T> {
         Self { size, a: numbers(m * k, 1), b: numbers(k * n, 2), c: vec![T::ZERO; m * n] }
     }
 
-    /// Seconds of a product by the wall, and of processor time, over so many of them.
+    /// Elapsed and processor seconds per product, as the mean of `products` products.
     fn run(&mut self, kernel: &dyn Kernel, products: usize) -> [f64; 2] {
         let BenchSize { m, k, n } = self.size;
         let before = clocks();
@@ -213,7 +215,7 @@ impl<T: KernelElement> Operands<T> {
         [0, 1].map(|at| after[at].saturating_sub(before[at]).as_secs_f64().max(1e-9) / products as f64)
     }
 
-    /// The error of the last product in units of what its kernel promises; a failure if it is more.
+    /// The error of the last product relative to the kernel's bound; a failure if it exceeds the bound.
     fn error(&self, choice: Choice) -> Result<f64, Failure> {
         let error = of_bound(choice, self.size, &self.a, &self.b, &self.c);
         error.filter(|error| *error <= 1.0).ok_or_else(|| {
@@ -225,7 +227,7 @@ impl<T: KernelElement> Operands<T> {
     }
 }
 
-/// A contestant that is warm.
+/// A contestant after its warm-up.
 struct Warm {
     kernel: Arc<dyn Kernel>,
     /// Products of a run.
@@ -241,7 +243,7 @@ fn at_size<T: KernelElement>(
     size: BenchSize,
     rounds: u16,
     mut peak: impl FnMut(usize) -> f64,
-) -> Result<Vec<Point>, Failure> {
+) -> Result<Vec<KernelPoint>, Failure> {
     let mut operands = Operands::<T>::new(size);
     let mut all = Vec::new();
     for contestant in contestants {
@@ -259,7 +261,7 @@ fn at_size<T: KernelElement>(
         }
     }
     let sides = [size.m, size.n, size.k];
-    let point = |((kernel, threads), one): (&Contestant, Warm)| Point {
+    let point = |((kernel, threads), one): (&Contestant, Warm)| KernelPoint {
         kernel: *kernel,
         dtype: T::DTYPE,
         size,

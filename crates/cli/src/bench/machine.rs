@@ -1,18 +1,18 @@
-//! Which machine was measured: the first line of what `bench … --json` prints.
+//! Description of the measured machine: the first line of `bench … --json`.
 //!
-//! Place in the flow: beside the measurements, which say only what they measured; `report` reads it again.
+//! Place in the flow: printed before the measurements; `bench report` reads it.
 //!
-//! Invariant: what the system does not say is `null`, never a guess.
+//! Invariant: facts that the system does not report are `null`, never guesses.
 
 use super::show::Form;
 use bramble_worker::{default_threads, host_name};
 use serde_json::{Value, json};
 use std::fs::read_to_string;
 
-/// The name of this form; docs/json.md has its fields.
+/// The schema's name; docs/json.md lists its fields.
 pub(crate) const SCHEMA: &str = "bramble.machine/1";
 
-/// Cores of Arm by their part numbers, as in the manuals of each; those of small boards.
+/// Names of Arm cores by part number, from Arm's manuals: cores that small boards have.
 const ARM_PARTS: [(&str, &str); 10] = [
     ("0xb76", "ARM1176"),
     ("0xc07", "Cortex-A7"),
@@ -26,7 +26,7 @@ const ARM_PARTS: [(&str, &str); 10] = [
     ("0xd41", "Cortex-A78"),
 ];
 
-/// What comes before the measurements: the line of the machine, or the head of a table of values.
+/// The output before the measurements: the JSON line of the machine, or the head of the CSV.
 pub(super) fn head(form: Form, csv_head: &str) -> String {
     match form {
         Form::Csv => csv_head.to_owned(),
@@ -52,13 +52,13 @@ fn object() -> Value {
     })
 }
 
-/// A text without what ends it in files of the system.
+/// The text of a system file, without its trailing NUL or newline; `None` if it is empty.
 fn plain(text: &str) -> Option<String> {
     let text = text.trim_matches(|c: char| c == '\0' || c.is_whitespace());
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// The processor, from /proc/cpuinfo: its name, or the kinds of cores that an Arm processor lists by number.
+/// The processor's name from /proc/cpuinfo; for Arm, the names of its kinds of cores.
 fn cpu(info: &str) -> Option<String> {
     let values = |key: &'static str| {
         let pairs = info.lines().filter_map(|line| line.split_once(':'));
@@ -78,7 +78,7 @@ fn cpu(info: &str) -> Option<String> {
     (!kinds.is_empty()).then(|| kinds.join(" + "))
 }
 
-/// All memory, from /proc/meminfo.
+/// Total memory, from /proc/meminfo.
 fn memory_bytes(info: &str) -> Option<u64> {
     let line = info.lines().find(|line| line.starts_with("MemTotal:"))?;
     line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)

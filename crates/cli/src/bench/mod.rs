@@ -1,11 +1,11 @@
 //! `bramble bench`: measurements of this machine that anyone can repeat with one command.
 //!
-//! Place in the flow: beside the products; each verb below is a file or a folder; all draw by `chart`.
+//! Place in the flow: independent of products. Each verb below is a file or a folder; `chart` draws all plots.
 //!
-//! Invariants: whoever is compared takes turns, so that a disturbance hits all alike; medians with their spread, never a
-//! single run; what was disturbed is said.
+//! Invariants: candidates that are compared take turns, so that a disturbance affects all of them; results are
+//! medians with their spread, never a single run; disturbed measurements are reported.
 //!
-//! Deliberately absent: other programs. What Bramble is compared with is in `bench/*.py`.
+//! Deliberately absent: other programs. The scripts `bench/*.py` compare Bramble with them.
 
 mod accumulate;
 mod chart;

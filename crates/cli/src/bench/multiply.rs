@@ -1,9 +1,9 @@
-//! Products as measurements: this program multiplies in a process of its own, as anyone would start it.
+//! Measures whole products: runs `bramble multiply` as a child process.
 //!
-//! Place in the flow: `tree` and `product` say which options; the report of `bramble multiply --json` is what they get.
+//! Place in the flow: `tree` and `product` choose the options and get figures from the report of `multiply --json`.
 //!
-//! Invariants: operands are files in a folder that is gone with its holder; a product that was not verified is none; a
-//! process that was started here ends with the future that waits for it.
+//! Invariants: operands are files in a temporary folder, removed on drop; a product that was not verified is an
+//! error; dropping the future kills the child process.
 
 use crate::exit::Failure;
 use bramble_matrix::DType;
@@ -13,21 +13,21 @@ use std::process::Stdio;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A product may take this long.
+/// Time limit of a product.
 const DEADLINE: Duration = Duration::from_secs(3600);
 
-/// The verb that measures, by its name in messages.
+/// The measuring verb, by its name in messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Verb(pub(super) &'static str);
 
-/// What one product said of itself.
+/// The figures of one product, from its report.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Said {
-    /// From the first byte sent to the last tile landed.
+pub(super) struct MultiplyOutcome {
+    /// Seconds from the first byte sent to the last tile received.
     pub(super) seconds: f64,
-    /// From the start of the process: workers started, operands opened, C verified and written.
+    /// Seconds of the whole process: starting workers, opening operands, multiplying, verifying and writing C.
     pub(super) total_seconds: f64,
-    /// To all workers, and from them.
+    /// Bytes sent to all workers, and received from them.
     pub(super) bytes: [u64; 2],
 }
 
@@ -37,7 +37,7 @@ impl Verb {
         let folder = tempfile::Builder::new().prefix("bramble-bench-").tempdir();
         let folder = folder.map_err(|e| self.failed(&format!("a folder for operands: {e}")))?;
         for (name, seed) in [("A.npy", 1), ("B.npy", 2)] {
-            // By the product with 1, which changes nothing.
+            // Written by multiplying with the identity matrix.
             let random = format!("random:{size}x{size}:{dtype}:{seed}");
             let one = format!("identity:{size}:{dtype}");
             let words = [&random, &one, "--verify", "off", "-o"].map(OsString::from);
@@ -46,34 +46,34 @@ impl Verb {
         Ok(folder)
     }
 
-    /// Multiplies with these options.
-    pub(super) async fn product(self, words: Vec<OsString>) -> Result<Said, Failure> {
+    /// Runs a product with these options.
+    pub(super) async fn product(self, words: Vec<OsString>) -> Result<MultiplyOutcome, Failure> {
         self.said(&self.multiply(words.into_iter()).await?)
     }
 
-    /// What a product's report says, if it was verified.
-    fn said(self, report: &Value) -> Result<Said, Failure> {
+    /// The figures of a report; an error if C was not verified.
+    fn said(self, report: &Value) -> Result<MultiplyOutcome, Failure> {
         let strange = |what: &str| self.failed(&format!("the report of a product has no {what}"));
         if report["verify"]["passed"] != Value::Bool(true) {
             return Err(self.failed("a product was not verified"));
         }
         let time = |name: &str| report[name].as_f64().filter(|s| *s > 0.0).ok_or_else(|| strange(name));
         let count = |name: &str| report["primary"][name].as_u64().ok_or_else(|| strange(name));
-        Ok(Said {
+        Ok(MultiplyOutcome {
             seconds: time("seconds")?,
             total_seconds: time("total_seconds")?,
             bytes: [count("bytes_sent")?, count("bytes_received")?],
         })
     }
 
-    /// Runs this program's `multiply` to its end; what it reports.
+    /// Runs this program's `multiply`; returns its report.
     async fn multiply(self, words: impl Iterator<Item = OsString>) -> Result<Value, Failure> {
         let failed = |e: &dyn std::fmt::Display| self.failed(&format!("bramble multiply: {e}"));
         let program = std::env::current_exe().map_err(|e| failed(&e))?;
         let mut command = tokio::process::Command::new(program);
         command.args(["multiply", "--json"]).args(words);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Where the operands would be made by other machines, they would not be sent.
+        // Local operands only: without these variables, no other machine takes part.
         command.env_remove("BRAMBLE_HOSTS").env_remove("BRAMBLE_THREADS").kill_on_drop(true);
         let done = tokio::time::timeout(DEADLINE, command.output()).await;
         let done = done.map_err(|_| failed(&"it took more than an hour"))?.map_err(|e| failed(&e))?;
@@ -104,7 +104,7 @@ mod tests {
         };
         let verb = Verb("bench x");
         let good = verb.said(&report(true)).unwrap();
-        assert_eq!(good, Said { seconds: 1.5, total_seconds: 2.5, bytes: [3, 4] });
+        assert_eq!(good, MultiplyOutcome { seconds: 1.5, total_seconds: 2.5, bytes: [3, 4] });
         assert!(verb.said(&report(false)).unwrap_err().text.contains("bench x: a product was not verified"));
         assert!(verb.said(&json!({"verify": {"passed": true}})).is_err());
     }

@@ -1,7 +1,7 @@
-//! Rates as a drawing: Gflop/s over the size of the product, a line for each kernel, and the peak above them.
+//! The plot of kernel rates: Gflop/s by product size, one line per kernel, and the peak above them.
 
 use super::chart::{Chart, Ground, Series, drawing};
-use super::kernel::Point;
+use super::kernel::KernelPoint;
 use crate::args::BenchForm;
 use crate::exit::Failure;
 use bramble_matrix::DType;
@@ -10,17 +10,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 impl BenchForm {
-    /// Refuses a file for the drawing that could not be written, before hours are spent on what would be drawn.
+    /// Refuses an SVG path that cannot be written, before hours of measuring.
     ///
     /// # Errors
     ///
-    /// Where it is no `.svg`, or nothing that this user may write.
+    /// If the name does not end in `.svg`, or the user may not write the file.
     pub(crate) fn check_plot(&self) -> Result<(), Failure> {
         let Some(path) = &self.plot else { return Ok(()) };
         // A device or a pipe may have any name.
         let is_file = path.as_os_str() != "-" && (path.is_file() || !path.exists());
         if is_file && !path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg")) {
-            let what = "drawings are SVG; give the file a name that ends in .svg";
+            let what = "plots are SVG; give the file a name that ends in .svg";
             return Err(Failure::usage(format!("--plot {}: {what}", path.display())));
         }
         crate::out_file::check("--plot", path)?;
@@ -32,19 +32,19 @@ impl BenchForm {
             .map_err(|e| Failure::failed(format!("--plot {}: cannot be written: {e}", path.display())))
     }
 
-    /// Writes the drawing, if one is wanted.
+    /// Writes the plot, if `--plot` is given.
     pub(crate) fn write_plot(&self, svg: impl FnOnce() -> String) -> Result<(), Failure> {
         self.plot.as_ref().map_or(Ok(()), |path| crate::out_file::write("--plot", path, svg().as_bytes()))
     }
 }
 
-/// The edge of the cube of as many operations.
-fn edge(p: &Point) -> f64 {
+/// Edge of the cube with the same number of operations.
+fn edge(p: &KernelPoint) -> f64 {
     (p.size.m as f64 * p.size.k as f64 * p.size.n as f64).cbrt()
 }
 
-/// The drawing: a panel for each element type.
-pub(crate) fn svg(points: &[Point]) -> String {
+/// The plot: one panel per element type.
+pub(crate) fn svg(points: &[KernelPoint]) -> String {
     let mut types: Vec<DType> = points.iter().map(|p| p.dtype).collect();
     types.sort_unstable();
     types.dedup();
@@ -61,7 +61,7 @@ pub(crate) fn threads(count: u64) -> String {
     }
 }
 
-fn panel(dtype: DType, points: &[&Point]) -> Chart {
+fn panel(dtype: DType, points: &[&KernelPoint]) -> Chart {
     let mut series: Vec<Series> = Vec::new();
     for p in points {
         let name = format!("{}, {}", p.kernel, threads(p.threads as u64));
@@ -92,8 +92,8 @@ mod tests {
     use crate::args::BenchSize;
     use crate::times::Times;
 
-    fn point(kernel: &str, dtype: DType, n: usize, seconds: f64) -> Point {
-        Point {
+    fn point(kernel: &str, dtype: DType, n: usize, seconds: f64) -> KernelPoint {
+        KernelPoint {
             kernel: kernel.parse().unwrap(),
             dtype,
             size: BenchSize { m: n, k: n, n },

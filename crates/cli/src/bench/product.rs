@@ -1,42 +1,42 @@
-//! `bramble bench product`: whole products, by this process alone and by worker processes over each link, with one thread
-//! and with several.
+//! `bramble bench product`: measures whole products, by this process alone and by worker processes over each link,
+//! with one thread and with several.
 //!
-//! Place in the flow: starts `bramble multiply` as anyone would, from files to a file, and reads what that reports: the
-//! product's own time, and that of the whole process, with starting workers, reading, verifying and writing.
+//! Place in the flow: runs `bramble multiply` from files to a file, and reads from its report the product's own time,
+//! and that of the whole process, which includes starting workers, reading, verifying and writing.
 //!
-//! Invariants: all ways of a size take turns; every product is verified, or there is no measurement; whatever was started
-//! or written is gone with the verb.
+//! Invariants: all setups of a size take turns; every product is verified, or there is no measurement; processes and
+//! files end with the verb.
 //!
-//! Source: what serial and threaded workers take over several networks, sizes 100 to 1600 (the table of "real-time speedup
-//! of a multithreaded algorithm over a serial algorithm" that this repeats).
+//! Source: this repeats a published table, "real-time speedup of a multithreaded algorithm over a serial algorithm":
+//! times of serial and threaded workers over several networks, sizes 100 to 1600.
 //!
-//! Deliberately absent: kernels (`bench threads` has them without anything around) and other machines (`multiply -w`).
+//! Deliberately absent: kernels alone (`bench threads`) and other machines (`multiply -w`).
 
 use super::chart::{Chart, Ground, Series, drawing};
 use super::machine;
-use super::multiply::{Said, Verb};
+use super::multiply::{MultiplyOutcome, Verb};
 use super::show::{Form, values};
 use crate::args::{BenchProductArgs, LinkKind};
 use crate::exit::{Exit, Failure};
 use crate::table;
 use crate::times::Times;
-use crate::until::{Ended, done_or_signal};
+use crate::until::{Completion, done_or_signal};
 use serde_json::{Value, json};
 use std::path::Path;
 
 const VERB: Verb = Verb("bench product");
 
-/// Who multiplies.
+/// The processes that multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// This process.
+enum ProductSetup {
+    /// /// This process alone.
     Alone,
     /// Worker processes over a link.
     Workers(u16, LinkKind),
 }
 
-impl Way {
-    /// As in tables and JSON.
+impl ProductSetup {
+    /// The name of the link in tables and JSON.
     fn link(self) -> &'static str {
         match self {
             Self::Alone => LinkKind::Thread.name(),
@@ -60,29 +60,29 @@ impl Way {
     }
 }
 
-/// What is measured.
+/// A measured case: size, setup and threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Case {
+struct ProductCase {
     size: u32,
-    way: Way,
-    /// Of this process or of each worker.
+    way: ProductSetup,
+    /// Threads of this process, or of each worker.
     threads: u16,
 }
 
-/// What came of it.
+/// The measurement of a case.
 #[derive(Clone, Debug)]
-struct Point {
-    case: Case,
+struct ProductPoint {
+    case: ProductCase,
     dtype: String,
-    /// The product's own time.
+    /// Time of the product.
     wall: Times,
-    /// The whole process's.
+    /// Time of the whole process.
     total: Times,
-    /// To all workers, and from them.
+    /// Bytes sent to all workers, and received from them.
     bytes: [u64; 2],
 }
 
-impl Point {
+impl ProductPoint {
     fn gflops(&self) -> f64 {
         2.0 * f64::from(self.case.size).powi(3) / self.wall.median() / 1e9
     }
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &BenchProductArgs) -> Result<Exit, Failure> {
     let form = Form::of(&args.form.runs);
     crate::out(machine::head(form, CSV_HEAD).as_bytes())?;
     let mut points = Vec::new();
-    if let Ended::Signal(exit) = done_or_signal(all(args, form, &mut points))? {
+    if let Completion::Signal(exit) = done_or_signal(all(args, form, &mut points))? {
         return Ok(exit);
     }
     if form == Form::Table {
@@ -109,22 +109,23 @@ pub(crate) fn run(args: &BenchProductArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Everyone who multiplies, with one thread and with several.
-fn cases(args: &BenchProductArgs, size: u32) -> Vec<Case> {
+/// All setups, with one thread and with several.
+fn cases(args: &BenchProductArgs, size: u32) -> Vec<ProductCase> {
     let several = args.threads.unwrap_or_else(|| {
-        // Where there is one core, two threads share it, as they would have to.
+        // With one core, two threads share it.
         u16::try_from(bramble_worker::default_threads()).unwrap_or(u16::MAX).max(2)
     });
     let threads = if several > 1 { vec![1, several] } else { vec![1] };
     let over = args.link.iter().filter(|link| **link != LinkKind::Thread);
-    let workers = over.map(|link| Way::Workers(args.local, *link));
-    let alone = args.link.contains(&LinkKind::Thread).then_some(Way::Alone);
+    let workers = over.map(|link| ProductSetup::Workers(args.local, *link));
+    let alone = args.link.contains(&LinkKind::Thread).then_some(ProductSetup::Alone);
     let ways = alone.into_iter().chain(workers);
-    ways.flat_map(|way| threads.iter().map(move |threads| Case { size, way, threads: *threads })).collect()
+    ways.flat_map(|way| threads.iter().map(move |threads| ProductCase { size, way, threads: *threads }))
+        .collect()
 }
 
-/// Measures everything, and tells as it comes.
-async fn all(args: &BenchProductArgs, form: Form, points: &mut Vec<Point>) -> Result<(), Failure> {
+/// Measures all cases, and prints results as they come.
+async fn all(args: &BenchProductArgs, form: Form, points: &mut Vec<ProductPoint>) -> Result<(), Failure> {
     for size in &args.size {
         let folder = VERB.operands(*size, args.dtype).await?;
         let new = in_turns(args, &cases(args, *size), folder.path()).await?;
@@ -136,9 +137,13 @@ async fn all(args: &BenchProductArgs, form: Form, points: &mut Vec<Point>) -> Re
     Ok(())
 }
 
-/// All cases of a size, round by round; the first warms up.
-async fn in_turns(args: &BenchProductArgs, cases: &[Case], folder: &Path) -> Result<Vec<Point>, Failure> {
-    let mut said: Vec<Vec<Said>> = vec![Vec::new(); cases.len()];
+/// Measures all cases of a size in rounds; the first round is a warm-up.
+async fn in_turns(
+    args: &BenchProductArgs,
+    cases: &[ProductCase],
+    folder: &Path,
+) -> Result<Vec<ProductPoint>, Failure> {
+    let mut said: Vec<Vec<MultiplyOutcome>> = vec![Vec::new(); cases.len()];
     for round in 0..=args.form.runs.rounds {
         for (case, said) in cases.iter().zip(&mut said) {
             let one = VERB.product(words(args, case, folder)).await?;
@@ -147,7 +152,7 @@ async fn in_turns(args: &BenchProductArgs, cases: &[Case], folder: &Path) -> Res
             }
         }
     }
-    let point = |(case, said): (&Case, Vec<Said>)| Point {
+    let point = |(case, said): (&ProductCase, Vec<MultiplyOutcome>)| ProductPoint {
         case: *case,
         dtype: args.dtype.to_string(),
         wall: Times::new(said.iter().map(|said| said.seconds).collect()),
@@ -158,12 +163,12 @@ async fn in_turns(args: &BenchProductArgs, cases: &[Case], folder: &Path) -> Res
 }
 
 /// The options of a product.
-fn words(args: &BenchProductArgs, case: &Case, folder: &Path) -> Vec<std::ffi::OsString> {
+fn words(args: &BenchProductArgs, case: &ProductCase, folder: &Path) -> Vec<std::ffi::OsString> {
     let mut words: Vec<std::ffi::OsString> = ["A.npy", "B.npy"].map(|name| folder.join(name).into()).to_vec();
     words.extend(["-o".into(), folder.join("C.npy").into()]);
     words.extend(["--threads".into(), case.threads.to_string().into()]);
-    if let Way::Workers(workers, link) = case.way {
-        // Named, so that workers multiply also what this process would do sooner alone.
+    if let ProductSetup::Workers(workers, link) = case.way {
+        // A named strategy makes the workers multiply even if this process alone would be faster.
         words.extend(["--strategy", "reuse", "--link", link.name()].map(Into::into));
         words.extend(["--local".into(), workers.to_string().into()]);
     }
@@ -173,11 +178,11 @@ fn words(args: &BenchProductArgs, case: &Case, folder: &Path) -> Vec<std::ffi::O
     words
 }
 
-/// The first line of comma-separated values.
+/// The head line of the CSV.
 const CSV_HEAD: &str = "link,workers,threads,dtype,m,k,n,rounds,seconds,seconds_min,seconds_max,total_seconds,gflops,bytes_sent,\
 bytes_received,outliers\n";
 
-fn line(form: Form, point: &Point) -> String {
+fn line(form: Form, point: &ProductPoint) -> String {
     match form {
         Form::Table => String::new(),
         Form::Csv => values(CSV_HEAD, &json(point)) + "\n",
@@ -185,8 +190,8 @@ fn line(form: Form, point: &Point) -> String {
     }
 }
 
-fn json(p: &Point) -> Value {
-    let Case { size, way, threads } = p.case;
+fn json(p: &ProductPoint) -> Value {
+    let ProductCase { size, way, threads } = p.case;
     json!({
         "schema": "bramble.bench.product/1",
         "link": way.link(), "workers": way.workers(), "threads": threads, "dtype": p.dtype,
@@ -197,8 +202,9 @@ fn json(p: &Point) -> Value {
     })
 }
 
-/// The table: a size and a way on a line; with one thread and with several, the product's time and the whole process's.
-fn shown(points: &[Point]) -> Vec<String> {
+/// The table: one size and setup per line, with the times of product and whole process, for one thread and for
+/// several.
+fn shown(points: &[ProductPoint]) -> Vec<String> {
     let several = points.iter().map(|p| p.case.threads).max().unwrap_or(1);
     let head = [
         "size".to_owned(),
@@ -210,10 +216,10 @@ fn shown(points: &[Point]) -> Vec<String> {
         several.to_string(),
         "times as fast".to_owned(),
     ];
-    let row = |one: &Point| {
-        let is_same = |p: &&Point| (p.case.size, p.case.way) == (one.case.size, one.case.way);
+    let row = |one: &ProductPoint| {
+        let is_same = |p: &&ProductPoint| (p.case.size, p.case.way) == (one.case.size, one.case.way);
         let best = points.iter().filter(is_same).max_by_key(|p| p.case.threads).unwrap_or(one);
-        let times = |of: fn(&Point) -> &Times| {
+        let times = |of: fn(&ProductPoint) -> &Times| {
             let (one, best) = (of(one).median(), of(best).median());
             [format!("{one:.4}"), format!("{best:.4}"), format!("{:.2}", one / best)]
         };
@@ -224,9 +230,9 @@ fn shown(points: &[Point]) -> Vec<String> {
     table::lines(&head.each_ref().map(String::as_str), &rows)
 }
 
-/// The drawing: a line for each way and number of threads over the size, seconds of the product.
-fn svg(points: &[Point]) -> String {
-    let mut ways: Vec<Way> = Vec::new();
+/// The plot: seconds of the product by size, one line per setup and number of threads.
+fn svg(points: &[ProductPoint]) -> String {
+    let mut ways: Vec<ProductSetup> = Vec::new();
     let mut series: Vec<Series> = Vec::new();
     for p in points {
         let colour = ways.iter().position(|way| *way == p.case.way).unwrap_or_else(|| {
@@ -259,19 +265,24 @@ mod tests {
     use crate::args::{BenchCommand, Cli, Command};
     use clap::Parser;
 
-    fn point(way: Way, threads: u16, seconds: f64) -> Point {
-        let case = Case { size: 1000, way, threads };
+    fn point(way: ProductSetup, threads: u16, seconds: f64) -> ProductPoint {
+        let case = ProductCase { size: 1000, way, threads };
         let (wall, total) = (Times::new(vec![seconds]), Times::new(vec![2.0 * seconds]));
-        Point { case, dtype: "f64".to_owned(), wall, total, bytes: [16, 8] }
+        ProductPoint { case, dtype: "f64".to_owned(), wall, total, bytes: [16, 8] }
     }
 
-    fn points() -> Vec<Point> {
-        let shm = Way::Workers(2, LinkKind::Shm);
-        vec![point(Way::Alone, 1, 2.0), point(Way::Alone, 4, 0.5), point(shm, 1, 1.5), point(shm, 4, 1.0)]
+    fn points() -> Vec<ProductPoint> {
+        let shm = ProductSetup::Workers(2, LinkKind::Shm);
+        vec![
+            point(ProductSetup::Alone, 1, 2.0),
+            point(ProductSetup::Alone, 4, 0.5),
+            point(shm, 1, 1.5),
+            point(shm, 4, 1.0),
+        ]
     }
 
     #[test]
-    fn a_way_is_a_line_with_one_thread_and_with_several() {
+    fn a_setup_is_a_line_with_one_thread_and_with_several() {
         let lines = shown(&points());
         let cells = |at: usize| lines[at].split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
@@ -298,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn everyone_multiplies_with_one_thread_and_with_several() {
+    fn every_setup_multiplies_with_one_thread_and_with_several() {
         let words =
             ["bramble", "bench", "product", "--link", "thread,pipe", "--local", "3", "--threads", "5"];
         let Command::Bench(BenchCommand::Product(args)) = Cli::parse_from(words).command else { panic!() };

@@ -1,13 +1,13 @@
-//! Measurements as a table, as comma-separated values and as JSON.
+//! Kernel measurements as a table, as CSV and as JSON.
 //!
-//! Invariant: all three say the same numbers; what JSON calls its fields is in docs/json.md.
+//! Invariant: all three forms have the same numbers; docs/json.md describes the JSON fields.
 
-use super::kernel::Point;
+use super::kernel::KernelPoint;
 use crate::args::{BenchRuns, BenchSize};
 use crate::table;
 use serde_json::{Value, json};
 
-/// How measurements are printed.
+/// The output form of measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Table,
@@ -25,11 +25,12 @@ impl Form {
     }
 }
 
-/// The first line of comma-separated values.
+/// The head line of the CSV.
 pub(crate) const CSV_HEAD: &str = "kernel,dtype,m,k,n,threads,rounds,seconds,seconds_min,seconds_max,cpu_seconds,gflops,\
 peak_gflops,of_peak,error_of_bound,workspace_bytes,outliers\n";
 
-/// The values of a JSON object by the names in a head, in its order: what is not there is empty, floats have seven digits.
+/// A CSV line from a JSON object: the fields that the head names, in its order. Missing fields are empty, floats have
+/// seven digits.
 pub(crate) fn values(head: &str, all: &Value) -> String {
     let text = |name: &str| match &all[name] {
         Value::Null => String::new(),
@@ -40,8 +41,8 @@ pub(crate) fn values(head: &str, all: &Value) -> String {
     head.trim_end().split(',').map(text).collect::<Vec<_>>().join(",")
 }
 
-/// Measurements as lines of their own; nothing for a table, which is of all of them.
-pub(crate) fn lines(form: Form, points: &[Point]) -> String {
+/// One line for each measurement; nothing in table form, since the table is printed at the end.
+pub(crate) fn lines(form: Form, points: &[KernelPoint]) -> String {
     points
         .iter()
         .map(|point| match form {
@@ -52,7 +53,7 @@ pub(crate) fn lines(form: Form, points: &[Point]) -> String {
         .collect()
 }
 
-fn csv(p: &Point) -> String {
+fn csv(p: &KernelPoint) -> String {
     let BenchSize { m, k, n } = p.size;
     let (rounds, seconds, min, max, cpu) =
         (p.wall.len(), p.wall.median(), p.wall.min(), p.wall.max(), p.cpu.median());
@@ -70,7 +71,7 @@ fn csv(p: &Point) -> String {
     )
 }
 
-fn json(p: &Point) -> String {
+fn json(p: &KernelPoint) -> String {
     let BenchSize { m, k, n } = p.size;
     json!({
         "schema": "bramble.bench.kernel/1",
@@ -96,8 +97,8 @@ fn seconds(s: f64) -> String {
     }
 }
 
-/// The table of `bench kernel`: every measurement on a line.
-pub(crate) fn rates(points: &[Point]) -> Vec<String> {
+/// The table of `bench kernel`: one measurement per line.
+pub(crate) fn rates(points: &[KernelPoint]) -> Vec<String> {
     let head = [
         "kernel",
         "type",
@@ -111,7 +112,7 @@ pub(crate) fn rates(points: &[Point]) -> Vec<String> {
         "error",
         "workspace",
     ];
-    let row = |p: &Point| {
+    let row = |p: &KernelPoint| {
         vec![
             p.kernel.to_string(),
             p.dtype.to_string(),
@@ -132,10 +133,11 @@ pub(crate) fn rates(points: &[Point]) -> Vec<String> {
     };
     let mut out = table::lines(&head, &points.iter().map(row).collect::<Vec<_>>());
     out.push(
-        "  by cpu: with the processor time of the threads, which does not count what others take".to_owned(),
+        "  by cpu: Gflop/s by processor time of the threads, which excludes time that other programs take"
+            .to_owned(),
     );
     out.push(
-        "  error: the largest of three rows, in units of what the kernel promises (1 would be the bound)"
+        "  error: the largest error in three rows, relative to the kernel's error bound (at most 1)"
             .to_owned(),
     );
     out
@@ -145,14 +147,14 @@ fn mib(bytes: usize) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// The table of `bench threads`: a kernel at a size on a line, by one thread and by several.
-pub(crate) fn threads(points: &[Point]) -> Vec<String> {
+/// The table of `bench threads`: one kernel and size per line, with one thread and with several.
+pub(crate) fn threads(points: &[KernelPoint]) -> Vec<String> {
     let several = points.iter().map(|p| p.threads).max().unwrap_or(1);
     let many = format!("{several} threads");
     let head = ["kernel", "type", "size", "1 thread", &many, "times as fast", "Gflop/s", "of peak"];
     let mut rows = Vec::new();
     for one in points.iter().filter(|p| p.threads == 1) {
-        let same = |p: &&Point| (p.kernel, p.dtype, p.size) == (one.kernel, one.dtype, one.size);
+        let same = |p: &&KernelPoint| (p.kernel, p.dtype, p.size) == (one.kernel, one.dtype, one.size);
         let best = points.iter().filter(same).find(|p| p.threads == several).unwrap_or(one);
         rows.push(vec![
             one.kernel.to_string(),
@@ -168,17 +170,17 @@ pub(crate) fn threads(points: &[Point]) -> Vec<String> {
     table::lines(&head, &rows)
 }
 
-/// What disturbed the measurements, one sentence each.
-pub(crate) fn warnings(points: &[Point]) -> Vec<String> {
+/// Warnings about disturbed measurements.
+pub(crate) fn warnings(points: &[KernelPoint]) -> Vec<String> {
     let mut out = Vec::new();
     let runs: usize = points.iter().map(|p| p.wall.len()).sum();
     let slow: usize = points.iter().map(|p| p.wall.outliers()).sum();
     if slow > 0 {
         out.push(format!(
-            "bramble: {slow} of {runs} runs took more than 1.2 times their median: something else was running"
+            "bramble: {slow} of {runs} runs took more than 1.2 times their median: other programs may have been running"
         ));
     }
-    let is_shared = |p: &&Point| p.threads == 1 && p.cpu.median() < 0.9 * p.wall.median();
+    let is_shared = |p: &&KernelPoint| p.threads == 1 && p.cpu.median() < 0.9 * p.wall.median();
     let shared = points.iter().filter(is_shared).count();
     if shared > 0 {
         out.push(format!(
@@ -197,8 +199,8 @@ mod tests {
     use crate::times::Times;
     use bramble_matrix::DType;
 
-    fn point(threads: usize, wall: [f64; 3], cpu: f64) -> Point {
-        Point {
+    fn point(threads: usize, wall: [f64; 3], cpu: f64) -> KernelPoint {
+        KernelPoint {
             kernel: "strassen:simd:64".parse().unwrap(),
             dtype: DType::F32,
             size: BenchSize { m: 1000, k: 500, n: 1000 },

@@ -1,24 +1,24 @@
-//! `bramble bench spawn`: how long it takes until threads, processes and workers are there, and until they are gone.
+//! `bramble bench spawn`: measures how long threads, processes and workers take to start and to end.
 //!
-//! Place in the flow: beside `bench link`: what a link costs before its first byte.
+//! Place in the flow: complements `bench link`: the cost of a link before its first byte.
 //!
-//! Invariants: all of a count are started before the first is waited for; the kinds take turns; whatever was started is joined or
-//! reaped before the next is, and nothing outlives the verb.
+//! Invariants: all instances of a run are started before the first is waited for; the kinds take turns; every thread
+//! or process is joined or reaped before the next run, and none outlives the verb.
 //!
-//! Deliberately absent: machines beyond this one (`bench/startup.py` measures whole products).
+//! Deliberately absent: other machines (`bench/startup.py` measures whole products).
 
 use super::link::{hidden, reap};
 use super::machine;
 use super::show::{Form, values};
 use crate::args::BenchSpawnArgs;
 use crate::exit::{Exit, Failure};
-use crate::local::{LocalWorkers, Share, Way};
+use crate::local::{LocalConfig, LocalTransport, LocalWorkers};
 use crate::table;
 use crate::times::Times;
-use crate::until::{Ended, done_or_signal};
+use crate::until::{Completion, done_or_signal};
 use bramble_link::LocalKind;
 use bramble_matrix::DType;
-use bramble_primary::{End, PrimaryError, Survey, welcomed};
+use bramble_primary::{MachineLink, PrimaryError, Survey, wait_for_welcomes};
 use clap::ValueEnum;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -27,16 +27,16 @@ use std::io::Read;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// What is started.
+/// What to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Spawned {
     /// Threads of this process, until they run
     Thread,
     /// Processes of this program, until they have written a byte
     Process,
-    /// Local workers, until their links are proven, as --local starts them
+    /// Local workers, as --local starts them, until their links are authenticated
     Worker,
-    /// Local workers over TCP, until each has said who it is and how fast: then a product looks at links
+    /// Local workers over TCP, until each has sent its Welcome with its speed; a product would measure links next
     Tcp,
     /// The same over pipes
     Pipe,
@@ -47,7 +47,7 @@ pub(crate) enum Spawned {
 impl Spawned {
     const ALL: [Self; 6] = [Self::Thread, Self::Process, Self::Worker, Self::Tcp, Self::Pipe, Self::Shm];
 
-    /// Whether this system has it.
+    /// Whether this system supports it.
     fn is_here(self) -> bool {
         cfg!(target_os = "linux") || !matches!(self, Self::Pipe | Self::Shm)
     }
@@ -64,19 +64,19 @@ impl Spawned {
     }
 }
 
-/// A worker that does nothing needs little.
+/// Memory of a worker that computes nothing.
 const WORKER_MEMORY_BYTES: u64 = 64 << 20;
-/// Processes may take this long to begin and to end.
+/// Time limit for processes to start and to end.
 const DEADLINE_SECONDS: i64 = 10;
 
-/// So many of one kind.
+/// The measurement of one kind and count.
 #[derive(Clone, Debug)]
-struct Point {
+struct SpawnPoint {
     spawned: Spawned,
     count: u16,
-    /// Seconds until all were there.
+    /// Seconds until all had started.
     start: Times,
-    /// Seconds from then until all were gone.
+    /// Seconds from then until all had ended.
     end: Times,
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &BenchSpawnArgs) -> Result<Exit, Failure> {
     let work = async {
         for count in &args.count {
             let mut times: Vec<(Vec<f64>, Vec<f64>)> = kinds.iter().map(|_| Default::default()).collect();
-            // The first round warms up.
+            // The first round is a warm-up.
             for round in 0..=args.runs.rounds {
                 for (kind, (start, end)) in kinds.iter().zip(&mut times) {
                     let [there, gone] = once(*kind, *count).await?;
@@ -104,7 +104,7 @@ pub(crate) fn run(args: &BenchSpawnArgs) -> Result<Exit, Failure> {
                     }
                 }
             }
-            let new = kinds.iter().zip(times).map(|(spawned, (start, end))| Point {
+            let new = kinds.iter().zip(times).map(|(spawned, (start, end))| SpawnPoint {
                 spawned: *spawned,
                 count: *count,
                 start: Times::new(start),
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &BenchSpawnArgs) -> Result<Exit, Failure> {
         }
         Ok(())
     };
-    if let Ended::Signal(exit) = done_or_signal(work)? {
+    if let Completion::Signal(exit) = done_or_signal(work)? {
         return Ok(exit);
     }
     if form == Form::Table {
@@ -126,15 +126,15 @@ pub(crate) fn run(args: &BenchSpawnArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Starts so many, waits until all are there, and until all are gone.
+/// Starts `count` instances, waits until all have started, and until all have ended; returns both durations.
 async fn once(kind: Spawned, count: u16) -> Result<[Duration; 2], Failure> {
     match kind {
         Spawned::Thread => threads(count),
         Spawned::Process => processes(count),
-        Spawned::Worker => workers(count, Way::Loopback, false).await,
-        Spawned::Tcp => workers(count, Way::Loopback, true).await,
-        Spawned::Pipe => workers(count, Way::Inherited(LocalKind::Pipe), true).await,
-        Spawned::Shm => workers(count, Way::Inherited(LocalKind::Shm), true).await,
+        Spawned::Worker => workers(count, LocalTransport::Loopback, false).await,
+        Spawned::Tcp => workers(count, LocalTransport::Loopback, true).await,
+        Spawned::Pipe => workers(count, LocalTransport::Inherited(LocalKind::Pipe), true).await,
+        Spawned::Shm => workers(count, LocalTransport::Inherited(LocalKind::Shm), true).await,
     }
 }
 
@@ -145,7 +145,7 @@ fn threads(count: u16) -> Result<[Duration; 2], Failure> {
     for _ in 0..count {
         let says = says.clone();
         let thread = std::thread::Builder::new().spawn(move || {
-            // Whoever started it is still there.
+            // The receiver lives until all threads are joined.
             let _ = says.send(());
         });
         started.push(thread.map_err(|e| Failure::failed(format!("bench spawn: no thread: {e}")))?);
@@ -159,7 +159,7 @@ fn threads(count: u16) -> Result<[Duration; 2], Failure> {
     Ok([start, began.elapsed() - start])
 }
 
-/// Processes that are waited for and reaped, whatever happens.
+/// Child processes, killed and reaped on drop.
 struct Started(Vec<Child>);
 
 impl Drop for Started {
@@ -184,7 +184,7 @@ fn processes(count: u16) -> Result<[Duration; 2], Failure> {
     }
     let start = began.elapsed();
     for child in &mut started.0 {
-        // Its stream ends with it.
+        // The end of its stream is the end of the process.
         next(child).map_err(failed)?;
         let status = child.wait().map_err(failed)?;
         if !status.success() {
@@ -194,45 +194,46 @@ fn processes(count: u16) -> Result<[Duration; 2], Failure> {
     Ok([start, began.elapsed() - start])
 }
 
-/// Waits for the next byte of a process, or the end of its stream.
+/// Waits for the next byte of a process, or for the end of its stream.
 fn next(child: &mut Child) -> std::io::Result<()> {
     let Some(out) = &mut child.stdout else { return Ok(()) };
     let limit = Timespec { tv_sec: DEADLINE_SECONDS, tv_nsec: 0 };
     if poll(&mut [PollFd::new(out, PollFlags::IN)], Some(&limit))? == 0 {
-        let what = format!("it said nothing within {DEADLINE_SECONDS} s");
+        let what = format!("no answer within {DEADLINE_SECONDS} s");
         return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, what));
     }
     out.read(&mut [0; 1]).map(drop)
 }
 
-/// What a started process does: says that it is there, and ends.
+/// The work of a child process: report that it has started, and end.
 pub(super) fn run_nothing() -> Result<Exit, Failure> {
     crate::out(b"\n")
 }
 
-async fn workers(count: u16, way: Way, until_welcome: bool) -> Result<[Duration; 2], Failure> {
+async fn workers(count: u16, way: LocalTransport, until_welcome: bool) -> Result<[Duration; 2], Failure> {
     let began = Instant::now();
     let cores = bramble_worker::default_threads();
-    let share = Share { workers: count, threads: 1, memory_bytes: WORKER_MEMORY_BYTES, cores, way };
+    let share = LocalConfig { workers: count, threads: 1, memory_bytes: WORKER_MEMORY_BYTES, cores, way };
     let (mut processes, meeting) = LocalWorkers::start(share).await?;
     let links = processes.meet(meeting).await?;
     let start;
     if until_welcome {
-        let ends = links.into_iter().map(|link| End { link, threads_max: 0, was_dialled: false }).collect();
+        let ends =
+            links.into_iter().map(|link| MachineLink { link, threads_max: 0, was_dialled: false }).collect();
         let failed = |e: PrimaryError| Failure::failed(format!("bench spawn: a worker: {e}"));
-        let goodbye = welcomed(&nothing()?, ends).await.map_err(failed)?;
+        let goodbye = wait_for_welcomes(&nothing()?, ends).await.map_err(failed)?;
         start = began.elapsed();
         goodbye.await;
     } else {
         start = began.elapsed();
-        // They end with their links.
+        // Workers end with their links.
         drop(links);
     }
     drop(processes);
     Ok([start, began.elapsed().saturating_sub(start)])
 }
 
-/// What is asked of workers that are to compute nothing: they measure no more than they have to.
+/// The survey for workers that compute nothing, so that they measure as little as possible.
 fn nothing() -> Result<Survey, Failure> {
     Ok(Survey {
         dtype: DType::F64,
@@ -246,11 +247,11 @@ fn nothing() -> Result<Survey, Failure> {
     })
 }
 
-/// The first line of comma-separated values.
+/// The head line of the CSV.
 const CSV_HEAD: &str =
     "what,count,rounds,start_s,start_s_min,start_s_max,end_s,end_s_min,end_s_max,outliers\n";
 
-fn line(form: Form, point: &Point) -> String {
+fn line(form: Form, point: &SpawnPoint) -> String {
     match form {
         Form::Table => String::new(),
         Form::Csv => values(CSV_HEAD, &json(point)) + "\n",
@@ -258,7 +259,7 @@ fn line(form: Form, point: &Point) -> String {
     }
 }
 
-fn json(p: &Point) -> Value {
+fn json(p: &SpawnPoint) -> Value {
     json!({
         "schema": "bramble.bench.spawn/1",
         "what": p.spawned.name(), "count": p.count, "rounds": p.start.len(),
@@ -268,10 +269,10 @@ fn json(p: &Point) -> Value {
     })
 }
 
-/// The table: a count and a kind on a line, with the milliseconds until all are there, how far the slowest start is from the
-/// fastest, and those until all are gone.
-fn shown(points: &[Point]) -> Vec<String> {
-    let row = |p: &Point| {
+/// The table: one count and kind per line, with the milliseconds to start, the spread of these times, and the
+/// milliseconds to end.
+fn shown(points: &[SpawnPoint]) -> Vec<String> {
+    let row = |p: &SpawnPoint| {
         vec![
             p.count.to_string(),
             p.spawned.name().to_owned(),
@@ -297,7 +298,7 @@ mod tests {
 
     #[test]
     fn all_forms_say_the_same() {
-        let p = Point {
+        let p = SpawnPoint {
             spawned: Spawned::Worker,
             count: 8,
             start: Times::new(vec![0.25, 0.125, 0.5]),

@@ -1,49 +1,49 @@
-//! `bramble bench tree`: Strassen–Winograd's method by processes, level by level, over each link between them.
+//! `bramble bench tree`: measures Strassen–Winograd's method by worker processes, for several levels and links.
 //!
-//! Place in the flow: starts `bramble multiply --local P --link KIND --strategy strassen:L` as anyone would, on operands in
-//! files, and reads what that reports; the time is the product's own, without starting the processes and reading the files.
+//! Place in the flow: runs `bramble multiply --local P --link KIND --strategy strassen:L` on operands in files, and
+//! reads the time of the product from its report; starting processes and reading files do not count.
 //!
-//! Invariants: all levels and links of a size take turns; every product is verified, or there is no measurement; whatever was
-//! started or written is gone with the verb.
+//! Invariants: all levels and links of a size take turns; every product is verified, or there is no measurement;
+//! processes and files end with the verb.
 //!
-//! Deliberately absent: a process for each node of the tree. Workers are as many as are asked for, and each of them
-//! computes as many of the 7^L products as it is fast.
+//! Deliberately absent: one process per node of the tree. The user chooses the number of workers, and the plan
+//! divides the 7^L products among them by speed.
 
 use super::chart::{Chart, Ground, Series, drawing};
 use super::machine;
-use super::multiply::{Said, Verb};
+use super::multiply::{MultiplyOutcome, Verb};
 use super::show::{Form, values};
 use crate::args::{BenchTreeArgs, LinkKind};
 use crate::exit::{Exit, Failure};
 use crate::quantity::counted;
 use crate::table;
 use crate::times::Times;
-use crate::until::{Ended, done_or_signal};
+use crate::until::{Completion, done_or_signal};
 use serde_json::{Value, json};
 use std::path::Path;
 
 const VERB: Verb = Verb("bench tree");
 
-/// What is measured.
+/// A measured case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Case {
+struct TreeCase {
     size: u32,
     workers: u16,
     levels: u8,
     link: LinkKind,
 }
 
-/// What came of it.
+/// The measurement of a case.
 #[derive(Clone, Debug)]
-struct Point {
-    case: Case,
+struct TreePoint {
+    case: TreeCase,
     dtype: String,
     wall: Times,
-    /// To all workers, and from them.
+    /// Bytes sent to all workers, and received from them.
     bytes: [u64; 2],
 }
 
-impl Point {
+impl TreePoint {
     fn gflops(&self) -> f64 {
         2.0 * f64::from(self.case.size).powi(3) / self.wall.median() / 1e9
     }
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &BenchTreeArgs) -> Result<Exit, Failure> {
     let form = Form::of(&args.form.runs);
     crate::out(machine::head(form, CSV_HEAD).as_bytes())?;
     let mut points = Vec::new();
-    if let Ended::Signal(exit) = done_or_signal(all(args, form, &mut points))? {
+    if let Completion::Signal(exit) = done_or_signal(all(args, form, &mut points))? {
         return Ok(exit);
     }
     if form == Form::Table {
@@ -70,17 +70,22 @@ pub(crate) fn run(args: &BenchTreeArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Measures everything, and tells as it comes.
-async fn all(args: &BenchTreeArgs, form: Form, points: &mut Vec<Point>) -> Result<(), Failure> {
+/// Measures all cases, and prints results as they come.
+async fn all(args: &BenchTreeArgs, form: Form, points: &mut Vec<TreePoint>) -> Result<(), Failure> {
     let cores = u16::try_from(bramble_worker::default_threads()).unwrap_or(u16::MAX);
     let locals = if args.local.is_empty() { vec![cores] } else { args.local.clone() };
     for size in &args.size {
         let folder = VERB.operands(*size, args.dtype).await?;
         for workers in &locals {
             let case = |levels: u8| {
-                args.link.iter().map(move |link| Case { size: *size, workers: *workers, levels, link: *link })
+                args.link.iter().map(move |link| TreeCase {
+                    size: *size,
+                    workers: *workers,
+                    levels,
+                    link: *link,
+                })
             };
-            let cases: Vec<Case> = args.levels.iter().flat_map(|levels| case(*levels)).collect();
+            let cases: Vec<TreeCase> = args.levels.iter().flat_map(|levels| case(*levels)).collect();
             let new = in_turns(args, &cases, folder.path()).await?;
             for point in &new {
                 crate::out(line(form, point).as_bytes())?;
@@ -91,8 +96,12 @@ async fn all(args: &BenchTreeArgs, form: Form, points: &mut Vec<Point>) -> Resul
     Ok(())
 }
 
-/// All cases of a size and number of workers, round by round; the first warms up.
-async fn in_turns(args: &BenchTreeArgs, cases: &[Case], folder: &Path) -> Result<Vec<Point>, Failure> {
+/// Measures all cases of a size and number of workers in rounds; the first round is a warm-up.
+async fn in_turns(
+    args: &BenchTreeArgs,
+    cases: &[TreeCase],
+    folder: &Path,
+) -> Result<Vec<TreePoint>, Failure> {
     let mut seconds = vec![Vec::new(); cases.len()];
     let mut bytes = vec![[0; 2]; cases.len()];
     for round in 0..=args.form.runs.rounds {
@@ -107,7 +116,7 @@ async fn in_turns(args: &BenchTreeArgs, cases: &[Case], folder: &Path) -> Result
     let dtype = args.dtype.to_string();
     let measured = cases.iter().zip(seconds).zip(bytes);
     Ok(measured
-        .map(|((case, seconds), bytes)| Point {
+        .map(|((case, seconds), bytes)| TreePoint {
             case: *case,
             dtype: dtype.clone(),
             wall: Times::new(seconds),
@@ -116,8 +125,8 @@ async fn in_turns(args: &BenchTreeArgs, cases: &[Case], folder: &Path) -> Result
         .collect())
 }
 
-async fn product(args: &BenchTreeArgs, case: &Case, folder: &Path) -> Result<Said, Failure> {
-    // Without levels it is the product as it is, by the strategy that the levels are over.
+async fn product(args: &BenchTreeArgs, case: &TreeCase, folder: &Path) -> Result<MultiplyOutcome, Failure> {
+    // Level 0 is the plain product, by the strategy that the levels are built on.
     let strategy = format!("strassen:{}", case.levels);
     let mut words: Vec<std::ffi::OsString> = ["A.npy", "B.npy"].map(|name| folder.join(name).into()).to_vec();
     words.extend(["--strategy", &strategy, "--link", case.link.name()].map(Into::into));
@@ -131,11 +140,11 @@ async fn product(args: &BenchTreeArgs, case: &Case, folder: &Path) -> Result<Sai
     VERB.product(words).await
 }
 
-/// The first line of comma-separated values.
+/// The head line of the CSV.
 const CSV_HEAD: &str = "link,levels,workers,dtype,m,k,n,rounds,seconds,seconds_min,seconds_max,gflops,bytes_sent,bytes_received,\
 outliers\n";
 
-fn line(form: Form, point: &Point) -> String {
+fn line(form: Form, point: &TreePoint) -> String {
     match form {
         Form::Table => String::new(),
         Form::Csv => values(CSV_HEAD, &json(point)) + "\n",
@@ -143,8 +152,8 @@ fn line(form: Form, point: &Point) -> String {
     }
 }
 
-fn json(p: &Point) -> Value {
-    let Case { size, workers, levels, link } = p.case;
+fn json(p: &TreePoint) -> Value {
+    let TreeCase { size, workers, levels, link } = p.case;
     json!({
         "schema": "bramble.bench.tree/1",
         "link": link.name(), "levels": levels, "workers": workers, "dtype": p.dtype,
@@ -155,9 +164,9 @@ fn json(p: &Point) -> Value {
     })
 }
 
-/// The table: a size, number of workers and level on a line; for each link the time, how far runs are apart, and how many times
-/// as fast it is as level 0, or the first that was measured.
-fn shown(points: &[Point]) -> Vec<String> {
+/// The table: one size, number of workers and level per line; for each link the time, the spread, and the speed-up
+/// over level 0, or over the first level measured.
+fn shown(points: &[TreePoint]) -> Vec<String> {
     let mut links: Vec<LinkKind> = Vec::new();
     let mut rows: Vec<(u32, u16, u8)> = Vec::new();
     for p in points {
@@ -177,7 +186,8 @@ fn shown(points: &[Point]) -> Vec<String> {
         let products = 7u32.pow(u32::from(*levels));
         let mut row = vec![size.to_string(), workers.to_string(), levels.to_string(), products.to_string()];
         for link in &links {
-            let of_link = |p: &&Point| (p.case.size, p.case.workers, p.case.link) == (*size, *workers, *link);
+            let of_link =
+                |p: &&TreePoint| (p.case.size, p.case.workers, p.case.link) == (*size, *workers, *link);
             let first = points.iter().filter(of_link).min_by_key(|p| p.case.levels);
             let own = points.iter().filter(of_link).find(|p| p.case.levels == *levels);
             let Some((first, own)) = first.zip(own) else { continue };
@@ -191,8 +201,8 @@ fn shown(points: &[Point]) -> Vec<String> {
     table::lines(&head, &rows.iter().map(row).collect::<Vec<_>>())
 }
 
-/// The drawing: a panel for each number of workers, a line for each link and level over the size.
-fn svg(points: &[Point]) -> String {
+/// The plot: one panel per number of workers, one line per link and level, by size.
+fn svg(points: &[TreePoint]) -> String {
     let mut workers: Vec<u16> = points.iter().map(|p| p.case.workers).collect();
     workers.dedup();
     let panel = |workers: &u16| {
@@ -224,12 +234,12 @@ fn svg(points: &[Point]) -> String {
 mod tests {
     use super::*;
 
-    fn point(link: LinkKind, levels: u8, seconds: f64) -> Point {
-        let case = Case { size: 1000, workers: 2, levels, link };
-        Point { case, dtype: "f64".to_owned(), wall: Times::new(vec![seconds]), bytes: [16, 8] }
+    fn point(link: LinkKind, levels: u8, seconds: f64) -> TreePoint {
+        let case = TreeCase { size: 1000, workers: 2, levels, link };
+        TreePoint { case, dtype: "f64".to_owned(), wall: Times::new(vec![seconds]), bytes: [16, 8] }
     }
 
-    fn points() -> Vec<Point> {
+    fn points() -> Vec<TreePoint> {
         let all = [
             (LinkKind::Pipe, 0, 2.0),
             (LinkKind::Shm, 0, 1.0),

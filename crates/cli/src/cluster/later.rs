@@ -1,17 +1,18 @@
-//! Workers that come while a product runs: those that dial in, and those that were lost and answer again.
+//! Workers that connect while a product runs: new workers dial in, and lost workers answer again.
 //!
-//! Place in the flow: behind `Cluster::meet`, beside the product, which takes them as new machines.
+//! Place in the flow: after `ClusterSpec::meet`, concurrent with the product, which takes them in as new machines.
 //!
-//! Invariants: who was lost is dialled again after half a second, and then ever less often, never twice at a time; who was lost
-//! three times, or has too slow a link, is left alone. Strangers at the door are held to the same limits as before the product.
+//! Invariants: a lost host is dialled again after half a second and then with exponential back-off, one attempt at a
+//! time; a host that was lost three times, or whose link was too slow, is not dialled again. The limits on connecting
+//! strangers are those that hold before the product.
 //!
-//! Deliberately absent: processes of this machine (`--local`), whose end is a bug or an order.
+//! Deliberately absent: processes of `--local`, which end only by a bug or because they are told to.
 
 use super::dial;
 use crate::hosts::Host;
 use crate::turned_away::TurnedAway;
 use bramble_link::{Door, Security};
-use bramble_primary::End;
+use bramble_primary::MachineLink;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -19,27 +20,31 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// A machine that was lost so often is left alone.
+/// A host that was lost this often is not dialled again.
 const LOSSES_MAX: u32 = 3;
-/// How long nobody dials before the first time, and at most.
+/// The pause before the first attempt to dial a lost host, and the longest pause.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
-/// Where workers may still come from.
-pub(crate) struct Later {
-    /// The door for workers that dial in, and the account of those that it turned away.
+/// Accepts and dials workers while the product runs.
+pub(crate) struct LateWorkers {
+    /// Accepts workers that dial in, and counts refused connections.
     pub(super) door: Option<(Door, Rc<RefCell<TurnedAway>>)>,
     pub(super) hosts: Vec<Host>,
-    /// The hosts by the name of their link.
+    /// Index into `hosts`, by the name of the link.
     pub(super) by_name: BTreeMap<String, usize>,
-    /// Hosts that have not answered at all.
+    /// Hosts that have not answered yet.
     pub(super) absent: Vec<usize>,
     pub(super) security: Security,
 }
 
-impl Later {
-    /// Sends whoever comes, until nobody takes them any more; `lost` names links that are none any more. Has to run inside a
-    /// `LocalSet`.
-    pub(crate) async fn serve(mut self, mut lost: mpsc::UnboundedReceiver<String>, to: mpsc::Sender<End>) {
+impl LateWorkers {
+    /// Sends each new worker to `to`, until that channel or `lost` is closed; `lost` names broken links. Has to run
+    /// inside a `LocalSet`.
+    pub(crate) async fn serve(
+        mut self,
+        mut lost: mpsc::UnboundedReceiver<String>,
+        to: mpsc::Sender<MachineLink>,
+    ) {
         let mut dialling = JoinSet::new();
         let mut losses = vec![0u32; self.hosts.len()];
         for host in std::mem::take(&mut self.absent) {
@@ -75,13 +80,13 @@ impl Later {
     }
 }
 
-/// The next that dials in, if it may.
-async fn next(door: &mut Option<(Door, Rc<RefCell<TurnedAway>>)>) -> Option<End> {
+/// The next worker that dials in; `None` for a refused connection.
+async fn next(door: &mut Option<(Door, Rc<RefCell<TurnedAway>>)>) -> Option<MachineLink> {
     match door {
         Some((door, turned_away)) => match door.next().await {
-            (_, Ok(arrival)) => Some(End { link: arrival.link, threads_max: 0, was_dialled: false }),
+            (_, Ok(arrival)) => Some(MachineLink { link: arrival.link, threads_max: 0, was_dialled: false }),
             (peer, Err(e)) => {
-                // The report says it: a line now would be in the way of the progress.
+                // The final report counts it; a line now would disturb the progress bar.
                 turned_away.borrow_mut().add(Instant::now(), peer, &e);
                 None
             }
@@ -91,10 +96,10 @@ async fn next(door: &mut Option<(Door, Rc<RefCell<TurnedAway>>)>) -> Option<End>
 }
 
 /// Dials a host until it answers.
-async fn dial_again(number: usize, host: Host, security: Security) -> (usize, End) {
+async fn dial_again(number: usize, host: Host, security: Security) -> (usize, MachineLink) {
     let mut pause = PAUSES.0;
     loop {
-        // Many that were lost at the same time need not be dialled at the same time.
+        // Random jitter: hosts that were lost together are not dialled together.
         let spread = crate::seed().map_or(0, |seed| seed % 400);
         tokio::time::sleep(pause.mul_f64(0.8 + spread as f64 / 1000.0)).await;
         if let Ok(end) = dial(host.clone(), security.clone()).await {

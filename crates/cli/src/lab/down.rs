@@ -1,9 +1,11 @@
-//! `lab down`: ends whatever runs in a lab, and removes it, complete or not.
+//! `lab down`: ends all processes in a lab, and removes it, complete or not.
 //!
-//! Invariants: what ends is what was remembered as the lab's, by id and start, and what is inside its namespaces and groups;
-//! what is removed has the lab's name in its own. Done twice, the second time does nothing.
+//! Invariants: it ends only the recorded workers, identified by process id and start time, and processes inside the
+//! lab's namespaces and groups; it removes only objects whose names contain the lab's name. Running it again does
+//! nothing.
 //!
-//! Deliberately absent: giving up at the first thing that cannot be removed; the rest is, and then the first is told.
+//! Deliberately absent: stopping at the first error. Everything else is removed, and then the first error is
+//! reported.
 
 use super::limits;
 use super::network;
@@ -23,7 +25,7 @@ pub(super) fn run(args: &LabNameArgs) -> Result<Exit, Failure> {
             remove(name, folder)?;
             crate::say(&format!("lab {name} is gone"));
         }
-        // Its folder may have been lost, and nothing else.
+        // Only the folder may be missing.
         None if !network::there(name).is_empty() || !limits::there(name).is_empty() => {
             let nothing = File::open("/dev/null")
                 .map_err(|e| Failure::failed(format!("/dev/null: cannot be opened: {e}")))?;
@@ -35,7 +37,7 @@ pub(super) fn run(args: &LabNameArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Removes a lab; its folder goes last, so that it can be tried again.
+/// Removes a lab, its folder last, so that a failed removal can be repeated.
 pub(super) fn remove(name: &str, folder: Folder) -> Result<(), Failure> {
     let workers: Vec<Process> = folder.workers().into_iter().map(|(_, process)| process).collect();
     clear(name, &folder.lock, &workers)?;
@@ -52,7 +54,7 @@ fn clear(name: &str, lock: &File, workers: &[Process]) -> Result<(), Failure> {
         remembered.chain(members).chain(process::inside(&paths)).collect()
     };
     if Process::own().is_some_and(|own| find().contains(&own)) {
-        return Err(Failure::failed(format!("lab {name}: this command runs in it; leave it first")));
+        return Err(Failure::failed(format!("lab {name}: this command runs inside the lab; leave it first")));
     }
     let ended = process::end_all(find);
     let namespaces = namespaces.iter().map(|namespace| network::remove(lock, namespace));

@@ -1,14 +1,14 @@
-//! Becoming a command inside a machine: `lab exec`, and what `up` and `run` start.
+//! Runs a command inside a machine of a lab: `lab exec`, and the processes that `up` and `run` start.
 //!
-//! Invariants: the process stays the same from the first step to the last, so that terminal, signals and exit code are the
-//! command's own. The network comes first: whoever is in a machine's namespace is found by `down`.
-//! The last step is a host's name of the machine's own, without which programs such as MPI take all machines for one.
+//! Invariants: the process itself becomes the command (exec), so terminal, signals and exit code are those of the
+//! command. It enters the network namespace first, so that `down` finds it from then on. The last step sets the
+//! machine's own host name, without which programs such as MPI take all machines for the same one.
 //!
-//! Deliberately absent: other files. Paths are the host's.
+//! Deliberately absent: a separate file system. Paths are those of the host.
 
 use super::limits;
 use super::network;
-use super::state::{Folder, Lab, Machine};
+use super::state::{Folder, Lab, LabMachine};
 use crate::args::{LabCalledArgs, LabExecArgs};
 use crate::exit::{Exit, Failure};
 use crate::key;
@@ -17,9 +17,9 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// The machines of `multiply` and others.
+/// Environment variable with the list of workers.
 pub(super) const HOSTS_VARIABLE: &str = "BRAMBLE_HOSTS";
-/// Compute threads of this machine.
+/// Environment variable with the number of compute threads.
 const THREADS_VARIABLE: &str = "BRAMBLE_THREADS";
 
 /// `lab exec`.
@@ -32,7 +32,8 @@ pub(super) fn exec(args: &LabExecArgs) -> Result<Exit, Failure> {
     Err(become_it(command))
 }
 
-/// What `up` starts: the beginning of a process that outlives it. Its standard input is the lab's lock until it has entered.
+/// The entry point of workers that `up` starts and that outlive it. Standard input is the lab's lock until the
+/// process is inside.
 pub(super) fn start(args: &LabExecArgs) -> Result<Exit, Failure> {
     rustix::process::setsid().map_err(|e| Failure::failed(format!("no session of its own: {e}")))?;
     let lab = Folder::of_maker(&args.lab.name)?;
@@ -43,24 +44,25 @@ pub(super) fn start(args: &LabExecArgs) -> Result<Exit, Failure> {
     Err(become_it(command))
 }
 
-/// The last step, within a namespace of names. The host's own name is never changed.
+/// The last step, inside a new UTS namespace: sets the host name and runs the command. The host's own name is never
+/// changed.
 pub(super) fn called(args: &LabCalledArgs) -> Result<Exit, Failure> {
     if names_here()? == args.outside {
         return Err(Failure::failed(
-            "this host keeps its name: there is no namespace of names of a machine's own",
+            "refused: this process is in the host's own UTS namespace, and would rename the host",
         ));
     }
     rustix::system::sethostname(args.host.as_encoded_bytes())
-        .map_err(|e| Failure::failed(format!("the host cannot be called {}: {e}", args.host.display())))?;
+        .map_err(|e| Failure::failed(format!("the host name {} cannot be set: {e}", args.host.display())))?;
     let [program, words @ ..] = args.command.as_slice() else {
-        return Err(Failure::usage("lab exec: which command?"));
+        return Err(Failure::usage("lab exec: no command; name one"));
     };
     let e = Command::new(program).args(words).exec();
     Err(Failure::failed(format!("{}: cannot be run: {e}", program.display())))
 }
 
-/// The machine that the user names.
-fn machine<'a>(lab: &'a Lab, name: &str) -> Result<&'a Machine, Failure> {
+/// The machine with the user's name for it.
+fn machine<'a>(lab: &'a Lab, name: &str) -> Result<&'a LabMachine, Failure> {
     lab.machine(name).ok_or_else(|| {
         let (lab_name, names) = (&lab.name, lab.names());
         Failure::usage(format!(
@@ -69,14 +71,14 @@ fn machine<'a>(lab: &'a Lab, name: &str) -> Result<&'a Machine, Failure> {
     })
 }
 
-/// Moves this process, which has one thread, into a machine.
-pub(super) fn enter(machine: &Machine) -> Result<(), Failure> {
+/// Moves this single-threaded process into a machine.
+pub(super) fn enter(machine: &LabMachine) -> Result<(), Failure> {
     network::enter(&machine.namespace)?;
     limits::join(&machine.groups)
 }
 
-/// The command, with the name of the machine.
-pub(super) fn becoming(machine: &Machine, words: &[impl AsRef<OsStr>]) -> Result<Command, Failure> {
+/// The command that sets the machine's host name and then runs `words`.
+pub(super) fn becoming(machine: &LabMachine, words: &[impl AsRef<OsStr>]) -> Result<Command, Failure> {
     let program = std::env::current_exe()
         .map_err(|e| Failure::failed(format!("this program's file cannot be found: {e}")))?;
     let mut command = Command::new("unshare");
@@ -86,26 +88,26 @@ pub(super) fn becoming(machine: &Machine, words: &[impl AsRef<OsStr>]) -> Result
     Ok(command)
 }
 
-/// The number of the namespace of names that this process is in.
+/// The id of this process's UTS namespace.
 fn names_here() -> Result<u64, Failure> {
-    let wrong = |e| Failure::failed(format!("this kernel has no namespaces of names (CONFIG_UTS_NS): {e}"));
+    let wrong = |e| Failure::failed(format!("this kernel has no UTS namespaces (CONFIG_UTS_NS): {e}"));
     Ok(std::fs::metadata("/proc/self/ns/uts").map_err(wrong)?.ino())
 }
 
-/// What commands of the primary find: its workers, and the lab's key instead of the user's.
+/// The environment of commands on the primary: the workers, and the lab's key instead of the user's.
 pub(super) fn set_environment(command: &mut Command, folder: &Folder, lab: &Lab) {
     command.env_remove(key::TEXT_VARIABLE).env_remove(key::FILE_VARIABLE);
     if lab.key {
         command.env(key::FILE_VARIABLE, folder.key());
     }
-    let hosts: Vec<String> = lab.workers().iter().map(Machine::endpoint).collect();
+    let hosts: Vec<String> = lab.workers().iter().map(LabMachine::endpoint).collect();
     command.env(HOSTS_VARIABLE, hosts.join(","));
     if let (Some(threads), None) = (lab.primary().limits.threads, std::env::var_os(THREADS_VARIABLE)) {
         command.env(THREADS_VARIABLE, threads.to_string());
     }
 }
 
-/// Gives this process to the command; gives the reason if that cannot be.
+/// Replaces this process by the command; returns only on failure.
 pub(super) fn become_it(mut command: Command) -> Failure {
     let e = command.exec();
     Failure::failed(format!("unshare: cannot be run: {e}; install util-linux"))

@@ -1,11 +1,12 @@
-//! What a lab is to be: TOML, from a file or from the examples that the program carries. docs/lab.md is its page.
+//! Reads the description of a lab: TOML, from a file or from the built-in examples (docs/lab.md).
 //!
-//! Place in the flow: `lab up`, before anything is made.
+//! Place in the flow: in `lab up`, before anything is created.
 //!
-//! Invariants: a text in, a description out. Every value is checked, every key is known, every machine has a name of
-//! its own that can be part of a file's name; an error is one line that names the machine and the key.
+//! Invariants: a pure function from text to description. Every value is checked, unknown keys are refused, every
+//! machine has a unique name that can be part of a file name; an error is one line that names the machine and the
+//! key.
 //!
-//! Deliberately absent: addresses; the lab gives them.
+//! Deliberately absent: addresses; the lab assigns them.
 
 use crate::exit::Failure;
 use crate::quantity::rate;
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use toml::{Table, Value};
 
-/// The examples that the program carries.
+/// The built-in examples.
 const EXAMPLES: [(&str, &str); 4] = [
     ("four", include_str!("../../../../labs/four.toml")),
     ("mixed", include_str!("../../../../labs/mixed.toml")),
@@ -23,34 +24,34 @@ const EXAMPLES: [(&str, &str); 4] = [
     ("slow-link", include_str!("../../../../labs/slow-link.toml")),
 ];
 
-/// Workers in one lab: with the primary they have addresses in one network of 254.
+/// Most workers in a lab: with the primary they have to fit in a network of 254 addresses.
 pub(super) const MACHINES_MAX: usize = 250;
-/// What the primary is called.
+/// The name of the primary.
 pub(super) const PRIMARY: &str = "primary";
-/// What the namespace of the bridge is called, so no machine.
+/// The name of the bridge's namespace, which no machine may have.
 pub(super) const HUB: &str = "hub";
-/// Longest name of a machine: it is part of the names of namespaces and control groups.
+/// Longest name of a machine, which is part of the names of namespaces and control groups.
 const NAME_BYTES_MAX: usize = 63;
-/// Processor time, in processors: no quota can be had below, and no machine has more.
+/// Range of processor time, in processors: the kernel has no smaller quota, and no machine has more processors.
 pub(super) const CORES: (f64, f64) = (0.01, 1024.0);
-/// A worker needs 32 MiB beside matrices.
+/// A worker needs 32 MiB besides matrices.
 const MEMORY_MIN: u64 = 64 << 20;
 
-/// What is to be made.
+/// The description of a lab.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Description {
-    /// Where it comes from.
+    /// The file or example that it comes from.
     pub(super) from: String,
-    /// Whether the lab has a cluster key, and so encrypted links.
+    /// Whether the lab has a cluster key, and thus encrypted links.
     pub(super) key: bool,
-    pub(super) primary: Limits,
+    pub(super) primary: MachineLimits,
     /// The workers, in the order of the file.
-    pub(super) machines: Vec<(String, Limits)>,
+    pub(super) machines: Vec<(String, MachineLimits)>,
 }
 
-/// What a machine may use; `None` is no limit.
+/// The limits of a machine; `None` is no limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Limits {
+pub(super) struct MachineLimits {
     pub(super) link_bits_per_s: Option<u64>,
     /// Processor time, in processors.
     pub(super) cores: Option<f64>,
@@ -61,7 +62,7 @@ pub(super) struct Limits {
     pub(super) kernel: Option<String>,
 }
 
-/// The description that `what` names: a path if it has a slash or ends in `.toml`, else an example.
+/// Reads a description: `what` is a path if it has a slash or ends in `.toml`, else the name of an example.
 pub(super) fn read(what: &str) -> Result<Description, Failure> {
     let described = |from: &str| {
         let from = from.to_owned();
@@ -73,7 +74,8 @@ pub(super) fn read(what: &str) -> Result<Description, Failure> {
     let Some((name, text)) = EXAMPLES.iter().find(|(name, _)| *name == what) else {
         let names: Vec<&str> = EXAMPLES.iter().map(|(name, _)| *name).collect();
         return Err(Failure::usage(format!(
-            "{}: no example of a lab has this name; there are {}. A file's path has a slash or ends in .toml",
+            "{}: no example of a lab has this name; there are {}. To use a file, give a path with a slash or ending \
+            in .toml",
             shown(what),
             names.join(", ")
         )));
@@ -96,7 +98,7 @@ fn described(table: &Table, from: String) -> Result<Description, String> {
             keys.only(&["link", "cores", "memory", "threads"])?;
             limits(&keys)?
         }
-        None => Limits::default(),
+        None => MachineLimits::default(),
     };
     let mut machines = Vec::new();
     for (keys, names) in toml_keys::machines(table)? {
@@ -117,13 +119,13 @@ fn described(table: &Table, from: String) -> Result<Description, String> {
     Ok(Description { from, key, primary, machines })
 }
 
-fn limits(keys: &Keys<'_>) -> Result<Limits, String> {
+fn limits(keys: &Keys<'_>) -> Result<MachineLimits, String> {
     let memory_bytes = keys.size("memory")?;
     if memory_bytes.is_some_and(|bytes| bytes < MEMORY_MIN) {
         return Err(keys.wrong("memory", "must be at least 64M: a worker needs 32M beside matrices"));
     }
     let threads = keys.whole("threads", 1, 1024)?;
-    Ok(Limits {
+    Ok(MachineLimits {
         link_bits_per_s: keys.text("link", rate)?,
         cores: keys.number("cores", CORES.0, CORES.1)?,
         memory_bytes,
@@ -134,23 +136,22 @@ fn limits(keys: &Keys<'_>) -> Result<Limits, String> {
 
 fn kernel(text: &str) -> Result<String, String> {
     match text.parse::<Choice>() {
-        Ok(Choice::Auto) => Err("leave it away for auto".to_owned()),
+        Ok(Choice::Auto) => Err("leave it out for auto".to_owned()),
         Ok(kernel) => Ok(kernel.to_string()),
         Err(e) => Err(e.to_string()),
     }
 }
 
-/// Whether a name can be part of the name of a namespace, a control group and a file, and be a host's name.
+/// Checks that a name can be part of the names of a namespace, a control group and a file, and be a host name.
 fn fit_for_a_file(name: &str) -> Result<(), String> {
     if [PRIMARY, HUB].contains(&name) {
-        return Err(format!("{name}: the lab itself has something of this name"));
+        return Err(format!("{name}: this name is reserved for the lab itself"));
     }
     let is_plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.');
     let edges = [name.as_bytes().first(), name.as_bytes().last()];
     let is_whole = edges.iter().all(|b| b.is_some_and(|b| b.is_ascii_alphanumeric()));
     if !is_plain || !is_whole || name.len() > NAME_BYTES_MAX || name.parse::<std::net::Ipv4Addr>().is_ok() {
-        let form =
-            "use letters, digits, dots and hyphens, 63 at most, as in pi1; addresses are given by the lab";
+        let form = "use letters, digits, dots and hyphens, 63 at most, as in pi1; the lab assigns addresses";
         return Err(format!("{}: {form}", shown(name)));
     }
     Ok(())

@@ -1,15 +1,16 @@
-//! What a machine may use of processor and memory: control groups, version 1 or 2, whichever has the controller.
+//! Limits of processor time and memory, by control groups of version 1 or 2, whichever has the controller.
 //!
-//! Place in the flow: `up` asks for the homes of what a description needs, makes the groups, and writes their paths down;
-//! `enter` joins them; `down` removes whatever bears the lab's name.
+//! Place in the flow: `up` finds the controllers that a description needs, records the paths of the groups and
+//! creates them; `enter` joins them; `down` removes all groups with the lab's name.
 //!
-//! Invariants: a group's path is HOME/bramble-LAB/MACHINE, below the top of its hierarchy, so that limits of whoever called
-//! `up`, and the end of his session, do not count for the lab. A limit is set before anybody is in the group.
+//! Invariants: a group's path is HOME/bramble-LAB/MACHINE, directly below the root of its hierarchy, so that limits
+//! and logout of the user who called `up` do not affect the lab. A limit is set before a process is in the group.
 //!
-//! Deliberately absent: weights. A share is a quota: it is the same whether the other machines compute or not.
+//! Deliberately absent: weights. Processor time is limited by a quota, which does not depend on the load of the other
+//! machines.
 
-use super::file::Limits;
-use super::state::{Lab, Machine};
+use super::file::MachineLimits;
+use super::state::{Lab, LabMachine};
 use crate::exit::Failure;
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,44 +18,44 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Of quotas: short, so that a product sees the mean and not the turns.
+/// The quota's period: short, so that a product sees an average rate and not long pauses.
 const PERIOD_US: f64 = 10_000.0;
-/// The system takes no shorter quota.
+/// The kernel's smallest quota.
 const QUOTA_MIN_US: f64 = 1_000.0;
-/// Processes that have ended leave their groups by then.
+/// Time limit for ended processes to leave their groups.
 const EMPTY_DEADLINE: Duration = Duration::from_secs(3);
 const SOON: Duration = Duration::from_millis(10);
 
-/// A controller, and where its groups are.
+/// The hierarchy of a controller.
 #[derive(Clone, Debug, PartialEq)]
 struct Home {
     path: PathBuf,
     is_unified: bool,
 }
 
-/// Where the groups of labs can be.
+/// The hierarchies of the controllers that labs use.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Homes {
     cpu: Option<Home>,
     memory: Option<Home>,
 }
 
-/// What is written to files of a group, in this order.
+/// A value to write to a file of a group.
 struct Setting {
     file: &'static str,
     value: String,
-    /// Whether the kernel may lack the file.
+    /// Whether the file may be missing.
     is_optional: bool,
 }
 
 impl Homes {
-    /// Those of this machine.
+    /// The hierarchies of this machine.
     pub(super) fn here() -> Self {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         Self::of(&mounts, |path| fs::read_to_string(path).ok())
     }
 
-    /// The same from the list of mounts and a way to read files.
+    /// The same from the text of the mount table and a function that reads files.
     fn of(mounts: &str, read: impl Fn(&Path) -> Option<String>) -> Self {
         let fields = |line: &str| -> Option<(PathBuf, String, String)> {
             let mut words = line.split_whitespace().skip(1);
@@ -74,12 +75,12 @@ impl Homes {
         Self { cpu: home("cpu"), memory: home("memory") }
     }
 
-    /// Refuses limits that cannot be had here.
-    pub(super) fn check(&self, machine: &str, limits: &Limits) -> Result<(), Failure> {
+    /// Refuses limits that this system does not support.
+    pub(super) fn check(&self, machine: &str, limits: &MachineLimits) -> Result<(), Failure> {
         let missing = |key: &str, controller: &str, advice: &str| {
             Err(Failure::failed(format!(
                 "machine {machine}: {key}: this system has no {controller} controller of control groups; {advice}, or \
-                 leave {key} away"
+                 leave {key} out"
             )))
         };
         if limits.cores.is_some() && self.cpu.is_none() {
@@ -93,20 +94,20 @@ impl Homes {
         Ok(())
     }
 
-    /// Where a machine's groups are going to be.
-    pub(super) fn groups(&self, lab: &str, machine: &str, limits: &Limits) -> Vec<PathBuf> {
+    /// The paths of a machine's groups.
+    pub(super) fn groups(&self, lab: &str, machine: &str, limits: &MachineLimits) -> Vec<PathBuf> {
         let groups = self.needed(limits).into_iter().map(|home| group_of(&home.path, lab).join(machine));
         groups.collect::<BTreeSet<PathBuf>>().into_iter().collect()
     }
 
-    fn needed(&self, limits: &Limits) -> Vec<&Home> {
+    fn needed(&self, limits: &MachineLimits) -> Vec<&Home> {
         let cpu = self.cpu.as_ref().filter(|_| limits.cores.is_some());
         let memory = self.memory.as_ref().filter(|_| limits.memory_bytes.is_some());
         cpu.into_iter().chain(memory).collect()
     }
 
-    /// Makes the groups of a machine and sets its limits.
-    pub(super) fn make(&self, lab: &Lab, machine: &Machine) -> Result<(), Failure> {
+    /// Creates the groups of a machine and sets its limits.
+    pub(super) fn make(&self, lab: &Lab, machine: &LabMachine) -> Result<(), Failure> {
         for home in self.needed(&machine.limits) {
             if home.is_unified {
                 self.hand_down(home, &home.path)?;
@@ -131,7 +132,7 @@ impl Homes {
         Ok(())
     }
 
-    /// With version 2, groups have only the controllers that the one above hands down.
+    /// In version 2, a group has only the controllers that its parent enables for its children.
     fn hand_down(&self, home: &Home, group: &Path) -> Result<(), Failure> {
         let file = group.join("cgroup.subtree_control");
         let names = [("cpu", &self.cpu), ("memory", &self.memory)];
@@ -143,7 +144,7 @@ impl Homes {
             fs::write(&file, format!("+{name}")).map_err(|e| {
                 let advice = match e.kind() {
                     ErrorKind::ResourceBusy => {
-                        "; the processes of this container have to be in a group below first (docs/lab.md)"
+                        "; move the processes of this container to a group below first (docs/lab.md)"
                     }
                     _ => "",
                 };
@@ -154,12 +155,12 @@ impl Homes {
     }
 }
 
-/// The group of a lab, in which those of its machines are.
+/// The group of a lab, the parent of its machines' groups.
 fn group_of(home: &Path, lab: &str) -> PathBuf {
     home.join(format!("bramble-{lab}"))
 }
 
-/// Processor time in processors, as the quota of a period.
+/// The settings for processor time, in processors.
 fn quota(cores: f64, is_unified: bool) -> Vec<Setting> {
     let period = PERIOD_US.max((QUOTA_MIN_US / cores).ceil());
     let quota = (period * cores).round().max(QUOTA_MIN_US);
@@ -170,7 +171,7 @@ fn quota(cores: f64, is_unified: bool) -> Vec<Setting> {
     vec![setting("cpu.cfs_period_us", format!("{period}")), setting("cpu.cfs_quota_us", format!("{quota}"))]
 }
 
-/// Memory, and none of it elsewhere: where there is swap, its files are there, too.
+/// The settings for memory, without swap. The swap files are optional, since kernels without swap lack them.
 fn most_memory(bytes: u64, is_unified: bool) -> Vec<Setting> {
     let setting = |file, value: u64, is_optional| Setting { file, value: value.to_string(), is_optional };
     match is_unified {
@@ -196,7 +197,7 @@ fn set(group: &Path, setting: &Setting) -> Result<(), Failure> {
     if setting.is_optional && !path.exists() {
         return Ok(());
     }
-    // Not made where it is missing: in the real folder that is refused with a worse message.
+    // Does not create a missing file: the cgroup file system would refuse that with a less helpful error.
     let written = fs::OpenOptions::new()
         .write(true)
         .open(&path)
@@ -220,7 +221,7 @@ pub(super) fn join(groups: &[PathBuf]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The groups of a lab that are there, made by it or not: those of machines before the lab's own.
+/// All existing groups with the lab's name: the groups of machines before their parent.
 pub(super) fn there(lab: &str) -> Vec<PathBuf> {
     let homes = Homes::here();
     let paths: BTreeSet<PathBuf> =
@@ -234,13 +235,13 @@ pub(super) fn there(lab: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Ids of the processes in groups.
+/// The ids of the processes in groups.
 pub(super) fn members(groups: &[PathBuf]) -> BTreeSet<i32> {
     let lists = groups.iter().filter_map(|group| fs::read_to_string(group.join("cgroup.procs")).ok());
     lists.flat_map(|list| list.lines().filter_map(|line| line.parse().ok()).collect::<Vec<i32>>()).collect()
 }
 
-/// Removes a group that nobody is in any more.
+/// Removes a group, once all its processes have ended.
 pub(super) fn remove(group: &Path) -> Result<(), Failure> {
     let until = Instant::now() + EMPTY_DEADLINE;
     loop {

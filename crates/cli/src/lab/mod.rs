@@ -1,14 +1,14 @@
-//! `bramble lab`: a cluster of network namespaces on this machine, to try a cluster before there is one, to test with,
-//! and to measure on.
+//! `bramble lab`: a cluster of network namespaces on this machine, for trying out, testing and measuring.
 //!
-//! Place in the flow: beside the other verbs. `file` says what is to be made, `up` makes it by `network` and `limits`, `state`
-//! remembers it, `enter` runs commands in it, `status` looks at it, `down` removes it.
+//! Place in the flow: independent of the other verbs. `file` reads the description, `up` creates the lab by `network`
+//! and `limits`, `state` records it on disk, `enter` runs commands in it, `status` shows it, `down` removes it.
 //!
-//! Invariants: what is going to be made is on disk before any of it is made, and everything has the lab's name in its own,
-//! so that `down` finds all of it after a crash at any moment. Nothing of the host's network is touched: the bridge is in a
-//! namespace of its own, which has no way out. No process is ended but those that are inside the lab.
+//! Invariants: the list of everything to create is on disk before creation starts, and every name contains the lab's
+//! name, so `down` finds everything after a crash at any moment. The host's network is not changed: the bridge is in
+//! a separate namespace without a connection to the outside. Only processes inside the lab are ended.
 //!
-//! Deliberately absent: loss and delay of packets, other disks, other processors; a machine of a lab is this machine, slower.
+//! Deliberately absent: packet loss and delay, other disks, other processors; a machine of a lab is this machine,
+//! slowed down.
 
 mod down;
 mod enter;
@@ -39,7 +39,7 @@ pub(crate) fn run(command: &LabCommand) -> Result<Exit, Failure> {
     }
 }
 
-/// Namespaces and control groups are root's.
+/// Only root can create namespaces and control groups.
 fn only_root(command: &LabCommand) -> Result<(), Failure> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
@@ -51,11 +51,11 @@ fn only_root(command: &LabCommand) -> Result<(), Failure> {
         LabCommand::Status(_) => "status",
         LabCommand::Down(_) => "down",
     };
-    let why = "only root may make and enter network namespaces and control groups";
+    let why = "only root may create and enter network namespaces and control groups";
     Err(Failure::failed(format!("lab {verb}: {why}; use sudo bramble lab {verb}")))
 }
 
-/// Processor time as `--cores` takes it.
+/// Parses `--cores`.
 pub(crate) fn cores(text: &str) -> Result<f64, String> {
     let (least, most) = file::CORES;
     let cores = text.parse::<f64>().ok().filter(|cores| (least..=most).contains(cores));

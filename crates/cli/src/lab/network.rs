@@ -1,12 +1,13 @@
 //! The network of a lab: a bridge in a namespace of its own, and for each machine a namespace with one interface.
 //!
-//! Invariants: nothing of the host's network is touched, and nothing inside has a way out: no interface leads to the host,
-//! and there is no route but to the lab's own addresses. Both ends of a link have its rate, so it holds both ways.
+//! Invariants: the host's network is not changed, and the lab has no connection to the outside: no interface leads to
+//! the host, and the only routes are to the lab's own addresses. The rate limit is set at both ends of a link, so it
+//! applies in both directions.
 //!
-//! Deliberately absent: delay and loss (`netem`), which not every kernel has; a switch that is slower than its ports.
+//! Deliberately absent: delay and loss (`netem`, which some kernels lack), and a switch slower than its ports.
 
 use super::file::HUB;
-use super::state::{Lab, Machine};
+use super::state::{Lab, LabMachine};
 use super::tool;
 use crate::exit::Failure;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -15,11 +16,11 @@ use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-/// Where `ip netns` has its namespaces.
+/// The folder of `ip netns`.
 const NAMESPACES: &str = "/var/run/netns";
-/// What every machine calls its interface.
+/// The name of the interface in every machine.
 pub(super) const INTERFACE: &str = "eth0";
-/// How many bits of an address say which network.
+/// Network prefix length.
 const PREFIX: u8 = 24;
 
 /// The address of a machine by its number; the primary has number 0.
@@ -28,17 +29,17 @@ pub(super) fn address(number: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, last)
 }
 
-/// What the namespace of a machine, or of the hub, is called.
+/// The name of the namespace of a machine or of the hub.
 pub(super) fn namespace(lab: &str, machine: &str) -> String {
     format!("bramble-{lab}-{machine}")
 }
 
-/// Where a namespace can be opened.
+/// The path of a namespace.
 pub(super) fn path(namespace: &str) -> PathBuf {
     PathBuf::from(NAMESPACES).join(namespace)
 }
 
-/// Makes the hub.
+/// Creates the hub: the namespace with the bridge.
 pub(super) fn make_hub(lock: &File, lab: &str) -> Result<(), Failure> {
     let hub = namespace(lab, HUB);
     let ip = |words: &[&str]| tool::run(lock, "ip", words);
@@ -47,9 +48,9 @@ pub(super) fn make_hub(lock: &File, lab: &str) -> Result<(), Failure> {
     ip(&["-n", &hub, "link", "set", HUB, "up"])
 }
 
-/// Makes the namespace of a machine and its link to the hub.
+/// Creates the namespace of a machine and its link to the hub.
 pub(super) fn make_machine(lock: &File, lab: &Lab, number: usize) -> Result<(), Failure> {
-    let Machine { namespace: own, address, limits, .. } = &lab.machines[number];
+    let LabMachine { namespace: own, address, limits, .. } = &lab.machines[number];
     let hub = namespace(&lab.name, HUB);
     let port = format!("port{number}");
     let address = format!("{address}/{PREFIX}");
@@ -69,14 +70,14 @@ pub(super) fn make_machine(lock: &File, lab: &Lab, number: usize) -> Result<(), 
     Ok(())
 }
 
-/// What may leave at once after a pause: five milliseconds of a slow link, 128 KiB of most, a millisecond of a fast one.
-/// Never less than a few packets.
+/// The burst of the rate limiter: bytes that may be sent at full speed after a pause. Five milliseconds of a slow
+/// link, 128 KiB of most links, a millisecond of a fast one; never less than a few packets.
 fn burst_bytes(bits_per_s: u64) -> u64 {
     let bytes_per_s = bits_per_s / 8;
     (bytes_per_s / 200).clamp(16 << 10, 128 << 10).max(bytes_per_s / 1000)
 }
 
-/// The namespaces of a lab that are there, made by it or not.
+/// All existing namespaces with the lab's name.
 pub(super) fn there(lab: &str) -> Vec<String> {
     let prefix = namespace(lab, "");
     let Ok(entries) = std::fs::read_dir(NAMESPACES) else { return Vec::new() };
@@ -100,7 +101,7 @@ pub(super) fn enter(namespace: &str) -> Result<(), Failure> {
 
 /// Bytes that a machine's interface received and sent; `None` where it is gone.
 pub(super) fn counters(namespace: &str) -> Option<(u64, u64)> {
-    // A thread of its own, for there is no way back.
+    // On a separate thread, because a thread cannot return from the namespace.
     let reading = std::thread::scope(|scope| {
         let read = || {
             enter(namespace).ok()?;

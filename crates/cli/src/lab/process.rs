@@ -1,6 +1,6 @@
-//! Processes as they are remembered: by id and by the time they started, since ids are used again.
+//! Processes, identified by id and start time, since ids are reused.
 //!
-//! Invariant: a signal is sent through a handle of the very process that was found, never to a bare id.
+//! Invariant: a signal is sent through a pidfd of exactly the identified process, never to a bare id.
 
 use crate::exit::Failure;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -10,21 +10,21 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Processes may take this long to end by themselves.
+/// Processes that have not ended after this time are killed.
 const END_DEADLINE: Duration = Duration::from_secs(3);
-/// Killed ones are gone by then.
+/// Time limit for killed processes to end.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
 const SOON: Duration = Duration::from_millis(10);
 
-/// One process, now and for ever.
+/// A process, identified uniquely until reboot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Process {
     pub(super) pid: i32,
-    /// When it started, in ticks since the machine did.
+    /// Start time, in clock ticks since boot.
     started: u64,
 }
 
-/// What the system says of a process.
+/// The fields of a process's `stat` file that are used.
 struct Stat {
     is_over: bool,
     started: u64,
@@ -32,13 +32,13 @@ struct Stat {
 }
 
 impl Process {
-    /// The process that has this id now; one that is only waited for is over.
+    /// The running process with this id; a zombie counts as ended.
     pub(super) fn of(pid: i32) -> Option<Self> {
         let stat = stat(pid)?;
         (!stat.is_over).then_some(Self { pid, started: stat.started })
     }
 
-    /// This one.
+    /// /// This process.
     pub(super) fn own() -> Option<Self> {
         Self::of(i32::try_from(std::process::id()).ok()?)
     }
@@ -47,17 +47,18 @@ impl Process {
         Self::of(self.pid) == Some(self)
     }
 
-    /// Seconds of processor time that all its threads have had; `None` if it is gone.
+    /// Processor seconds of all its threads; `None` if it has ended.
     pub(super) fn cpu_s(self) -> Option<f64> {
         let stat = stat(self.pid).filter(|stat| stat.started == self.started && !stat.is_over)?;
         Some(stat.cpu_ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
     }
 
-    /// Sends a signal, if it is still there.
+    /// Sends a signal, if the process still runs.
     fn signal(self, signal: Signal) -> Result<(), Failure> {
         let Some(pid) = Pid::from_raw(self.pid) else { return Ok(()) };
         let sent = match pidfd_open(pid, PidfdFlags::empty()) {
-            // The handle is of whoever has the id now: only then it is looked at.
+            // The pidfd belongs to the process that has the id now: check after opening it that this is still the
+            // same process.
             Ok(handle) if self.is_alive() => pidfd_send_signal(&handle, signal),
             Ok(_) | Err(rustix::io::Errno::SRCH) => Ok(()),
             Err(e) => Err(e),
@@ -73,7 +74,7 @@ fn stat(pid: i32) -> Option<Stat> {
     parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The name, which may have anything in it, is in brackets; the state is the field after it.
+/// The name is in parentheses and may contain any character; the state is the next field.
 fn parse_stat(text: &str) -> Option<Stat> {
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
@@ -100,7 +101,7 @@ pub(super) fn inside(namespaces: &[impl AsRef<Path>]) -> BTreeSet<Process> {
     found
 }
 
-/// Ends all that `find` finds, again and again until it finds none: first politely, then not.
+/// Ends all processes that `find` returns, repeatedly until there are none: first with SIGTERM, later with SIGKILL.
 pub(super) fn end_all(find: impl Fn() -> BTreeSet<Process>) -> Result<(), Failure> {
     for (signal, deadline) in [(Signal::TERM, END_DEADLINE), (Signal::KILL, KILL_DEADLINE)] {
         let until = Instant::now() + deadline;
@@ -123,7 +124,7 @@ pub(super) fn end_all(find: impl Fn() -> BTreeSet<Process>) -> Result<(), Failur
     let left: Vec<String> = find().iter().map(|p| p.pid.to_string()).collect();
     match left.is_empty() {
         true => Ok(()),
-        false => Err(Failure::failed(format!("processes {} do not end, though killed", left.join(", ")))),
+        false => Err(Failure::failed(format!("processes {} do not end, although killed", left.join(", ")))),
     }
 }
 
@@ -137,7 +138,7 @@ mod tests {
         assert!(own.is_alive() && own.cpu_s().is_some());
         let other = Process { started: own.started + 1, ..own };
         assert!(!other.is_alive() && other.cpu_s().is_none());
-        // Nobody ends this test.
+        // The test process itself is not ended.
         other.signal(Signal::KILL).unwrap();
     }
 
@@ -151,14 +152,14 @@ mod tests {
     }
 
     #[test]
-    fn who_is_in_a_namespace_is_found() {
+    fn processes_in_a_namespace_are_found() {
         let own = Process::own().unwrap();
         assert!(inside(&["/proc/self/ns/net"]).contains(&own));
         assert!(inside(&["/proc/self/ns/uts", "/nonexistent"]).is_empty());
     }
 
     #[test]
-    fn what_is_found_is_ended_even_if_it_does_not_listen() {
+    fn processes_that_ignore_sigterm_are_killed() {
         let mut child =
             std::process::Command::new("sh").args(["-c", "trap '' TERM; exec sleep 60"]).spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();

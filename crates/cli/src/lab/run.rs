@@ -1,7 +1,7 @@
 //! `lab run`: a verb of this program on the lab's primary, with the lab's machines as workers.
 //!
-//! Invariants: a machine outside the lab is refused before anything is entered; nothing of the lab could reach it. The verb
-//! runs in this very process, so its streams, signals and exit code are its own.
+//! Invariants: a machine outside the lab is refused before the lab is entered, since the lab cannot reach it. The
+//! verb runs in this process, so streams, signals and exit code are those of the verb.
 
 use super::enter::{HOSTS_VARIABLE, become_it, becoming, enter, set_environment};
 use super::state::{Folder, Lab, PORT};
@@ -11,7 +11,7 @@ use crate::hostfile;
 use crate::hosts::{HOSTS_MAX, Host, parse_list};
 use std::ffi::{OsStr, OsString};
 
-/// What a lab without a key is used with.
+/// The options that a lab without a key needs.
 const OPEN: [&str; 2] = ["--insecure", "--i-trust-this-network"];
 
 /// Runs the verb.
@@ -35,7 +35,11 @@ pub(super) fn run(args: &LabRunArgs) -> Result<Exit, Failure> {
     };
     let (folder, lab) = Folder::to_enter(&args.lab.name)?;
     let words = words(&lab, team, &args.command)?;
-    let hosts = from_environment(&lab, team)?;
+    // Without workers the variable is empty, which the verb treats as unset.
+    let hosts = match args.alone {
+        true => without_workers(team).map(Some)?,
+        false => from_environment(&lab, team)?,
+    };
     enter(lab.primary())?;
     let program = std::env::current_exe()
         .map_err(|e| Failure::failed(format!("this program's file cannot be found: {e}")))?;
@@ -48,7 +52,7 @@ pub(super) fn run(args: &LabRunArgs) -> Result<Exit, Failure> {
     Err(become_it(command))
 }
 
-/// The verb and its options, with addresses for names, and with what a lab without a key needs.
+/// The verb and its options, with names replaced by addresses, and with the options that a lab without a key needs.
 fn words(lab: &Lab, team: &TeamArgs, command: &[OsString]) -> Result<Vec<OsString>, Failure> {
     let mut words = command.to_vec();
     if let Some(list) = &team.workers {
@@ -68,13 +72,28 @@ fn words(lab: &Lab, team: &TeamArgs, command: &[OsString]) -> Result<Vec<OsStrin
     if !lab.key && team.local.is_none() {
         let given = [team.trust.insecure, team.trust.i_trust_this_network];
         let missing = OPEN.iter().zip(given).filter(|(_, is_given)| !is_given);
-        // Right after the verb: what comes later may be operands.
+        // Right after the verb: later words may be operands.
         words.splice(1..1, missing.map(|(option, _)| OsString::from(option)));
     }
     Ok(words)
 }
 
-/// The machines that the user's variable names, if it counts at all.
+/// The empty list of workers of `--alone`; an error where the verb names workers.
+fn without_workers(team: &TeamArgs) -> Result<String, Failure> {
+    let named = [
+        ("--workers", team.workers.is_some()),
+        ("--hostfile", team.hostfile.is_some()),
+        ("--await", team.awaited.is_some()),
+    ];
+    match named.iter().find(|(_, is_named)| *is_named) {
+        Some((option, _)) => {
+            Err(Failure::usage(format!("lab run --alone: {option} names workers; leave one of them out")))
+        }
+        None => Ok(String::new()),
+    }
+}
+
+/// The workers that the user's variable names, if no option overrides it.
 fn from_environment(lab: &Lab, team: &TeamArgs) -> Result<Option<String>, Failure> {
     let is_named = team.workers.is_some() || team.hostfile.is_some() || team.awaited.is_some();
     let Some(list) = std::env::var(HOSTS_VARIABLE).ok().filter(|list| !list.is_empty() && !is_named) else {
@@ -92,7 +111,7 @@ fn addresses(lab: &Lab, hosts: &[Host]) -> Result<String, String> {
     Ok(endpoints?.join(","))
 }
 
-/// Where a worker of the lab listens, by name or address.
+/// The address and port of a worker, by its name or address.
 fn endpoint(lab: &Lab, host: &Host) -> Result<String, String> {
     let Host { name, port, .. } = host;
     match lab.machine(name) {
@@ -102,14 +121,14 @@ fn endpoint(lab: &Lab, host: &Host) -> Result<String, String> {
         Some(machine) if *port == PORT => Ok(machine.endpoint()),
         Some(_) => Err(format!("{name}:{port}: workers of lab {} listen on port {PORT}", lab.name)),
         None => Err(format!(
-            "{name}:{port}: no machine of lab {}, from which nothing else can be reached; its machines are {}",
+            "{name}:{port}: no machine of lab {}, which cannot reach others; its machines are {}",
             lab.name,
             lab.names()
         )),
     }
 }
 
-/// Puts addresses in the place of what `-w` or `--workers` says, in any of the forms that it has.
+/// Replaces the list of `-w` or `--workers` by addresses, in all forms of the option.
 fn replace_list(words: &mut [OsString], list: &str, addresses: &str) {
     let joined = ["--workers=", "-w=", "-w"].map(|flag| (flag, OsString::from(format!("{flag}{list}"))));
     for at in 0..words.len() {
@@ -134,17 +153,17 @@ fn replace_list(words: &mut [OsString], list: &str, addresses: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::file::{Limits, PRIMARY};
+    use crate::lab::file::{MachineLimits, PRIMARY};
     use crate::lab::network;
-    use crate::lab::state::Machine;
+    use crate::lab::state::LabMachine;
 
     fn lab(key: bool) -> Lab {
-        let machine = |(number, name): (usize, &str)| Machine {
+        let machine = |(number, name): (usize, &str)| LabMachine {
             name: name.to_owned(),
             address: network::address(number),
             namespace: network::namespace("x", name),
             groups: Vec::new(),
-            limits: Limits::default(),
+            limits: MachineLimits::default(),
         };
         let machines = [PRIMARY, "pi1", "pi2"].into_iter().enumerate().map(machine).collect();
         Lab { name: "x".to_owned(), from: String::new(), key, maker: None, machines }

@@ -1,17 +1,17 @@
-//! What is known of a lab between commands: a folder for each under `/run/bramble-lab`, readable by root alone.
+//! The record of a lab between commands: one folder per lab under `/run/bramble-lab`, readable only by root.
 //!
-//! - `lab.json`: all that is going to be made. Written whole, before any of it is made.
-//! - `workers`: a line for each worker that was started. A process cannot be written down before it is there; one that
-//!   is not, because `up` was killed, is found by the namespace that it is in.
-//! - `complete`: there once all workers listen.
-//! - `key`: the lab's cluster key, if it has one. `logs/`: what the workers said.
+//! - `lab.json`: everything to create. Written completely before creation starts.
+//! - `workers`: a line for each worker that was started. A process can be recorded only after it has started; if `up`
+//!   is killed in between, the process is found by its namespace.
+//! - `complete`: created once all workers listen.
+//! - `key`: the lab's cluster key, if it has one. `logs/`: the output of the workers.
 //!
-//! Invariants: whoever makes or removes a lab holds the folder's lock alone; whoever enters it shares the lock until it has.
-//! A lock counts only while the folder is still the one under its name.
+//! Invariants: a command that creates or removes a lab holds the folder's lock exclusively; a command that enters it
+//! holds the lock shared until it is inside. A lock is valid only while the path still names the locked folder.
 //!
-//! Deliberately absent: anything that outlives the machine's start; `/run`, namespaces and groups are all gone then.
+//! Deliberately absent: anything that survives a reboot, which also removes `/run`, namespaces and groups.
 
-use super::file::{Limits, PRIMARY};
+use super::file::{MachineLimits, PRIMARY};
 use super::network;
 use super::process::Process;
 use crate::exit::Failure;
@@ -24,67 +24,67 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const ROOT: &str = "/run/bramble-lab";
-/// Who enters a lab holds its lock for milliseconds.
+/// Time limit for the lock. A command that enters a lab holds it for milliseconds.
 const LOCK_DEADLINE: Duration = Duration::from_secs(10);
 const SOON: Duration = Duration::from_millis(5);
-/// Workers listen here, each at its own address.
+/// The port of all workers; each has its own address.
 pub(super) const PORT: u16 = 7400;
 
-/// A lab as it was, or is going to be, made.
+/// The record of a lab.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Lab {
     pub(super) name: String,
-    /// Where its description comes from.
+    /// Source of its description.
     pub(super) from: String,
     /// Whether it has a cluster key.
     pub(super) key: bool,
-    /// Who made it.
+    /// The process that creates it.
     pub(super) maker: Option<Process>,
-    /// The primary first.
-    pub(super) machines: Vec<Machine>,
+    /// All machines, the primary first.
+    pub(super) machines: Vec<LabMachine>,
 }
 
 /// A machine of a lab.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Machine {
+pub(super) struct LabMachine {
     pub(super) name: String,
     pub(super) address: Ipv4Addr,
     /// Its network namespace.
     pub(super) namespace: String,
-    /// Its control groups, as far as it needs some.
+    /// Paths of its control groups; none without limits.
     pub(super) groups: Vec<PathBuf>,
     #[serde(flatten)]
-    pub(super) limits: Limits,
+    pub(super) limits: MachineLimits,
 }
 
-impl Machine {
+impl LabMachine {
     pub(super) fn is_primary(&self) -> bool {
         self.name == PRIMARY
     }
 
-    /// Where its worker listens.
+    /// Address and port of its worker.
     pub(super) fn endpoint(&self) -> String {
         format!("{}:{PORT}", self.address)
     }
 }
 
 impl Lab {
-    pub(super) fn primary(&self) -> &Machine {
-        // The first by construction, and `load` has looked.
+    pub(super) fn primary(&self) -> &LabMachine {
+        // The first machine is the primary by construction, and `load` has checked it.
         &self.machines[0]
     }
 
-    pub(super) fn workers(&self) -> &[Machine] {
+    pub(super) fn workers(&self) -> &[LabMachine] {
         &self.machines[1..]
     }
 
-    /// The machine of that name or address.
-    pub(super) fn machine(&self, what: &str) -> Option<&Machine> {
+    /// The machine with this name or address.
+    pub(super) fn machine(&self, what: &str) -> Option<&LabMachine> {
         let address = what.parse::<Ipv4Addr>().ok();
         self.machines.iter().find(|m| m.name == what || Some(m.address) == address)
     }
 
-    /// `pi1 (10.77.0.2), pi2 (10.77.0.3)`, the first few.
+    /// The first few machines, as `pi1 (10.77.0.2), pi2 (10.77.0.3)`.
     pub(super) fn names(&self) -> String {
         const SHOWN: usize = 8;
         let mut names: Vec<String> =
@@ -96,7 +96,7 @@ impl Lab {
     }
 }
 
-/// The folder of a lab, with its lock for as long as this lives.
+/// The folder of a lab; holds the lock until dropped.
 pub(super) struct Folder {
     pub(super) path: PathBuf,
     pub(super) lock: File,
@@ -112,7 +112,7 @@ fn wrong(path: &Path, what: &str, e: &std::io::Error) -> Failure {
 }
 
 impl Folder {
-    /// Makes the folder of a new lab, and locks it.
+    /// Creates and locks the folder of a new lab.
     pub(super) fn create(name: &str) -> Result<Self, Failure> {
         let path = path_of(name);
         let folder = |recursive| {
@@ -125,7 +125,7 @@ impl Folder {
             match folder(false).create(&path) {
                 Ok(()) => break,
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => return Err(there_already(name)),
-                // The last lab before has just taken it along.
+                // `down` of another lab has just removed the parent folder.
                 Err(e) if e.kind() == ErrorKind::NotFound => {}
                 Err(e) => return Err(wrong(&path, "cannot be made", &e)),
             }
@@ -138,7 +138,7 @@ impl Folder {
         }
     }
 
-    /// The folder of a lab that is there, locked alone, to remove it; `None` if there is none.
+    /// The folder of an existing lab, locked exclusively, to remove it; `None` if the lab does not exist.
     pub(super) fn to_remove(name: &str) -> Result<Option<Self>, Failure> {
         let path = path_of(name);
         let until = Instant::now() + LOCK_DEADLINE;
@@ -150,7 +150,7 @@ impl Folder {
             };
             match lock.try_lock() {
                 Ok(()) if is_still(&lock, &path) => return Ok(Some(Self { path, lock })),
-                // It was removed meanwhile; there may be another.
+                // It was removed meanwhile, and may have been created again.
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(SOON),
                 Err(TryLockError::WouldBlock) => return Err(busy(name, &path)),
@@ -159,7 +159,7 @@ impl Folder {
         }
     }
 
-    /// The folder of a complete lab and what is in it, locked together with others, to enter it.
+    /// The folder and record of a complete lab, with a shared lock, to enter it.
     pub(super) fn to_enter(name: &str) -> Result<(Self, Lab), Failure> {
         let path = path_of(name);
         let lock = File::open(&path).map_err(|e| match e.kind() {
@@ -175,7 +175,7 @@ impl Folder {
         let folder = Self { path, lock };
         if !folder.path.join("complete").exists() {
             return Err(Failure::failed(format!(
-                "lab {name}: it was never completed; remove it with {}",
+                "lab {name}: its creation was not completed; remove it with {}",
                 down_command(name)
             )));
         }
@@ -183,12 +183,12 @@ impl Folder {
         Ok((folder, lab))
     }
 
-    /// The folder as it is, for `up`'s own children, which hold its lock.
+    /// The folder without locking it, for children of `up`, which inherit its lock.
     pub(super) fn of_maker(name: &str) -> Result<Lab, Failure> {
         load(&path_of(name))
     }
 
-    /// Writes down what is going to be made.
+    /// Writes the record of everything to create.
     pub(super) fn save(&self, lab: &Lab) -> Result<(), Failure> {
         let text = serde_json::to_vec(lab).map_err(|e| Failure::failed(format!("lab.json: {e}")))?;
         let (unfinished, path) = (self.path.join("lab.json.part"), self.path.join("lab.json"));
@@ -213,12 +213,12 @@ impl Folder {
         self.path.join("key")
     }
 
-    /// What a machine's worker says.
+    /// The log file of a machine's worker.
     pub(super) fn log(&self, machine: &str) -> PathBuf {
         self.path.join("logs").join(format!("{machine}.log"))
     }
 
-    /// Remembers a worker.
+    /// Records a started worker.
     pub(super) fn add_worker(&self, machine: &str, process: Process) -> Result<(), Failure> {
         let path = self.path.join("workers");
         let line = serde_json::to_string(&(machine, process)).map_err(|e| Failure::failed(e.to_string()))?;
@@ -226,22 +226,22 @@ impl Folder {
         file.and_then(|mut file| writeln!(file, "{line}")).map_err(|e| wrong(&path, "cannot be written", &e))
     }
 
-    /// The workers that were started; a line that was never finished is none.
+    /// The recorded workers; an unfinished line is ignored.
     pub(super) fn workers(&self) -> Vec<(String, Process)> {
         let text = fs::read_to_string(self.path.join("workers")).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// All workers listen.
+    /// Records that all workers listen.
     pub(super) fn complete(&self) -> Result<(), Failure> {
         let path = self.path.join("complete");
         File::create(&path).map(drop).map_err(|e| wrong(&path, "cannot be written", &e))
     }
 
-    /// Removes the folder, and the one of all labs if this was the last.
+    /// Removes the folder, and the parent folder if this was the last lab.
     pub(super) fn remove(self) -> Result<(), Failure> {
         fs::remove_dir_all(&self.path).map_err(|e| wrong(&self.path, "cannot be removed", &e))?;
-        // Others may be there.
+        // Fails if other labs exist.
         let _ = fs::remove_dir(ROOT);
         Ok(())
     }
@@ -251,16 +251,16 @@ fn load(folder: &Path) -> Result<Lab, Failure> {
     let path = folder.join("lab.json");
     let text = fs::read(&path).map_err(|e| wrong(&path, "cannot be read", &e))?;
     let lab: Lab = serde_json::from_slice(&text)
-        .map_err(|e| Failure::failed(format!("{}: not as it was written: {e}", path.display())))?;
+        .map_err(|e| Failure::failed(format!("{}: damaged: {e}", path.display())))?;
     let is_whole = lab.machines.len() > 1 && lab.machines[0].is_primary();
     let own = lab.machines.iter().all(|m| m.namespace == network::namespace(&lab.name, &m.name));
     match is_whole && own {
         true => Ok(lab),
-        false => Err(Failure::failed(format!("{}: not as it was written", path.display()))),
+        false => Err(Failure::failed(format!("{}: damaged", path.display()))),
     }
 }
 
-/// Whether the folder that was opened is still the one of that name.
+/// Whether the path still names the opened folder.
 fn is_still(opened: &File, path: &Path) -> bool {
     let identity = |m: fs::Metadata| (m.dev(), m.ino());
     let now = fs::metadata(path).map(identity).ok();
@@ -269,12 +269,12 @@ fn is_still(opened: &File, path: &Path) -> bool {
 
 fn there_already(name: &str) -> Failure {
     Failure::failed(format!(
-        "lab {name}: it is there already; remove it with {}, or choose another --name",
+        "lab {name}: it exists already; remove it with {}, or choose another --name",
         down_command(name)
     ))
 }
 
-/// Names the labs that there are.
+/// The error for an unknown lab, with the names of existing labs.
 pub(super) fn none_there(name: &str) -> Failure {
     let mut names: Vec<String> = fs::read_dir(ROOT)
         .map(|entries| entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect())
@@ -290,10 +290,10 @@ pub(super) fn none_there(name: &str) -> Failure {
 fn busy(name: &str, path: &Path) -> Failure {
     let maker = load(path).ok().and_then(|lab| lab.maker).filter(|maker| maker.is_alive());
     let who = maker.map_or_else(|| "another command".to_owned(), |maker| format!("process {}", maker.pid));
-    Failure::failed(format!("lab {name}: {who} is making or removing it; wait for it, or end it"))
+    Failure::failed(format!("lab {name}: {who} is creating or removing it; wait for it, or end it"))
 }
 
-/// What removes a lab.
+/// The command that removes a lab.
 pub(super) fn down_command(name: &str) -> String {
     format!("bramble lab down --name {name}")
 }

@@ -1,10 +1,10 @@
-//! `lab status`: the machines of a lab, what they may use, and what their workers and links have done.
+//! `lab status`: shows the machines of a lab, their limits, and the activity of workers and links.
 //!
-//! Place in the flow: `up` ends with the same table.
+//! Place in the flow: `up` prints the same table at its end.
 
 use super::network;
 use super::process::Process;
-use super::state::{Folder, Lab, Machine, PORT};
+use super::state::{Folder, Lab, LabMachine, PORT};
 use crate::args::LabStatusArgs;
 use crate::exit::{Exit, Failure};
 use crate::quantity::{bytes, rate_text, size_text};
@@ -20,7 +20,8 @@ pub(super) fn run(args: &LabStatusArgs) -> Result<Exit, Failure> {
 /// Prints the machines.
 pub(super) fn show(folder: &Folder, lab: &Lab, json: bool) -> Result<Exit, Failure> {
     let workers = folder.workers();
-    let worker = |machine: &Machine| workers.iter().find(|(name, _)| *name == machine.name).map(|(_, p)| *p);
+    let worker =
+        |machine: &LabMachine| workers.iter().find(|(name, _)| *name == machine.name).map(|(_, p)| *p);
     let seen: Vec<Seen<'_>> = lab.machines.iter().map(|m| Seen::of(m, worker(m))).collect();
     let text = match json {
         true => format!("{}\n", object(folder, lab, &seen)),
@@ -29,11 +30,11 @@ pub(super) fn show(folder: &Folder, lab: &Lab, json: bool) -> Result<Exit, Failu
     crate::out(text.as_bytes())
 }
 
-/// A machine as it is now.
+/// The current state of a machine.
 struct Seen<'a> {
-    machine: &'a Machine,
+    machine: &'a LabMachine,
     worker: Option<Process>,
-    /// Seconds of processor time that the worker has had; `None` if it is gone.
+    /// Processor seconds of the worker; `None` if it has ended.
     cpu_s: Option<f64>,
     /// Bytes that its interface received and sent.
     bytes: Option<(u64, u64)>,
@@ -43,7 +44,7 @@ const HEAD: [&str; 10] =
     ["machine", "address", "link", "cores", "memory", "threads", "worker", "CPU s", "received", "sent"];
 
 impl<'a> Seen<'a> {
-    fn of(machine: &'a Machine, worker: Option<Process>) -> Self {
+    fn of(machine: &'a LabMachine, worker: Option<Process>) -> Self {
         let cpu_s = worker.and_then(Process::cpu_s);
         Self { machine, worker, cpu_s, bytes: network::counters(&machine.namespace) }
     }
@@ -73,7 +74,7 @@ impl<'a> Seen<'a> {
 
     /// An entry of the object `bramble.lab/1`, which docs/json.md describes.
     fn object(&self, folder: &Folder) -> Value {
-        let Machine { name, address, namespace, groups, limits } = self.machine;
+        let LabMachine { name, address, namespace, groups, limits } = self.machine;
         let worker = self.worker.map(|process| {
             json!({
                 "pid": process.pid,

@@ -1,7 +1,7 @@
-//! Runs `ip` and `tc`, and says what is missing where they are.
+//! Runs `ip` and `tc`, with errors that name the package to install.
 //!
-//! Invariant: such a child holds the lab's lock as its standard input for as long as it lives, so that `down` waits for it
-//! even if `up` was killed meanwhile. It is in a process group of its own: Ctrl-C is `up`'s business.
+//! Invariant: a child holds the lab's lock as its standard input while it runs, so that `down` waits for it even if
+//! `up` is killed. It has its own process group, so that Ctrl-C reaches only `up`.
 
 use crate::exit::Failure;
 use std::ffi::OsString;
@@ -10,10 +10,10 @@ use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// Where tools of administrators are, which not every PATH has.
+/// Folders of system tools, which some PATHs lack.
 const SYSTEM_FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin";
 
-/// A command that is looked for where administrators' tools are, too.
+/// A command that is also searched for in the folders of system tools.
 pub(super) fn command(program: &str) -> Command {
     let mut path = std::env::var_os("PATH").filter(|path| !path.is_empty()).unwrap_or_default();
     if !path.is_empty() {
@@ -25,7 +25,7 @@ pub(super) fn command(program: &str) -> Command {
     command
 }
 
-/// Runs a tool to its end.
+/// Runs a tool and waits for it.
 pub(super) fn run(lock: &File, program: &str, words: &[&str]) -> Result<(), Failure> {
     let wrong = |why: String| Failure::failed(format!("{program} {}: {why}", words.join(" ")));
     let held = lock.try_clone().map_err(|e| wrong(e.to_string()))?;
@@ -47,7 +47,7 @@ pub(super) fn run(lock: &File, program: &str, words: &[&str]) -> Result<(), Fail
     }
 }
 
-/// Refuses where a tool cannot be had.
+/// Fails if a tool is not available.
 pub(super) fn check(program: &str, version: &str) -> Result<(), Failure> {
     let mut command = command(program);
     command.arg(version).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -56,8 +56,8 @@ pub(super) fn check(program: &str, version: &str) -> Result<(), Failure> {
 
 fn not_started(program: &str, e: &std::io::Error) -> Failure {
     let package = match program {
-        "ip" => "it makes the network of a lab; install iproute2",
-        "tc" => "it limits the links of a lab; install iproute2 (iproute-tc on Fedora), or leave `link` away",
+        "ip" => "it creates the network of a lab; install iproute2",
+        "tc" => "it limits the links of a lab; install iproute2 (iproute-tc on Fedora), or leave `link` out",
         _ => "it gives machines of a lab their names; install util-linux",
     };
     match e.kind() {
@@ -74,8 +74,8 @@ mod tests {
     fn a_tool_that_is_missing_is_named_with_what_to_install() {
         assert!(check("sh", "-c").is_ok());
         let missing = |program: &str| not_started(program, &ErrorKind::NotFound.into()).text;
-        assert_eq!(missing("ip"), "ip: not found: it makes the network of a lab; install iproute2");
-        assert!(missing("tc").contains("or leave `link` away"), "{}", missing("tc"));
+        assert_eq!(missing("ip"), "ip: not found: it creates the network of a lab; install iproute2");
+        assert!(missing("tc").contains("or leave `link` out"), "{}", missing("tc"));
         let failure = check("no-such-tool-of-anybody", "-V").unwrap_err().text;
         assert!(failure.starts_with("no-such-tool-of-anybody: not found: "), "{failure}");
     }

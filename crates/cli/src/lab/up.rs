@@ -1,20 +1,20 @@
-//! `lab up`: makes the machines of a description, starts a worker in each, and waits until all listen.
+//! `lab up`: creates the machines of a description, starts a worker in each, and waits until all listen.
 //!
-//! Invariants: the list of everything is on disk before the first of it is made. Whatever fails, or a signal, removes what
-//! was made; after a crash `down` does. Workers belong to nobody's terminal and live on when this ends.
+//! Invariants: the list of everything to create is on disk before creation starts. A failure or a signal removes
+//! everything again; after a crash, `down` does. Workers have no terminal and continue when `up` ends.
 
 use super::down;
 use super::file::{self, Description, PRIMARY};
 use super::limits::Homes;
 use super::network;
 use super::process::Process;
-use super::state::{Folder, Lab, Machine, down_command};
+use super::state::{Folder, Lab, LabMachine, down_command};
 use super::status;
 use super::tool;
 use crate::args::LabUpArgs;
 use crate::exit::{Exit, Failure};
 use crate::quantity::size_text;
-use crate::until::{Ended, done_or_signal};
+use crate::until::{Completion, done_or_signal};
 use bramble_link::ClusterKey;
 use bramble_worker::{available_memory, default_threads};
 use std::fs::File;
@@ -22,7 +22,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tokio::task::yield_now;
 
-/// All workers listen within this and a second for each: some have a hundredth of a processor to start with.
+/// Time limit for all workers to listen, plus one second per worker: some may have a hundredth of a processor.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(10);
 
@@ -45,7 +45,7 @@ pub(super) fn run(args: &LabUpArgs) -> Result<Exit, Failure> {
         folder.complete()
     });
     let failure = match made {
-        Ok(Ended::Done(())) => {
+        Ok(Completion::Done(())) => {
             let exit = status::show(&folder, &lab, args.json)?;
             let name = &lab.name;
             let option = if name == "lab" { String::new() } else { format!(" --name {name}") };
@@ -54,7 +54,7 @@ pub(super) fn run(args: &LabUpArgs) -> Result<Exit, Failure> {
             ));
             return Ok(exit);
         }
-        Ok(Ended::Signal(exit)) => Ok(exit),
+        Ok(Completion::Signal(exit)) => Ok(exit),
         Err(failure) => Err(failure),
     };
     let name = lab.name;
@@ -62,13 +62,14 @@ pub(super) fn run(args: &LabUpArgs) -> Result<Exit, Failure> {
         (Ok(()), ended) => ended,
         (Err(left), Ok(_)) => Err(left),
         (Err(_), Err(failure)) => {
-            let text = format!("{}; not all could be removed: {}", failure.text, down_command(&name));
+            let text =
+                format!("{}; cleaning up failed, repeat it with: {}", failure.text, down_command(&name));
             Err(Failure { text, ..failure })
         }
     }
 }
 
-/// Refuses what cannot be had here, before anything is made.
+/// Refuses what this system does not support, before anything is created.
 fn check(description: &Description, homes: &Homes) -> Result<(), Failure> {
     let all = || {
         let machines = description.machines.iter().map(|(name, limits)| (name.as_str(), limits));
@@ -85,11 +86,11 @@ fn check(description: &Description, homes: &Homes) -> Result<(), Failure> {
     all().try_for_each(|(name, limits)| homes.check(name, limits))
 }
 
-/// Names, addresses and groups of everything.
+/// Assigns names, addresses and groups.
 fn plan(description: Description, name: &str, homes: &Homes) -> Lab {
     let primary = [(PRIMARY.to_owned(), description.primary)];
     let all = primary.into_iter().chain(description.machines).enumerate();
-    let machines = all.map(|(number, (machine, limits))| Machine {
+    let machines = all.map(|(number, (machine, limits))| LabMachine {
         address: network::address(number),
         namespace: network::namespace(name, &machine),
         groups: homes.groups(name, &machine, &limits),
@@ -105,13 +106,14 @@ fn plan(description: Description, name: &str, homes: &Homes) -> Lab {
     }
 }
 
-/// A lab cannot give what its machine does not have.
+/// Warns if the machines together have more than this machine.
 fn warn(lab: &Lab) {
     let cores: f64 = lab.machines.iter().filter_map(|m| m.limits.cores).sum();
     let here = default_threads();
     if cores > here as f64 + 1e-9 {
         crate::say(&format!(
-            "the machines have {cores} cores together, and this one has {here}: when all compute, each is slower than it says"
+            "the machines have {cores} cores together, and this machine has {here}: when all compute, each is slower \
+            than described"
         ));
     }
     let memory: u64 = lab.machines.iter().filter_map(|m| m.limits.memory_bytes).sum();
@@ -119,12 +121,12 @@ fn warn(lab: &Lab) {
     if memory > free {
         let (memory, free) = (size_text(memory >> 20 << 20), size_text(free >> 20 << 20));
         crate::say(&format!(
-            "the machines have {memory} of memory together, and this one can spare {free}: they must not all use theirs"
+            "the machines have {memory} of memory together, and this machine has {free} free: they cannot all use theirs"
         ));
     }
 }
 
-/// Makes namespaces, links and groups.
+/// Creates namespaces, links and groups.
 async fn make(folder: &Folder, lab: &Lab, homes: &Homes) -> Result<(), Failure> {
     if lab.key {
         let mut bytes = [0; ClusterKey::BYTES];
@@ -135,13 +137,13 @@ async fn make(folder: &Folder, lab: &Lab, homes: &Homes) -> Result<(), Failure> 
     for (number, machine) in lab.machines.iter().enumerate() {
         network::make_machine(&folder.lock, lab, number)?;
         homes.make(lab, machine)?;
-        // A signal is seen here.
+        // Lets the event loop notice a signal.
         yield_now().await;
     }
     Ok(())
 }
 
-/// Starts the workers, all at once, and waits for each.
+/// Starts all workers, and then waits for each.
 async fn start(folder: &Folder, lab: &Lab) -> Result<(), Failure> {
     let share = available_memory() / lab.machines.len() as u64;
     let mut started = Vec::new();
@@ -166,21 +168,21 @@ async fn start(folder: &Folder, lab: &Lab) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether the worker has said that it listens; it may have said no more than the beginning of that.
-fn listens(folder: &Folder, machine: &Machine) -> bool {
+/// Whether the worker's log has the complete line that it listens.
+fn listens(folder: &Folder, machine: &LabMachine) -> bool {
     let said = std::fs::read_to_string(folder.log(&machine.name)).unwrap_or_default();
     said.lines().any(|line| line == format!("listening on {}", machine.endpoint()))
 }
 
-fn not_started(folder: &Folder, machine: &Machine, how: &str) -> Failure {
+fn not_started(folder: &Folder, machine: &LabMachine, how: &str) -> Failure {
     let said = std::fs::read_to_string(folder.log(&machine.name)).unwrap_or_default();
     let last = said.lines().last().map(|line| line.strip_prefix("bramble: ").unwrap_or(line));
-    let why = last.map_or_else(|| "it said nothing".to_owned(), str::to_owned);
+    let why = last.map_or_else(|| "its log is empty".to_owned(), str::to_owned);
     Failure::failed(format!("machine {}: its worker {how}: {why}", machine.name))
 }
 
 /// Starts a process that enters the machine and becomes its worker.
-fn start_worker(folder: &Folder, lab: &Lab, machine: &Machine, share: u64) -> Result<Process, Failure> {
+fn start_worker(folder: &Folder, lab: &Lab, machine: &LabMachine, share: u64) -> Result<Process, Failure> {
     let wrong = |e: std::io::Error| {
         Failure::failed(format!("machine {}: its worker cannot be started: {e}", machine.name))
     };
@@ -188,7 +190,7 @@ fn start_worker(folder: &Folder, lab: &Lab, machine: &Machine, share: u64) -> Re
     let log = File::create(folder.log(&machine.name)).map_err(wrong)?;
     let mut command = Command::new(&program);
     command.args(["lab", "enter", "--name", &lab.name, "--at", &machine.name, "--"]).arg(&program);
-    // Labs share processors: the system places their threads, whatever else runs.
+    // The machines of labs share processors, so workers do not pin threads.
     command.args(["worker", "--no-pin", "--listen", &machine.endpoint()]);
     if let Some(threads) = machine.limits.threads {
         command.args(["--threads", &threads.to_string()]);

@@ -1,16 +1,16 @@
-//! A plan for programs: the object `bramble.plan/1`, which docs/json.md describes.
+//! A plan as JSON: the object `bramble.plan/1` of docs/json.md.
 
-use super::owners::{Part, parts};
-use super::view::{View, limit};
+use super::owners::{OwnedBox, parts};
+use super::view::{PlanView, limit};
 use bramble_matrix::Span;
 use bramble_plan::{Considered, Member, Plan, Prediction, Share, Sums};
 use serde_json::{Value, json};
 
-/// Parts of C that are listed for each machine.
+/// Most boxes that are listed for each machine.
 const SHARES_MAX: usize = 64;
 
 /// The object.
-pub(crate) fn json(view: &View) -> Value {
+pub(crate) fn json(view: &PlanView) -> Value {
     let (plan, decision) = (view.plan(), &view.decision);
     let problem = &plan.problem;
     let workers: Vec<Value> = (0..plan.members.len()).map(|i| worker(view, i)).collect();
@@ -40,7 +40,7 @@ pub(crate) fn json(view: &View) -> Value {
     })
 }
 
-/// What a plan expects, as plans and reports of products print it.
+/// The prediction, as `plan` and `multiply` print it.
 pub(crate) fn predicted(predicted: &Prediction) -> Value {
     let (by, machine) = limit(&predicted.by);
     json!({
@@ -73,7 +73,7 @@ fn considered(c: &Considered) -> Value {
     })
 }
 
-fn worker(view: &View, index: usize) -> Value {
+fn worker(view: &PlanView, index: usize) -> Value {
     let plan = view.plan();
     let (member, cost) = (&plan.members[index], plan.predicted.machines[index]);
     let machine = &view.machines[member.machine];
@@ -99,7 +99,7 @@ fn worker(view: &View, index: usize) -> Value {
     })
 }
 
-/// The parts of C and k that a machine computes, the first of them, and how many there are.
+/// The boxes of C and k that a machine computes: the first `SHARES_MAX` of them, and the number of all.
 fn shares(plan: &Plan, member: &Member) -> (Vec<Value>, usize) {
     let boxes = || {
         member.shares.iter().flat_map(|share| {
@@ -108,7 +108,7 @@ fn shares(plan: &Plan, member: &Member) -> (Vec<Value>, usize) {
         })
     };
     let pair = |s: Span| json!([s.start, s.end]);
-    let one = |(share, grid, part): (&Share, bramble_plan::Grid, Part)| {
+    let one = |(share, grid, part): (&Share, bramble_plan::Grid, OwnedBox)| {
         let rows = (share.block.rows * grid.tile_rows).min(part.rows.len());
         let cols = (share.block.cols * grid.tile_cols).min(part.cols.len());
         json!({

@@ -1,15 +1,15 @@
-//! Who computes which part of C and of k, in elements: what the picture and the JSON object show of a plan.
+//! Which machine computes which part of C and k, in elements, for the picture and the JSON object of a plan.
 //!
-//! Invariants: every (row, column, k) has exactly one owner, since every (tile, step) is in exactly one block. Members are
-//! given by their index in the plan.
+//! Invariants: every (row, column, k) has exactly one owner, since every (tile, step) is in exactly one block.
+//! Machines are identified by their member index in the plan.
 
 use bramble_matrix::{Rect, Span};
 use bramble_plan::{Plan, Region, Share};
 
-/// Finds owners.
+/// Looks up the owner of an element at a depth.
 pub(crate) struct Owners<'a> {
     plan: &'a Plan,
-    /// For each region what is whose: a member's shares that follow each other along k are one piece.
+    /// The owned pieces of each region; consecutive shares of one member along k are merged into one piece.
     regions: Vec<Vec<Piece>>,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Owners<'a> {
         })
     }
 
-    /// The parts of k between which owners change, as steps of the first region.
+    /// The spans of k, in steps of the first region, within which no owner changes.
     pub(crate) fn layers(&self) -> Vec<Span> {
         let Some(pieces) = self.regions.first() else { return Vec::new() };
         let mut cuts: Vec<u64> = pieces.iter().flat_map(|p| [p.steps.start, p.steps.end]).collect();
@@ -60,7 +60,7 @@ impl<'a> Owners<'a> {
         cuts.windows(2).map(|w| Span::new(w[0], w[1])).collect()
     }
 
-    /// A k that lies in a layer.
+    /// A depth k inside a layer.
     pub(crate) fn k_of(&self, layer: Span) -> u64 {
         self.plan.regions.first().map_or(0, |r| r.a_panel(0, layer.start, 0, 0).cols.start)
     }
@@ -80,14 +80,14 @@ fn place(region: &Region, row: u64, col: u64, k: u64) -> Option<(u64, u64, u64)>
 
 /// A box of elements: a rectangle of C, and a part of k.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct OwnedBox {
     pub(crate) rows: Span,
     pub(crate) cols: Span,
     pub(crate) k: Span,
 }
 
-/// The boxes of a share: one, or with Strassen's levels as many as its cells have tiles.
-pub(crate) fn parts(region: &Region, share: &Share) -> impl Iterator<Item = Part> {
+/// The boxes of a share: one, or, with levels of Strassen's method, one for each tile of its cells.
+pub(crate) fn parts(region: &Region, share: &Share) -> impl Iterator<Item = OwnedBox> {
     let (region, cells, depths) = (*region, share.cells, depths(region, share.steps));
     let (last_row, last_col) = (cells.rows.end.saturating_sub(1), cells.cols.end.saturating_sub(1));
     let places = (0..region.q()).flat_map(move |u| (0..region.q()).map(move |v| (u, v)));
@@ -97,11 +97,11 @@ pub(crate) fn parts(region: &Region, share: &Share) -> impl Iterator<Item = Part
         let last = region.tile(last_row, last_col, u, v);
         let rows = Span::new(first.rows.start, last.rows.end);
         let cols = Span::new(first.cols.start, last.cols.end);
-        depths.clone().into_iter().map(move |k| Part { rows, cols, k })
+        depths.clone().into_iter().map(move |k| OwnedBox { rows, cols, k })
     })
 }
 
-/// The parts of k that a span of steps covers.
+/// The spans of k that a span of steps covers.
 fn depths(region: &Region, steps: Span) -> Vec<Span> {
     let grid = &region.grid;
     let (part, all) = (grid.whole_depth(), grid.steps());

@@ -1,10 +1,9 @@
-//! The picture of a plan: who owns which part of C, one letter a machine.
+//! The picture of a plan: the owner of each part of C, one letter per machine.
 //!
-//! Invariant: the letter at a place is that of the owner of the element in its middle, so what is seen is what will be
-//! computed. A picture is at most 64 characters wide and 24 high, and never wider than the terminal says it is.
+//! Invariant: a character shows the owner of the element at its centre, so the picture agrees with the plan. A
+//! picture is at most 64 characters wide and 24 high, and never wider than the terminal.
 //!
-//! Deliberately absent: machines that share a letter. Where there are more machines than letters the letters begin again, and
-//! the legend says so.
+//! Deliberately absent: more than 52 distinct letters. With more machines the letters repeat, and the legend says so.
 
 use super::owners::Owners;
 use bramble_matrix::Span;
@@ -12,28 +11,28 @@ use bramble_plan::Plan;
 
 const WIDTH_MAX: usize = 64;
 const HEIGHT_MAX: usize = 24;
-/// Parts of k that are drawn.
+/// Most layers of k that are drawn.
 const LAYERS_MAX: usize = 4;
-/// Names in the legend.
+/// Most names in the legend.
 const NAMES_MAX: usize = 12;
-/// Blanks before each line, and between pictures that stand side by side.
+/// Spaces before each line, and between adjacent pictures.
 const INDENT: usize = 2;
-/// The primary's own letter.
+/// The letter of the primary.
 const OWN: char = '@';
 const LETTERS: &[u8; 52] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-/// Backgrounds of 256 colours on which black can be read.
+/// Background colours of the 256-colour palette on which black text is readable.
 const COLOURS: [u8; 12] = [117, 216, 150, 222, 183, 115, 210, 153, 186, 180, 218, 109];
 
-/// How pictures may look.
+/// Terminal properties that pictures depend on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
+pub(crate) struct PictureStyle {
     /// Characters in a line of the terminal.
     pub(crate) columns: usize,
-    /// Whether it shows colours, and the user wants them.
+    /// Whether to use colours.
     pub(crate) colours: bool,
 }
 
-/// The owners (members of the plan) of width × height places of C at one depth of k.
+/// The owners (member indices) of width × height character cells of C at one depth k.
 fn owners_of_places(
     owners: &Owners<'_>,
     plan: &Plan,
@@ -47,13 +46,13 @@ fn owners_of_places(
     (0..height).map(|y| (0..width).map(|x| at(y, x)).collect()).collect()
 }
 
-/// The element in the middle of place `index` of `count` that share `elements`.
+/// The centre element of cell `index`, if `elements` are divided among `count` cells.
 fn middle(index: usize, count: usize, elements: u64) -> u64 {
     let at = (2 * index as u128 + 1) * u128::from(elements) / (2 * count as u128);
     u64::try_from(at).unwrap_or(u64::MAX)
 }
 
-/// Width and height of a picture with about the form of m × n: a character is about twice as high as wide.
+/// Width and height of a picture with about the aspect ratio of m × n: a character is about twice as high as wide.
 fn extent(m: u64, n: u64, width_max: usize) -> (usize, usize) {
     let wide = n as f64 * 2.0 / (m as f64).max(1.0);
     let height = (width_max as f64 / wide).min(HEIGHT_MAX as f64);
@@ -61,8 +60,8 @@ fn extent(m: u64, n: u64, width_max: usize) -> (usize, usize) {
     (whole(height * wide, width_max), whole(height, HEIGHT_MAX))
 }
 
-/// The lines of the picture, with a legend; one line where there is nothing to draw.
-pub(crate) fn lines(plan: &Plan, names: &[&str], look: Look) -> Vec<String> {
+/// The lines of the picture and its legend; a single line if one machine computes all of C.
+pub(crate) fn lines(plan: &Plan, names: &[&str], look: PictureStyle) -> Vec<String> {
     if let [only] = names {
         return vec![format!("all of C: {only}")];
     }
@@ -99,7 +98,7 @@ pub(crate) fn lines(plan: &Plan, names: &[&str], look: Look) -> Vec<String> {
     out
 }
 
-/// Pieces of a line, side by side.
+/// Joins the pieces of one line.
 fn beside(pieces: Vec<String>, gap: usize) -> String {
     format!("{}{}", " ".repeat(INDENT), pieces.join(&" ".repeat(gap))).trim_end().to_owned()
 }
@@ -123,11 +122,12 @@ fn parts_of_k(plan: &Plan, layers: &[Span]) -> String {
 fn strassen(plan: &Plan) -> String {
     let q = 1u64 << plan.strategy.levels;
     format!(
-        "a cell is one place of each of the {q} x {q} parts of C, so the picture repeats {q} times each way"
+        "Strassen's method splits C into {q} x {q} parts, and a machine computes the same cells of each part: the \
+        picture repeats {q} times each way"
     )
 }
 
-/// What a member is drawn with.
+/// The letter of a member.
 fn letter(plan: &Plan, member: usize) -> char {
     if plan.members[member].machine == 0 {
         return OWN;
@@ -136,7 +136,7 @@ fn letter(plan: &Plan, member: usize) -> char {
     char::from(LETTERS[before % LETTERS.len()])
 }
 
-/// A line of letters, in colours where they are wanted.
+/// A line of letters, coloured if `colours`.
 fn painted(row: &[Option<usize>], plan: &Plan, colours: bool) -> String {
     let mut line = String::new();
     let mut last = None;
@@ -157,8 +157,8 @@ fn colour(member: usize) -> String {
     format!("\x1b[30;48;5;{}m", COLOURS[member % COLOURS.len()])
 }
 
-/// Letters and names, in lines of the terminal's width.
-fn legend(plan: &Plan, names: &[&str], look: Look) -> Vec<String> {
+/// The legend: letters and names, wrapped to the terminal's width.
+fn legend(plan: &Plan, names: &[&str], look: PictureStyle) -> Vec<String> {
     let members = plan.members.len().min(NAMES_MAX);
     let mut out = Vec::new();
     let (mut line, mut length) = (" ".repeat(INDENT), INDENT);
@@ -180,7 +180,7 @@ fn legend(plan: &Plan, names: &[&str], look: Look) -> Vec<String> {
     if plan.members.len() > members {
         let more = plan.members.len() - members;
         let again = match plan.members.len() > LETTERS.len() {
-            true => format!("; after {} machines the letters begin again", LETTERS.len()),
+            true => format!("; after {} machines the letters repeat", LETTERS.len()),
             false => String::new(),
         };
         out.push(format!("{}… and {more} more in this order{again}", " ".repeat(INDENT)));

@@ -1,24 +1,25 @@
-//! A plan for people: why, who does how much, what it takes, what no plan can beat, what else was looked at, the picture.
+//! A plan as text: the decision, the machines and their shares, predicted figures and the lower bound, the strategies
+//! compared, and the picture.
 
-use super::picture::{self, Look};
-use super::view::View;
+use super::picture::{self, PictureStyle};
+use super::view::PlanView;
 use crate::quantity::{bytes, seconds};
 use crate::table;
 use bramble_plan::{Considered, MachineCost};
 
 /// More machines than this are not listed one by one.
 const LISTED_MAX: usize = 20;
-/// So many of them are, then.
+/// How many machines are listed if there are more than `LISTED_MAX`.
 const LISTED_FIRST: usize = 12;
-/// Strategies in the list of those that were looked at.
+/// Most strategies in the comparison.
 const CONSIDERED_MAX: usize = 16;
 
-/// Bounds below a millisecond are not told to people: what such a product takes is mostly something else, and so thousands of
+/// Bounds below a millisecond are not printed: other costs dominate such a product, so its time would be thousands of
 /// times the bound.
 pub(crate) const BOUND_SECONDS_MIN: f64 = 1e-3;
 
-/// The whole answer.
-pub(crate) fn text(view: &View, look: Look) -> String {
+/// The whole text.
+pub(crate) fn text(view: &PlanView, look: PictureStyle) -> String {
     let (plan, decision) = (view.plan(), &view.decision);
     let problem = &plan.problem;
     let region = plan.regions.first();
@@ -29,8 +30,10 @@ pub(crate) fn text(view: &View, look: Look) -> String {
         format!("strategy  {}{}", plan.strategy, if decision.alone { ", alone" } else { "" }),
     ];
     if plan.strategy.levels > 0 && problem.dtype.is_float() {
-        let looks = "multiply looks at the elements first";
-        out.push(format!("          {looks}, and leaves Strassen's method where it would lose small ones"));
+        let looks = "multiply inspects the elements first";
+        out.push(format!(
+            "          {looks}, and drops Strassen's method if small elements would lose accuracy"
+        ));
     }
     if let Some(region) = region {
         let (grid, parts) = (&region.grid, if region.levels > 0 { " of each part" } else { "" });
@@ -60,11 +63,11 @@ fn plural(count: u64) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// The table of the machines that take part.
-fn machines(view: &View) -> Vec<String> {
+/// The table of the machines that compute.
+fn machines(view: &PlanView) -> Vec<String> {
     let mut head = vec!["machine", "part", "blocks", "jobs", "out", "in"];
     let relays = view.plan().relay;
-    head.extend(relays.then_some("passed on"));
+    head.extend(relays.then_some("relayed"));
     head.extend(["memory", "compute", "link"]);
     let names = view.names();
     let blocks: Vec<u64> =
@@ -94,7 +97,7 @@ fn row(name: String, blocks: u64, cost: &MachineCost, relays: bool) -> Vec<Strin
     row
 }
 
-/// Several machines in one line: what they do together, and the most that one of them needs.
+/// Several machines in one row: sums of their work and bytes, and maxima of memory and times.
 fn summary(costs: &[MachineCost]) -> Option<MachineCost> {
     let (first, rest) = costs.split_first()?;
     Some(rest.iter().fold(*first, |all, one| MachineCost {
@@ -112,8 +115,8 @@ fn summary(costs: &[MachineCost]) -> Option<MachineCost> {
     }))
 }
 
-/// Who is left out, and why; those with the same reason in one line.
-fn left_out(view: &View) -> Vec<String> {
+/// The machines without a share, grouped by reason.
+fn left_out(view: &PlanView) -> Vec<String> {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
     for left in &view.decision.left_out {
         match reasons.iter_mut().find(|(reason, _)| *reason == left.reason) {
@@ -127,13 +130,13 @@ fn left_out(view: &View) -> Vec<String> {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        format!("left out: {}{more}: {reason}", names[..listed].join(", "))
+        format!("not used: {}{more}: {reason}", names[..listed].join(", "))
     };
     reasons.iter().map(line).collect()
 }
 
-/// What it takes, and what no plan can beat.
-fn figures(view: &View) -> Vec<String> {
+/// The predicted figures and the lower bound.
+fn figures(view: &PlanView) -> Vec<String> {
     let plan = view.plan();
     let predicted = &plan.predicted;
     let speed = plan.problem.flops() / predicted.seconds.max(f64::MIN_POSITIVE) / 1e9;
@@ -148,13 +151,16 @@ fn figures(view: &View) -> Vec<String> {
             0 => String::new(),
             relayed => format!(", {} from worker to worker", bytes(relayed as f64)),
         };
-        out.push(format!("moved     {sent} out, {received} in{passed}"));
+        out.push(format!("moved     {sent} sent, {received} received{passed}"));
     }
     out.push(format!("memory    {}", memory(predicted.worker_memory_bytes, predicted.primary_memory_bytes)));
     if let Some(ratio) = view.ratio().filter(|_| plan.bound.seconds >= BOUND_SECONDS_MIN) {
         let (least, by) = (seconds(plan.bound.seconds), plan.bound.by.name());
         if plan.bound.seconds >= BOUND_SECONDS_MIN {
-            out.push(format!("bound     {least} by {by}; predicted is {ratio:.2} times that"));
+            out.push(format!(
+                "bound     no plan takes less than {least} ({by}); the prediction is {ratio:.2} times \
+            that"
+            ));
         }
     }
     if let Some(energy) = view.energy() {
@@ -169,16 +175,16 @@ fn figures(view: &View) -> Vec<String> {
     out
 }
 
-/// What machines and the primary hold, for a line of a report.
+/// The memory of workers and primary, for a line of a report.
 pub(crate) fn memory(worker_bytes: u64, primary_bytes: u64) -> String {
     let worker = match worker_bytes {
-        0 => "nothing beside A, B and C themselves".to_owned(),
-        held => format!("{} of matrices at most at one machine", bytes(held as f64)),
+        0 => "none besides A, B and C themselves".to_owned(),
+        held => format!("at most {} of matrices per machine", bytes(held as f64)),
     };
     match primary_bytes {
         0 if worker_bytes == 0 => worker,
         0 => format!("{worker}; the primary only maps A, B and C"),
-        held => format!("{worker}; {} of sums at the primary", bytes(held as f64)),
+        held => format!("{worker}; {} of partial sums at the primary", bytes(held as f64)),
     }
 }
 
@@ -192,12 +198,12 @@ fn joules(joules: f64) -> String {
     format!("{joules:.1} J")
 }
 
-/// The table of the strategies that were looked at, fastest first.
+/// The table of the strategies compared, fastest first.
 fn considered(all: &[Considered]) -> Vec<String> {
     let row = |c: &Considered| {
         let team = match (c.machines, c.with_primary) {
             (1, true) => "alone".to_owned(),
-            (machines, true) => format!("{} + this", machines - 1),
+            (machines, true) => format!("{} + primary", machines - 1),
             (machines, false) => machines.to_string(),
         };
         vec![
@@ -209,7 +215,7 @@ fn considered(all: &[Considered]) -> Vec<String> {
         ]
     };
     let rows: Vec<Vec<String>> = all.iter().take(CONSIDERED_MAX).map(row).collect();
-    let mut out = table::lines(&["looked at", "workers", "time", "out", "in"], &rows);
+    let mut out = table::lines(&["compared", "workers", "time", "out", "in"], &rows);
     if all.len() > rows.len() {
         out.push(format!("  … and {} more", all.len() - rows.len()));
     }

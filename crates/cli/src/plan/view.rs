@@ -1,30 +1,30 @@
-//! A decision with the machines that it was made for: what text and JSON show of a plan.
+//! A decision with the machines that it was made for, as text and JSON show it.
 
 use bramble_plan::{Decision, Limit, Machine, Plan};
 
-/// A plan that was made, and what is known of its machines.
+/// A plan and its machines.
 #[derive(Clone, Debug)]
-pub(crate) struct View {
+pub(crate) struct PlanView {
     pub(crate) decision: Decision,
-    /// The primary, then the workers: what members index.
+    /// The primary, then the workers; members of the plan are indices into this list.
     pub(crate) machines: Vec<Machine>,
-    /// Power of each of them, where it is known.
+    /// Power of each machine in watts; `None` if unknown.
     pub(crate) watts: Vec<Option<f64>>,
-    /// Seconds that planning took.
+    /// Time spent planning, in seconds.
     pub(crate) plan_seconds: f64,
 }
 
-/// What a product is expected to cost in energy.
+/// The predicted energy of a product.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Energy {
-    /// Power of the machines that compute.
+    /// Total power of the machines that compute.
     pub(crate) watts: f64,
-    /// That, over the predicted seconds.
+    /// Power times predicted time.
     pub(crate) joules: f64,
     pub(crate) gflops_per_watt: f64,
 }
 
-impl View {
+impl PlanView {
     pub(crate) fn plan(&self) -> &Plan {
         &self.decision.plan
     }
@@ -34,7 +34,7 @@ impl View {
         self.plan().members.iter().map(|m| self.machines[m.machine].name.as_str()).collect()
     }
 
-    /// The energy, where the power of every machine that computes is known.
+    /// The energy; `None` unless the power of every machine that computes is known.
     pub(crate) fn energy(&self) -> Option<Energy> {
         let plan = self.plan();
         let watts = plan.members.iter().map(|m| self.watts[m.machine]).sum::<Option<f64>>()?;
@@ -43,18 +43,19 @@ impl View {
         (watts > 0.0).then_some(Energy { watts, joules, gflops_per_watt })
     }
 
-    /// Predicted seconds over the bound's.
+    /// Predicted time divided by the lower bound.
     pub(crate) fn ratio(&self) -> Option<f64> {
         let (predicted, bound) = (self.plan().predicted.seconds, self.plan().bound.seconds);
         (bound > 0.0).then(|| predicted / bound)
     }
 }
 
-/// What a limit is called where programs read it, and the machine that it names.
+/// The name of a limit in JSON, and the machine that causes it.
 pub(crate) fn limit(limit: &Limit) -> (&'static str, Option<&str>) {
     match limit {
         Limit::Nothing => ("nothing", None),
         Limit::Compute(name) => ("compute", Some(name)),
+        Limit::Memory(name) => ("memory", Some(name)),
         Limit::Link(name) => ("link", Some(name)),
         Limit::Egress => ("egress", None),
         Limit::Ingress => ("ingress", None),

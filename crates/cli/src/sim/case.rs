@@ -1,37 +1,37 @@
-//! What is simulated: a plan, and the machines with their numbers.
+//! The case to simulate: a plan, the machines and the simulator's settings.
 //!
-//! Invariants: machines are numbered as faults name them: 0 is the primary, then the workers in the order of their
-//! description. A worker whose first fault is that it joins is not there when the product begins, so the plan is made without it.
+//! Invariants: machines have the numbers that faults use: 0 is the primary, then the workers in the order of their
+//! description. A worker whose first fault is `join` is absent at the start, so the plan is made without it.
 
 use crate::args::SimArgs;
 use crate::exit::Failure;
 use crate::plan::{self, Machines};
 use bramble_plan::{Decision, Machine, Plan, Problem};
-use bramble_sim::{Fault, FaultKind, Faults, Setting, Site};
+use bramble_sim::{FaultKind, FaultSite, Faults, SimFault, SimSetting};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// So many workers are named that have a part.
+/// Most workers named in the error about a fault without effect.
 const NAMED_MAX: usize = 4;
 
 /// See the head of this file.
-pub(super) struct Case {
+pub(super) struct SimCase {
     pub(super) decision: Decision,
     pub(super) machines: Vec<Machine>,
-    pub(super) setting: Setting,
+    pub(super) setting: SimSetting,
 }
 
-/// The workers that are not there when the product begins. An error where there is a text that names no faults.
+/// The workers that are absent at the start. An error if `text` contains no fault.
 pub(super) fn joining(text: Option<&str>) -> Result<BTreeSet<usize>, Failure> {
-    // What parts are of is not known yet; any time will do.
+    // Percentages cannot be resolved yet, and do not matter here: any total time will do.
     let faults =
         Faults::read_timed(text.unwrap_or_default(), Some(Duration::from_secs(1))).map_err(refused)?;
     if text.is_some() && faults.0.is_empty() {
-        return Err(refused("names no fault; write one, such as kill:w1@50%, or leave the option away"));
+        return Err(refused("names no fault; write one, such as kill:w1@50%, or leave the option out"));
     }
     let (mut seen, mut joining) = (BTreeSet::new(), BTreeSet::new());
     for fault in &faults.0 {
-        if let Site::Worker(worker) = fault.site
+        if let FaultSite::Worker(worker) = fault.site
             && seen.insert(worker)
             && fault.kind == FaultKind::Join
         {
@@ -41,12 +41,12 @@ pub(super) fn joining(text: Option<&str>) -> Result<BTreeSet<usize>, Failure> {
     Ok(joining)
 }
 
-/// What is wrong with `--faults`.
+/// An error about `--faults`.
 pub(super) fn refused(why: impl std::fmt::Display) -> Failure {
     Failure::usage(format!("--faults: {why}"))
 }
 
-impl Case {
+impl SimCase {
     pub(super) fn of(
         args: &SimArgs,
         problem: &Problem,
@@ -54,7 +54,7 @@ impl Case {
         joining: &BTreeSet<usize>,
     ) -> Result<Self, Failure> {
         let all = machines.workers.clone();
-        // Numbers of the machines that the plan may use.
+        // Numbers of the machines that are present at the start.
         let mut there = vec![0];
         there.extend((1..=all.len()).filter(|number| !joining.contains(number)));
         let Machines { workers, watts, .. } = machines;
@@ -72,7 +72,7 @@ impl Case {
         for (machine, number) in view.machines.iter().zip(&there) {
             numbered[*number] = machine.clone();
         }
-        // The primary's own threads have no link; what its card carries is said beside.
+        // The primary's own threads have no link; the rate of its network interface is a separate figure.
         numbered[0].link = None;
         let workers = numbered.len() - 1;
         let moves = match args.worker_move_ns[..] {
@@ -80,16 +80,16 @@ impl Case {
             ref each if each.is_empty() || each.len() == workers => each.to_vec(),
             ref each => {
                 return Err(Failure::usage(format!(
-                    "--worker-move-ns names {} times, and there are {workers} workers; give one for all, or one for each",
+                    "--worker-move-ns has {} numbers for {workers} workers; give one for all workers, or one each",
                     each.len()
                 )));
             }
         };
-        let setting = Setting {
+        let setting = SimSetting {
             loop_s_per_byte: args.move_ns * 1e-9,
             moves_s_per_byte: std::iter::once(0.0).chain(moves.into_iter().map(|ns| ns * 1e-9)).collect(),
             steals: !args.no_steal,
-            ..Setting::measured()
+            ..SimSetting::measured()
         };
         Ok(Self { decision, machines: numbered, setting })
     }
@@ -98,12 +98,13 @@ impl Case {
         &self.decision.plan
     }
 
-    /// Refuses faults at workers that have no part in the plan and do not come in before: nothing would happen.
+    /// Refuses faults of workers that neither have a share of the plan nor join before the fault: they would have no
+    /// effect.
     pub(super) fn check_parts(&self, faults: &Faults) -> Result<(), Failure> {
         let workers = self.workers();
         for (at, fault) in faults.0.iter().enumerate() {
-            let Site::Worker(worker) = fault.site else { continue };
-            let brings = |other: &Fault| {
+            let FaultSite::Worker(worker) = fault.site else { continue };
+            let brings = |other: &SimFault| {
                 let is_coming = matches!(other.kind, FaultKind::Join | FaultKind::Restart);
                 is_coming && other.site == fault.site && other.from <= fault.from
             };
@@ -112,28 +113,31 @@ impl Case {
             }
             let way = match workers.iter().take(NAMED_MAX).map(|w| format!("w{w}")).collect::<Vec<_>>() {
                 none if none.is_empty() => "--strategy reuse uses the workers, if there are any".to_owned(),
-                some => format!("name one that has, such as {}; or use --strategy reuse", some.join(", ")),
+                some => format!(
+                    "name a worker with a share, such as {}; or use --strategy reuse",
+                    some.join(", ")
+                ),
             };
             let name = self.name(worker);
             return Err(refused(format!(
-                "fault {}, '{fault}': {name} has no part in this product, so nothing would happen; {way}",
+                "fault {}, '{fault}': {name} has no share of this product, so the fault would have no effect; {way}",
                 at + 1
             )));
         }
         Ok(())
     }
 
-    /// Workers that have a part in the plan.
+    /// Numbers of the workers with a share of the plan.
     pub(super) fn workers(&self) -> Vec<usize> {
         self.plan().members.iter().map(|m| m.machine).filter(|number| *number > 0).collect()
     }
 
-    /// Jobs of a run.
+    /// Number of jobs in a run.
     pub(super) fn jobs(&self) -> f64 {
         self.plan().predicted.machines.iter().map(|m| m.jobs as f64).sum()
     }
 
-    /// A machine as people know it: `w3 (pi3)`.
+    /// A machine for messages: `w3 (pi3)`.
     pub(super) fn name(&self, number: usize) -> String {
         let name = &self.machines[number].name;
         if number == 0 { format!("the primary ({name})") } else { format!("w{number} ({name})") }
@@ -145,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_joins_first_is_not_there_and_who_joins_after_something_else_is() {
+    fn a_worker_whose_first_fault_is_to_join_is_absent_at_the_start() {
         let text = "join:w4@50%,kill:w2@1s,join:w2@3s,slow:w1@1s..2s/4";
         assert_eq!(joining(Some(text)).ok(), Some(BTreeSet::from([4])));
         assert_eq!(joining(None).ok(), Some(BTreeSet::new()));

@@ -1,14 +1,14 @@
-//! What was simulated for programs: the object `bramble.sim/1`, which docs/json.md describes.
+//! Simulated runs as JSON: the object `bramble.sim/1` of docs/json.md.
 
 use super::Own;
-use super::case::Case;
-use super::runs::{Part, Runs, Tried, busy, parts};
+use super::case::SimCase;
+use super::runs::{FaultTrial, MachineActivity, Runs, busy, parts};
 use crate::plan::json::predicted;
-use bramble_sim::Report;
+use bramble_sim::SimReport;
 use serde_json::{Value, json};
 
 /// The object.
-pub(super) fn json(case: &Case, runs: &Runs, own: Own) -> Value {
+pub(super) fn json(case: &SimCase, runs: &Runs, own: Own) -> Value {
     let (plan, decision) = (case.plan(), &case.decision);
     let problem = &plan.problem;
     let left_out: Vec<Value> =
@@ -43,14 +43,14 @@ pub(super) fn json(case: &Case, runs: &Runs, own: Own) -> Value {
     })
 }
 
-fn run(case: &Case, report: &Report) -> Value {
+fn run(case: &SimCase, report: &SimReport) -> Value {
     let parts = parts(case, report);
     let relayed: u64 = report.machines.iter().map(|m| m.bytes_passed).sum();
     let lost = report.losses.iter().map(|loss| {
         let name = &case.machines[loss.machine].name;
         json!({"worker": loss.machine, "name": name, "at_s": loss.at_s, "why": loss.why, "part": loss.part})
     });
-    let joined = report.comings.iter().map(|coming| {
+    let joined = report.joins.iter().map(|coming| {
         let name = &case.machines[coming.machine].name;
         json!({"worker": coming.machine, "name": name, "at_s": coming.at_s})
     });
@@ -67,7 +67,7 @@ fn run(case: &Case, report: &Report) -> Value {
             "bytes_sent": report.bytes_sent(),
             "bytes_received": report.bytes_received(),
             "loop_busy_s": report.loop_busy_s,
-            "sums_bytes_max": report.aside_bytes_max,
+            "sums_bytes_max": report.partial_sum_bytes_max,
         },
         "bytes_relayed": relayed,
         "lost": lost.collect::<Vec<_>>(),
@@ -76,7 +76,7 @@ fn run(case: &Case, report: &Report) -> Value {
     })
 }
 
-fn machine(case: &Case, part: &Part) -> Value {
+fn machine(case: &SimCase, part: &MachineActivity) -> Value {
     json!({
         "worker": part.machine,
         "name": case.machines[part.machine].name,
@@ -92,7 +92,7 @@ fn machine(case: &Case, part: &Part) -> Value {
 }
 
 fn drawn(runs: &Runs) -> Value {
-    let one = |tried: &Tried| {
+    let one = |tried: &FaultTrial| {
         json!({
             "seed": tried.seed, "faults": tried.faults.to_string(), "seconds": tried.seconds, "failed": tried.failed,
             "lost": tried.lost,

@@ -1,12 +1,12 @@
-//! `bramble sim`: how long a product would take on a cluster, and what it would cost if machines fail. It computes nothing.
+//! `bramble sim`: simulates a product on a cluster, its time and the cost of failing machines, without computing it.
 //!
-//! Place in the flow: as plan up to the decision; then the state machines that multiply has run under a virtual clock
-//! (`bramble_sim`), with simulated machines and links, once undisturbed and once for each set of faults.
+//! Place in the flow: the same as plan up to the decision; then the state machines of multiply run under a virtual
+//! clock (`bramble_sim`), with simulated machines and links, once without faults and once for each set of faults.
 //!
-//! Invariants: what goes to stdout is a function of the arguments and, where machines are real, of what they measured of
-//! themselves; how long it took to find out goes to stderr (and into two fields of the JSON object).
+//! Invariants: stdout depends only on the arguments and, for real machines, on their measurements; the time that the
+//! simulation itself took goes to stderr (and into two fields of the JSON object).
 //!
-//! Deliberately absent: whether C is right. The trials of the simulator and the tests of the program have that.
+//! Deliberately absent: the correctness of C. The trials of the simulator and the end-to-end tests check it.
 
 mod case;
 mod json;
@@ -18,27 +18,27 @@ use crate::exit::{Exit, Failure};
 use crate::plan;
 use crate::quantity::seconds;
 use crate::report::cpu_seconds;
-use crate::until::{Ended, done_or_signal};
-use case::Case;
-use runs::{Runs, Wanted};
+use crate::until::{Completion, done_or_signal};
+use case::SimCase;
+use runs::{FaultSets, Runs};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::oneshot;
 
-/// Jobs of all runs beyond which nobody would wait for the answer: about a microsecond or two each.
+/// Most jobs in all runs together. A job takes about a microsecond or two to simulate, so more would take too long.
 const JOBS_MAX: f64 = 5e8;
 
 /// Runs the verb.
 pub(crate) fn run(args: &SimArgs) -> Result<Exit, Failure> {
     let problem = plan::problem("sim", &args.product)?;
-    // What cannot be read is said before anybody is asked.
+    // An unreadable `--faults` is refused before any machine is contacted.
     let joining = case::joining(args.faults.as_deref())?;
     let machines = match plan::machines(&args.product, &problem)? {
-        Ended::Signal(exit) => return Ok(exit),
-        Ended::Done(machines) => machines,
+        Completion::Signal(exit) => return Ok(exit),
+        Completion::Done(machines) => machines,
     };
-    let case = Arc::new(Case::of(args, &problem, machines, &joining)?);
-    let wanted = Wanted::of(args, &case)?;
+    let case = Arc::new(SimCase::of(args, &problem, machines, &joining)?);
+    let wanted = FaultSets::of(args, &case)?;
     let runs = 1.0 + wanted.runs();
     let jobs = case.jobs() * runs;
     if jobs > JOBS_MAX {
@@ -49,8 +49,8 @@ pub(crate) fn run(args: &SimArgs) -> Result<Exit, Failure> {
     }
     let (began, cpu_s) = (Instant::now(), cpu_seconds());
     let runs = match done_or_signal(in_a_thread(case.clone(), wanted))? {
-        Ended::Signal(exit) => return Ok(exit),
-        Ended::Done(runs) => runs?,
+        Completion::Signal(exit) => return Ok(exit),
+        Completion::Done(runs) => runs?,
     };
     let own = Own { seconds: began.elapsed().as_secs_f64(), cpu_s: cpu_seconds() - cpu_s };
     if args.product.json {
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &SimArgs) -> Result<Exit, Failure> {
     }
     match failed(&runs) {
         None => Ok(Exit::Done),
-        // The object says so already, and there is one object.
+        // The JSON object already has the reason, and stdout gets only one object.
         Some(why) if args.product.json => {
             crate::say(&format!("bramble: {}", why.replace('\n', " ")));
             Ok(Exit::Failed)
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &SimArgs) -> Result<Exit, Failure> {
     }
 }
 
-/// Why there is no C, if there is none.
+/// Why a simulated product failed, if one did.
 fn failed(runs: &Runs) -> Option<String> {
     if let Some(why) = &runs.undisturbed.failed {
         return Some(format!("sim: the product fails: {why}"));
@@ -79,30 +79,29 @@ fn failed(runs: &Runs) -> Option<String> {
     Some(format!("sim: with these faults the product fails: {why}"))
 }
 
-/// What the simulation took itself: a clock's seconds, and those of processors.
+/// The time that the simulation itself took: elapsed, and of processors.
 #[derive(Clone, Copy)]
 struct Own {
     seconds: f64,
     cpu_s: f64,
 }
 
-/// How fast the simulation was itself.
+/// The line about the speed of the simulation itself.
 fn speed(runs: &Runs, own: Own) -> String {
     let (simulated_s, events) = runs.simulated();
     let times = simulated_s / own.seconds.max(1e-9);
     let than = if times >= 1.0 { format!("{times:.1} times as fast as") } else { "slower than".to_owned() };
     let [simulated, real, cpu] = [simulated_s, own.seconds, own.cpu_s].map(seconds);
-    format!("simulated {simulated} in {real}, {than} real time; {cpu} of processors for {events} events")
+    format!("simulated {simulated} in {real}, {than} real time; {cpu} of processor time for {events} events")
 }
 
-/// Simulates beside the event loop, which hears signals.
-async fn in_a_thread(case: Arc<Case>, wanted: Wanted) -> Result<Result<Runs, Failure>, Failure> {
+/// Simulates on a separate thread, while the event loop waits for signals.
+async fn in_a_thread(case: Arc<SimCase>, wanted: FaultSets) -> Result<Result<Runs, Failure>, Failure> {
     let (told, tells) = oneshot::channel();
     std::thread::spawn(move || {
-        // Who was interrupted does not wait for it.
+        // After a signal, the receiver is gone.
         let _ = told.send(runs::all(&case, &wanted));
     });
-    let bug =
-        "sim: the simulation ended by a mistake of its own; the lines before say where: please report them";
+    let bug = "sim: the simulator panicked; this is a bug of Bramble: please report the lines above";
     tells.await.map_err(|_| Failure::failed(bug))
 }

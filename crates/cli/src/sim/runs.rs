@@ -1,33 +1,33 @@
-//! The runs of a case: undisturbed, with the faults that are asked for, or with many sets that are drawn.
+//! The simulated runs of a case: one without faults, and one with given faults or many with random sets of faults.
 //!
-//! Place in the flow: between the arguments and what is shown. Sets that are drawn are tried on all processors.
+//! Place in the flow: between the arguments and the output. Random sets are simulated on all processors.
 //!
-//! Invariant: what comes out does not depend on how many threads there are, or on which was first.
+//! Invariant: the results do not depend on the number of threads or on their timing.
 
-use super::case::{Case, refused};
+use super::case::{SimCase, refused};
 use crate::args::SimArgs;
 use crate::exit::Failure;
 use crate::quantity::seconds;
 use crate::times::Times;
-use bramble_sim::{Faults, Report, simulate_with};
+use bramble_sim::{Faults, SimReport, simulate_with};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Times of faults that are parts of a product are rounded to this.
+/// Fault times that are given as percentages are rounded to this.
 const ROUNDED_S: f64 = 1e-3;
 
-/// What goes wrong in the runs after the first.
+/// The faults of the runs after the first.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Wanted {
+pub(super) enum FaultSets {
     Nothing,
     Faults(String),
-    /// So many sets, from a seed on.
+    /// Random sets of faults: the first seed, and the number of sets.
     Seeds(u64, u32),
 }
 
-/// What came of a set of faults that was drawn.
+/// The result of one random set of faults.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Tried {
+pub(super) struct FaultTrial {
     pub(super) seed: u64,
     pub(super) faults: Faults,
     pub(super) seconds: f64,
@@ -36,21 +36,21 @@ pub(super) struct Tried {
     events: u64,
 }
 
-/// All of them.
+/// /// The results of all runs.
 pub(super) struct Runs {
-    pub(super) undisturbed: Report,
-    pub(super) disturbed: Option<(Faults, Report)>,
+    pub(super) undisturbed: SimReport,
+    pub(super) disturbed: Option<(Faults, SimReport)>,
     /// By seed.
-    pub(super) drawn: Vec<Tried>,
+    pub(super) drawn: Vec<FaultTrial>,
 }
 
-impl Wanted {
-    pub(super) fn of(args: &SimArgs, case: &Case) -> Result<Self, Failure> {
+impl FaultSets {
+    pub(super) fn of(args: &SimArgs, case: &SimCase) -> Result<Self, Failure> {
         match (&args.faults, args.seeds) {
             (Some(text), _) => Ok(Self::Faults(text.clone())),
             (None, Some(_)) if case.workers().is_empty() => Err(Failure::failed(format!(
-                "--seeds: no worker has a part in this product, so none can fail ({}); --strategy reuse uses the workers, if \
-                 there are any",
+                "--seeds: no worker has a share of this product, so none can fail ({}); --strategy reuse uses the \
+                workers, if there are any",
                 case.decision.sentence
             ))),
             (None, Some(seeds)) => Ok(Self::Seeds(args.seed, seeds)),
@@ -58,7 +58,7 @@ impl Wanted {
         }
     }
 
-    /// How many runs that is.
+    /// The number of runs with faults.
     pub(super) fn runs(&self) -> f64 {
         match self {
             Self::Nothing => 0.0,
@@ -68,14 +68,14 @@ impl Wanted {
     }
 }
 
-/// Does them all.
-pub(super) fn all(case: &Case, wanted: &Wanted) -> Result<Runs, Failure> {
+/// /// Simulates all runs.
+pub(super) fn all(case: &SimCase, wanted: &FaultSets) -> Result<Runs, Failure> {
     let run = |faults: &Faults| simulate_with(case.plan(), &case.machines, &case.setting, faults);
     let undisturbed = run(&Faults::default());
     let (mut disturbed, mut drawn) = (None, Vec::new());
     match wanted {
-        Wanted::Nothing => {}
-        Wanted::Faults(text) => {
+        FaultSets::Nothing => {}
+        FaultSets::Faults(text) => {
             let whole = Duration::from_secs_f64(undisturbed.seconds);
             let faults = Faults::read_timed(text, Some(whole)).map_err(refused)?;
             faults.check_timed(case.machines.len() - 1).map_err(refused)?;
@@ -84,34 +84,34 @@ pub(super) fn all(case: &Case, wanted: &Wanted) -> Result<Runs, Failure> {
             check_times(&faults, &undisturbed, &report)?;
             disturbed = Some((faults, report));
         }
-        Wanted::Seeds(first, seeds) => {
+        FaultSets::Seeds(first, seeds) => {
             let workers = case.workers();
             drawn = on_all_processors(*seeds as usize, |at| {
                 let seed = first.wrapping_add(at as u64);
                 let faults = Faults::timed_of(seed, &workers, undisturbed.seconds);
-                let Report { seconds, failed, losses, events, .. } = run(&faults);
-                Tried { seed, faults, seconds, failed, lost: losses.len(), events }
+                let SimReport { seconds, failed, losses, events, .. } = run(&faults);
+                FaultTrial { seed, faults, seconds, failed, lost: losses.len(), events }
             });
         }
     }
     Ok(Runs { undisturbed, disturbed, drawn })
 }
 
-/// Refuses a fault that is so late that C is there before. One that comes in the time of the undisturbed product is none: where
-/// others make the product shorter, it is too late, and the text of a set that was drawn can be used again.
-fn check_times(faults: &Faults, undisturbed: &Report, report: &Report) -> Result<(), Failure> {
+/// Refuses a fault that comes after the end of the product. The later of both ends counts, with and without faults: a
+/// random set of faults that happens to shorten the product can then still be given as `--faults`.
+fn check_times(faults: &Faults, undisturbed: &SimReport, report: &SimReport) -> Result<(), Failure> {
     let end_s = undisturbed.seconds.max(report.seconds);
     match faults.0.iter().enumerate().find(|(_, fault)| fault.from.as_secs_f64() > end_s + ROUNDED_S) {
         None => Ok(()),
         Some((at, fault)) => Err(refused(format!(
-            "fault {}, '{fault}': the product ends after {}, so this would not happen; name an earlier time",
+            "fault {}, '{fault}': the product ends after {}, so this fault would have no effect; name an earlier time",
             at + 1,
             seconds(end_s)
         ))),
     }
 }
 
-/// What `make` gives for each of 0..count, in this order.
+/// The results of `make(0)` to `make(count - 1)`, in this order, computed on all processors.
 fn on_all_processors<T: Send>(count: usize, make: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(count);
     let (next, make) = (AtomicUsize::new(0), &make);
@@ -135,7 +135,7 @@ fn on_all_processors<T: Send>(count: usize, make: impl Fn(usize) -> T + Sync) ->
 }
 
 impl Runs {
-    /// Virtual seconds and events of all runs.
+    /// Virtual seconds and events of all runs together.
     pub(super) fn simulated(&self) -> (f64, u64) {
         let reports = std::iter::once(&self.undisturbed).chain(self.disturbed.as_ref().map(|(_, run)| run));
         let both =
@@ -143,27 +143,27 @@ impl Runs {
         both.fold((0.0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
     }
 
-    /// Of the sets that were drawn; `None` where none ended with C.
+    /// Times of the random sets that completed; `None` if none did.
     pub(super) fn times(&self) -> Option<Times> {
         let times: Vec<f64> = self.drawn.iter().filter(|t| t.failed.is_none()).map(|t| t.seconds).collect();
         (!times.is_empty()).then(|| Times::new(times))
     }
 
-    /// The set that costs most: one that ends without C, else the slowest.
-    pub(super) fn worst(&self) -> Option<&Tried> {
-        let cost = |tried: &Tried| if tried.failed.is_some() { f64::INFINITY } else { tried.seconds };
+    /// The worst random set: the first one that fails, else the slowest.
+    pub(super) fn worst(&self) -> Option<&FaultTrial> {
+        let cost = |tried: &FaultTrial| if tried.failed.is_some() { f64::INFINITY } else { tried.seconds };
         self.drawn.iter().rev().max_by(|a, b| cost(a).total_cmp(&cost(b)))
     }
 }
 
-/// What one machine did in a run, in all of its sessions.
+/// The activity of one machine in a run, summed over its sessions.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Part {
-    /// Its number.
+pub(super) struct MachineActivity {
+    /// /// The machine's number.
     pub(super) machine: usize,
-    /// Of all operations that were done, 0 to 1.
+    /// Its fraction of all operations, 0 to 1.
     pub(super) share: f64,
-    /// Of its threads' time, 0 to 1.
+    /// Fraction of its threads' time spent computing, 0 to 1.
     pub(super) busy: f64,
     pub(super) bytes_out: u64,
     pub(super) bytes_back: u64,
@@ -172,10 +172,11 @@ pub(super) struct Part {
     pub(super) jobs: u64,
 }
 
-/// The machines of a run, by their numbers; those that did nothing and were sent nothing are left out.
-pub(super) fn parts(case: &Case, report: &Report) -> Vec<Part> {
-    let mut parts: Vec<Part> =
-        (0..case.machines.len()).map(|machine| Part { machine, ..Part::default() }).collect();
+/// The machines that computed or were sent anything in a run, by number.
+pub(super) fn parts(case: &SimCase, report: &SimReport) -> Vec<MachineActivity> {
+    let mut parts: Vec<MachineActivity> = (0..case.machines.len())
+        .map(|machine| MachineActivity { machine, ..MachineActivity::default() })
+        .collect();
     let all = report.flops().max(1.0);
     for session in &report.machines {
         let part = &mut parts[session.machine];
@@ -192,9 +193,9 @@ pub(super) fn parts(case: &Case, report: &Report) -> Vec<Part> {
     parts
 }
 
-/// Of the time of the threads of all machines that took part, 0 to 1.
-pub(super) fn busy(case: &Case, parts: &[Part]) -> f64 {
-    let threads = |part: &Part| f64::from(case.machines[part.machine].threads.max(1));
+/// Fraction of all machines' thread time spent computing, 0 to 1.
+pub(super) fn busy(case: &SimCase, parts: &[MachineActivity]) -> f64 {
+    let threads = |part: &MachineActivity| f64::from(case.machines[part.machine].threads.max(1));
     let all: f64 = parts.iter().map(threads).sum();
     parts.iter().map(|part| part.busy * threads(part)).sum::<f64>() / all.max(1.0)
 }
@@ -203,21 +204,21 @@ pub(super) fn busy(case: &Case, parts: &[Part]) -> f64 {
 mod tests {
     use super::*;
 
-    fn tried(seed: u64, seconds: f64, failed: Option<&str>) -> Tried {
+    fn tried(seed: u64, seconds: f64, failed: Option<&str>) -> FaultTrial {
         let failed = failed.map(str::to_owned);
-        Tried { seed, faults: Faults::default(), seconds, failed, lost: 0, events: 1 }
+        FaultTrial { seed, faults: Faults::default(), seconds, failed, lost: 0, events: 1 }
     }
 
-    fn runs(drawn: Vec<Tried>) -> Runs {
-        let undisturbed = Report {
+    fn runs(drawn: Vec<FaultTrial>) -> Runs {
+        let undisturbed = SimReport {
             seconds: 1.0,
             failed: None,
             losses: Vec::new(),
-            comings: Vec::new(),
+            joins: Vec::new(),
             machines: Vec::new(),
             moved: Vec::new(),
             loop_busy_s: 0.0,
-            aside_bytes_max: 0,
+            partial_sum_bytes_max: 0,
             tiles: 0,
             jobs: 0,
             events: 1,

@@ -1,21 +1,21 @@
-//! What was simulated for people: the time beside the bound, who did how much, what was lost and what it cost.
+//! Simulated runs as text: time and lower bound, the activity of each machine, losses and their cost.
 
-use super::case::Case;
-use super::runs::{Part, Runs, busy, parts};
+use super::case::SimCase;
+use super::runs::{MachineActivity, Runs, busy, parts};
 use crate::plan::text::BOUND_SECONDS_MIN;
 use crate::quantity::{bytes, seconds};
 use crate::table;
-use bramble_sim::Report;
+use bramble_sim::SimReport;
 
 /// More machines than this are not listed one by one.
 const LISTED_MAX: usize = 20;
-/// So many of them are, then.
+/// How many machines are listed if there are more than `LISTED_MAX`.
 const LISTED_FIRST: usize = 12;
-/// Losses and comings that are told.
+/// Most losses and joins that are listed.
 const TOLD_MAX: usize = 12;
 
-/// The whole answer.
-pub(super) fn text(case: &Case, runs: &Runs) -> String {
+/// The whole text.
+pub(super) fn text(case: &SimCase, runs: &Runs) -> String {
     let plan = case.plan();
     let problem = &plan.problem;
     let mut out = vec![
@@ -35,8 +35,8 @@ pub(super) fn text(case: &Case, runs: &Runs) -> String {
     out.join("\n") + "\n"
 }
 
-/// One run; `calm` is the one without faults, where this is another.
-fn run(case: &Case, report: &Report, calm: Option<&Report>) -> Vec<String> {
+/// The lines of one run; `calm` is the run without faults, if `report` is another run.
+fn run(case: &SimCase, report: &SimReport, calm: Option<&SimReport>) -> Vec<String> {
     let plan = case.plan();
     let parts = parts(case, report);
     let mut out = machines(case, &parts, plan.relay);
@@ -59,7 +59,9 @@ fn run(case: &Case, report: &Report, calm: Option<&Report>) -> Vec<String> {
     if calm.is_none() && plan.bound.seconds >= BOUND_SECONDS_MIN {
         let (least, by) = (seconds(plan.bound.seconds), plan.bound.by.name());
         let ratio = report.seconds / plan.bound.seconds;
-        out.push(format!("bound     {least} by {by}; simulated is {ratio:.2} times that"));
+        out.push(format!(
+            "bound     no plan takes less than {least} ({by}); simulated is {ratio:.2} times that"
+        ));
     }
     let share = report.loop_busy_s / report.seconds.max(1e-12);
     let all = busy(case, &parts);
@@ -72,15 +74,15 @@ fn run(case: &Case, report: &Report, calm: Option<&Report>) -> Vec<String> {
     let (sent, received) = (bytes(report.bytes_sent() as f64), bytes(report.bytes_received() as f64));
     let relayed =
         if passed > 0 { format!(", {} from worker to worker", bytes(passed as f64)) } else { String::new() };
-    out.push(format!("moved     {sent} out, {received} in{relayed}"));
+    out.push(format!("moved     {sent} sent, {received} received{relayed}"));
     out.extend(events(case, report));
     out
 }
 
-/// The table of the machines that took part.
-fn machines(case: &Case, parts: &[Part], relays: bool) -> Vec<String> {
+/// The table of the machines.
+fn machines(case: &SimCase, parts: &[MachineActivity], relays: bool) -> Vec<String> {
     let mut head = vec!["machine", "part", "busy", "jobs", "out", "in"];
-    head.extend(relays.then_some("passed on"));
+    head.extend(relays.then_some("relayed"));
     head.push("memory");
     let listed = if parts.len() > LISTED_MAX { LISTED_FIRST } else { parts.len() };
     let mut rows: Vec<Vec<String>> = parts[..listed]
@@ -89,7 +91,7 @@ fn machines(case: &Case, parts: &[Part], relays: bool) -> Vec<String> {
         .collect();
     let rest = &parts[listed..];
     if let Some((first, others)) = rest.split_first() {
-        let sum = others.iter().fold(first.clone(), |all, one| Part {
+        let sum = others.iter().fold(first.clone(), |all, one| MachineActivity {
             machine: all.machine,
             share: all.share + one.share,
             busy: all.busy + one.busy,
@@ -99,13 +101,13 @@ fn machines(case: &Case, parts: &[Part], relays: bool) -> Vec<String> {
             held_bytes_max: all.held_bytes_max.max(one.held_bytes_max),
             jobs: all.jobs + one.jobs,
         });
-        let mean = Part { busy: sum.busy / rest.len() as f64, ..sum };
+        let mean = MachineActivity { busy: sum.busy / rest.len() as f64, ..sum };
         rows.push(row(format!("{} more", rest.len()), &mean, relays));
     }
     table::lines(&head, &rows)
 }
 
-fn row(name: String, part: &Part, relays: bool) -> Vec<String> {
+fn row(name: String, part: &MachineActivity, relays: bool) -> Vec<String> {
     let mut row = vec![
         name,
         format!("{:.1} %", part.share * 100.0),
@@ -119,15 +121,15 @@ fn row(name: String, part: &Part, relays: bool) -> Vec<String> {
     row
 }
 
-/// Who was lost and who came in.
-fn events(case: &Case, report: &Report) -> Vec<String> {
+/// The losses and joins, by time.
+fn events(case: &SimCase, report: &SimReport) -> Vec<String> {
     let mut all: Vec<(f64, String)> = Vec::new();
     for loss in &report.losses {
         let (name, at, part) = (case.name(loss.machine), seconds(loss.at_s), loss.part * 100.0);
-        let left = format!("{part:.1} % of the work went to others");
+        let left = format!("{part:.1} % of the work was reassigned");
         all.push((loss.at_s, format!("lost      {name} at {at}: {}; {left}", loss.why)));
     }
-    for coming in &report.comings {
+    for coming in &report.joins {
         let (name, at) = (case.name(coming.machine), seconds(coming.at_s));
         all.push((coming.at_s, format!("joined    {name} at {at}")));
     }
@@ -139,7 +141,7 @@ fn events(case: &Case, report: &Report) -> Vec<String> {
 }
 
 /// What the faults cost.
-fn cost(report: &Report, calm: &Report) -> Option<String> {
+fn cost(report: &SimReport, calm: &SimReport) -> Option<String> {
     if report.failed.is_some() {
         return None;
     }
@@ -149,23 +151,23 @@ fn cost(report: &Report, calm: &Report) -> Option<String> {
     let sent = report.bytes_sent() as f64 - calm.bytes_sent() as f64;
     let more = if sent < 0.0 { "less" } else { "more" };
     Some(format!(
-        "cost      {sign}{}; {:.1} % of the operations were done again; {} {more} sent",
+        "cost      {sign}{}; {:.1} % of the operations were repeated; {} {more} sent",
         seconds(later.abs()),
         again * 100.0,
         bytes(sent.abs())
     ))
 }
 
-/// What came of the sets that were drawn.
+/// The results of the random sets of faults.
 fn drawn(runs: &Runs) -> Vec<String> {
     let (Some(worst), Some(first), Some(last)) = (runs.worst(), runs.drawn.first(), runs.drawn.last()) else {
         return Vec::new();
     };
     let failed = runs.drawn.iter().filter(|tried| tried.failed.is_some()).count();
-    let end = if failed == 0 { "all end".to_owned() } else { format!("{failed} end without C") };
+    let end = if failed == 0 { "all complete".to_owned() } else { format!("{failed} fail") };
     let (sets, from, to) = (runs.drawn.len(), first.seed, last.seed);
     let mut out =
-        vec![String::new(), format!("drawn     {sets} sets of faults, seeds {from} to {to}: {end}")];
+        vec![String::new(), format!("random    {sets} sets of faults, seeds {from} to {to}: {end}")];
     if let Some(all) = runs.times() {
         let calm = runs.undisturbed.seconds;
         let times = |t: f64| format!("{} ({:.2} times)", seconds(t), t / calm);

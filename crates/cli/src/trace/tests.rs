@@ -1,9 +1,12 @@
-//! A log is drawn, and what is drawn is read back: whole, in order, without overlaps.
+//! Renders logs and parses the result: complete, in order, without overlaps.
 
 use super::*;
 use bramble_matrix::{DType, Effort, Verdict};
 use bramble_plan::{Binding, Bound, Prediction, Sums};
-use bramble_primary::log::{Event, Frame, Machine, Next, Operation, Phase, Standing, State, What, Work};
+use bramble_primary::log::{
+    FrameTransfer, LogEvent, LogEventKind, LoggedMachine, MachineState, Operation, PeerStatus, Phase,
+    WaitsFor, Work,
+};
 use bramble_primary::{ThreadUse, VerifyReport};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -32,7 +35,7 @@ fn report() -> Report {
         peak_gflops: 0.0,
         bound: Bound { seconds: 0.0, by: Binding::Compute },
         predicted: Prediction::default(),
-        aside_bytes_max: 0,
+        partial_sum_bytes_max: 0,
         bytes_sent: 0,
         bytes_received: 0,
         alone: false,
@@ -53,34 +56,39 @@ fn report() -> Report {
     }
 }
 
-/// A job: the pause before it, how long it took, what it was.
+/// A job: the pause before it, its duration, and its kind.
 type Job = (u32, u32, u8);
 
-/// A log of machines with such jobs, by machine and thread; and what their threads' accounts would say.
-fn log(jobs: &[Vec<Vec<Job>>]) -> (Log, Vec<Vec<ThreadUse>>) {
-    let mut log = Log::new(Instant::now(), tempfile::tempfile().unwrap());
+/// A log of machines with these jobs, by machine and thread; and the corresponding times of their threads.
+fn log(jobs: &[Vec<Vec<Job>>]) -> (EventLog, Vec<Vec<ThreadUse>>) {
+    let mut log = EventLog::new(Instant::now(), tempfile::tempfile().unwrap());
     let mut accounts = Vec::new();
     for threads in jobs {
         let name = "a \"name\"".to_owned();
         let count = threads.len() as u16;
-        let machine =
-            log.machine(Machine { name, link: "tcp", threads: count, clocks: [None; 2], lost_records: 0 });
-        let frame = Frame { kind: 3, bytes: 99, took_ns: 77 };
-        let stands = Standing {
+        let machine = log.machine(LoggedMachine {
+            name,
+            link: "tcp",
+            threads: count,
+            clocks: [None; 2],
+            lost_records: 0,
+        });
+        let frame = FrameTransfer { kind: 3, bytes: 99, took_ns: 77 };
+        let stands = PeerStatus {
             credit_left_bytes: 5,
             in_link_bytes: 6,
             jobs_given: 1000,
             tiles_back: 0,
-            next: Next::Tiles,
+            next: WaitsFor::Tiles,
         };
         for (at_ns, what) in [
-            (5, What::Phase(Phase::Computing)),
-            (9, What::Sent(frame)),
-            (9, What::Received(frame)),
-            (9, What::Stands(stands)),
-            (9, What::Tile { matrix: 1, row: 128, col: 64 }),
+            (5, LogEventKind::Phase(Phase::Computing)),
+            (9, LogEventKind::Sent(frame)),
+            (9, LogEventKind::Received(frame)),
+            (9, LogEventKind::Stands(stands)),
+            (9, LogEventKind::Tile { matrix: 1, row: 128, col: 64 }),
         ] {
-            log.append(Event { at_ns, machine, what });
+            log.append(LogEvent { at_ns, machine, what });
         }
         let mut account = Vec::new();
         for (thread, jobs) in (0..).zip(threads) {
@@ -90,25 +98,26 @@ fn log(jobs: &[Vec<Vec<Job>>]) -> (Log, Vec<Vec<ThreadUse>>) {
                 let work = kinds.get(usize::from(*work)).map_or(Work::Generate, |o| Work::Job(*o));
                 let (at_ns, took_ns) = (now + u64::from(*pause), u64::from(*took));
                 (now, busy) = (at_ns + took_ns, busy + took_ns);
-                let what = What::Computed { work, returns: false, thread, matrix: 1, step: 2, took_ns };
-                log.append(Event { at_ns, machine, what });
+                let what =
+                    LogEventKind::Computed { work, returns: false, thread, matrix: 1, step: 2, took_ns };
+                log.append(LogEvent { at_ns, machine, what });
             }
             let busy_s = Duration::from_nanos(busy).as_secs_f64();
             account.push(ThreadUse { jobs: jobs.len() as u64, busy_s, idle_s: 0.0, cpu_s: None });
         }
         accounts.push(account);
     }
-    log.append(Event { at_ns: 1 << 40, machine: 0, what: What::Phase(Phase::Closing) });
+    log.append(LogEvent { at_ns: 1 << 40, machine: 0, what: LogEventKind::Phase(Phase::Closing) });
     (log, accounts)
 }
 
-fn drawn(log: &Log) -> Value {
+fn drawn(log: &EventLog) -> Value {
     let mut bytes = Vec::new();
     render::render(log, &report(), "here", &mut bytes).unwrap();
     serde_json::from_slice(&bytes).unwrap()
 }
 
-/// Nanoseconds of a time in a trace.
+/// A time of the trace in nanoseconds.
 fn ns(time: &Value) -> u64 {
     (time.as_f64().unwrap() * 1e3).round() as u64
 }
@@ -123,7 +132,7 @@ fn tracks(trace: &Value) -> BTreeMap<(u64, u64), Vec<Span>> {
         let (pid, tid) = (event["pid"].as_u64().unwrap(), event["tid"].as_u64().unwrap());
         let start = ns(&event["ts"]);
         let span = (start, start + ns(&event["dur"]), event["cat"].as_str().unwrap().to_owned());
-        // As viewers have it.
+        // Viewers truncate like this.
         assert_eq!((event["ts"].as_f64().unwrap() * 1e3) as u64, start);
         tracks.entry((pid, tid)).or_default().push(span);
     }
@@ -158,7 +167,7 @@ proptest! {
             let states = &tracks[&(pid, pid * 10_000)];
             prop_assert!(states.windows(2).all(|pair| pair[0].1 == pair[1].0));
             let seconds = trace["otherData"]["machines"][machine]["state_seconds"].as_object().unwrap();
-            prop_assert_eq!(seconds.len(), State::ALL.len());
+            prop_assert_eq!(seconds.len(), MachineState::ALL.len());
             let whole: f64 = seconds.values().map(|s| s.as_f64().unwrap()).sum();
             prop_assert!((whole * 1e9 - ((1u64 << 40) - 5) as f64).abs() < 1e3);
         }

@@ -1,4 +1,4 @@
-//! An honest product while all kinds of strangers and bad members are at the same port.
+//! An honest product, while all kinds of strangers and bad members attack the same port.
 
 use crate::client::{Client, client_config, seal};
 use crate::crowds::{address, client_hello, connect_from};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_millis(300);
-/// Of each kind of attack, at most; the product is done before.
+/// Most attacks of each kind; the product ends before.
 const ROUNDS: usize = 20_000;
 
 const PRODUCT: [&str; 12] = [
@@ -27,7 +27,7 @@ const PRODUCT: [&str; 12] = [
     "--json",
 ];
 
-/// One thread of attacks: those of its kind, until told to stop.
+/// A thread that repeats one kind of attack until told to stop.
 fn attack(kind: usize, worker: &Worker, over: &AtomicBool, made: &AtomicUsize) {
     let mut random = Random(kind as u64);
     let mut held = std::collections::VecDeque::new();
@@ -38,20 +38,20 @@ fn attack(kind: usize, worker: &Worker, over: &AtomicBool, made: &AtomicUsize) {
         }
         made.fetch_add(1, Ordering::Relaxed);
         if kind == 3 {
-            // Among so many strangers it may be pushed out before its proof is read.
+            // With this many strangers, the door may close it before its proof is read.
             let Ok(mut member) = Client::try_connect(Trust::Keyed, worker.address) else { continue };
             member.send(3, &store(&[data(1, 9, 9, 1)], &[]), &random.bytes(648));
             std::thread::sleep(Duration::from_millis(50));
             continue;
         }
-        // Strangers of another machine than the primary's.
+        // Strangers from another address than the primary's.
         let Ok(mut stream) = connect_from(address(round % 4), worker.address, PATIENCE) else { continue };
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         match kind {
-            // As fast as they come.
+            // As fast as possible.
             0 => {}
-            // Some of a handshake, and then nothing more; the oldest are let go.
+            // Part of a handshake, and then nothing more; the oldest connections are dropped.
             1 => {
                 let end = random.below(hello.len() as u64) as usize;
                 let _ = stream.write_all(&hello[..end]);
@@ -61,7 +61,7 @@ fn attack(kind: usize, worker: &Worker, over: &AtomicBool, made: &AtomicUsize) {
                 }
                 std::thread::sleep(Duration::from_millis(10));
             }
-            // All of TLS, and then no proof.
+            // A complete TLS handshake, and then no proof.
             _ => {
                 if let Ok(mut sealed) = seal(stream, &client_config(true)) {
                     let _ = sealed.write_all(&random.bytes(500));
@@ -73,7 +73,7 @@ fn attack(kind: usize, worker: &Worker, over: &AtomicBool, made: &AtomicUsize) {
 }
 
 #[test]
-fn a_product_is_the_same_beside_all_this() {
+fn a_product_is_the_same_under_attack() {
     let calm = product(Trust::Keyless, &PRODUCT, &[]);
     let worker = Worker::start(Trust::Keyed);
     let (over, made) = (AtomicBool::new(false), AtomicUsize::new(0));

@@ -1,4 +1,4 @@
-//! The catalogue of what a member can send that is well formed and wrong, one test for each class.
+//! Well-formed but invalid messages of a member, one test per class.
 
 use crate::client::Client;
 use crate::support::{closing_sum, data, elements, generated, hello, how, job, last_job, made, store, tile};
@@ -9,12 +9,12 @@ use bramble_schedule::message::{Job, Kind, MatrixHeader, Operation, encode_numbe
 
 const STORE: u8 = Kind::Store.code();
 
-/// What the session ended with has to have one of these texts in it.
+/// The session has to end with a message that contains one of `whys`.
 fn refused(worker: &Worker, whys: &[&str], act: impl Fn(&mut Client)) {
     let mut client = worker.session();
     act(&mut client);
     let words = client.last_words();
-    assert!(whys.iter().any(|why| words.contains(why)), "one of {whys:?} was wanted, it said {words:?}");
+    assert!(whys.iter().any(|why| words.contains(why)), "expected one of {whys:?}, got {words:?}");
     worker.says(&words);
 }
 
@@ -53,7 +53,7 @@ fn unchecked_enum() {
         for (at, value) in [(0, 0), (0, 3), (0, 255), (1, 2), (2, 1), (7, 1)] {
             let mut made = how(0, 0);
             made[at] = value;
-            let unknown = ["unknown generator", "does not say how it is made"];
+            let unknown = ["unknown generator", "has no generator description"];
             refused(&worker, &unknown, |c| c.send(STORE, &store(&[generated(1, 2, 2, 1)], &[]), &made));
         }
         worker.is_well();
@@ -73,7 +73,7 @@ fn zero_sizes() {
     );
     let no_uses = MatrixHeader { uses: 0, ..generated(1, 2, 2, 1) };
     refused_store(&worker, "or generated", &[no_uses], &how(0, 0));
-    // A store of nothing is nothing.
+    // An empty store is no store.
     let mut client = worker.session();
     client.send(STORE, &store(&[], &[]), &[]);
     client.send(Kind::Bye.code(), &[0; 10], &[]);
@@ -95,7 +95,7 @@ fn copy_size_from_source_larger_than_the_destination() {
     refused_store(&worker, "without its bytes", &[lines(0, 8)], &[]);
     refused_store(&worker, "came with 40", &[generated(1, 9, 9, 1)], &elements(5));
     refused_store(&worker, "came with 8", &[tile(1, 1, 1)], &elements(1));
-    // Beyond what is there, in the second part, over the limit in the sum.
+    // Beyond the end of the matrix, in the second part, whose sum with the first exceeds the limit.
     refused(&worker, &["comes twice, or out of order"], |c| {
         c.send(STORE, &store(&[lines(0, 8)], &[]), &elements(32));
         c.send(STORE, &store(&[lines(0, 8)], &[]), &elements(32));
@@ -173,8 +173,8 @@ fn very_many_tiny_matrices() {
     }
 }
 
-/// Jobs that wait for ever, as many as the uses of their operands pay for: half of them read what the other half makes,
-/// and each half waits for the other.
+/// Jobs that wait forever, as many as the uses of their operands pay for: each half of the jobs reads the results of
+/// the other half.
 #[test]
 fn very_many_jobs_that_wait_for_each_other() {
     let worker = Worker::start(Trust::Keyed);
@@ -185,12 +185,12 @@ fn very_many_jobs_that_wait_for_each_other() {
         .iter()
         .map(MatrixHeader::charged_bytes)
         .sum();
-    // Each circle of two has an operand of its own that is there.
+    // Each cycle of two jobs has one operand that is present.
     let circles = u32::try_from(grant / charged).unwrap();
     for ids in (0..circles).map(|at| 3 * at) {
         let matrices = [data(ids, 1, 1, uses), made(ids + 1, 1, 1, uses), made(ids + 2, 1, 1, uses)];
         client.send(STORE, &store(&matrices, &[]), &elements(1));
-        // The operand that is there is read by all jobs of both.
+        // All jobs of both read the present operand.
         for step in (0..u32::from(uses) / 2).step_by(600) {
             let jobs: Vec<_> = (step..(step + 600).min(u32::from(uses) / 2))
                 .flat_map(|step| [job(ids, ids + 2, ids + 1, step), job(ids, ids + 1, ids + 2, step)])
@@ -207,7 +207,7 @@ fn very_many_jobs_that_wait_for_each_other() {
     worker.is_well_below(MEMORY_MIB << 20);
 }
 
-/// As many operands that jobs make as the grant allows, each waiting for the next two.
+/// As many operands that jobs compute as the grant allows, each waiting for the next two.
 #[test]
 fn very_many_operands_that_wait_for_the_next() {
     let worker = Worker::start(Trust::Keyed);
@@ -252,7 +252,7 @@ fn shapes_that_do_not_fit() {
             c.send(STORE, &store(&matrices, &[last_job(1, 2, 3, 0)]), &elements(count as usize));
         });
     }
-    // What fits a product fits no sum.
+    // Shapes that fit a product do not fit a sum.
     for operation in [Operation::Add, Operation::Subtract] {
         let sum = Job { operation, ..last_job(1, 2, 3, 0) };
         for sides in [(3, 5, 7), (3, 5, 5), (5, 3, 5), (1, 9, 9)] {
@@ -272,7 +272,7 @@ fn column_and_row_layout_confused() {
     let by_columns = |m: MatrixHeader| MatrixHeader { layout: Layout::ColMajor, ..m };
     refused_store(&worker, "or not by rows", &[by_columns(tile(3, 4, 4))], &[]);
     refused_store(&worker, "but not by rows", &[by_columns(made(3, 4, 4, 1))], &[]);
-    // Lines of a matrix by columns are columns.
+    // The lines of a column-major matrix are columns.
     let narrow = MatrixHeader { lines: 8, ..by_columns(data(1, 8, 3, 1)) };
     refused_store(&worker, "lines 0+8 of a matrix of 3", &[narrow], &elements(24));
     let mut client = worker.session();

@@ -1,11 +1,11 @@
-//! A client that can say anything: TLS, introductions and frames to the byte, from docs/wire-format.md.
+//! A client that can send anything: TLS, introductions and frames, byte by byte after docs/wire-format.md.
 //!
-//! Invariants: every wait of it has a limit. It shares the encoding of messages with the product, and the
-//! checksum of frames; the handshake and the proof are its own.
+//! Invariants: every wait has a limit. It uses the program's encoding of messages and its frame checksum; handshake
+//! and proof are independent implementations.
 
 use crate::support::hello;
 use crate::worker::{KEY, Trust};
-use bramble_link::{Body, ClusterKey, Frame, HEADER_BYTES, Region};
+use bramble_link::{Body, ClusterKey, Frame, HEADER_BYTES, SharedRegion};
 use bramble_schedule::limits::{ACCEPTS_PER_ADDRESS_PER_S_MAX, PROTOCOL};
 use bramble_schedule::message::{Hello, Kind, Welcome, decode_error};
 use ring::hmac;
@@ -19,26 +19,26 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// No answer of an honest end takes longer, but for those that are about silence.
+/// An honest end answers within this time, except in tests of silence.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// TLS with an end that has no certificate.
+/// TLS with a server without a certificate.
 pub(crate) type Sealed = StreamOwned<ClientConnection, TcpStream>;
 
 trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
-/// Somebody who speaks frames.
+/// A connection that sends and receives frames.
 pub(crate) struct Client {
     stream: Box<dyn Stream>,
     socket: TcpStream,
-    /// What frames carry.
+    /// The stream below the frames.
     pub(crate) session: u32,
-    /// What the worker granted.
+    /// The bytes that the worker granted.
     pub(crate) grant_bytes: u64,
 }
 
-/// A frame as it came.
+/// A received frame.
 #[derive(Debug)]
 pub(crate) struct Came {
     pub(crate) kind: u8,
@@ -47,12 +47,12 @@ pub(crate) struct Came {
 }
 
 impl Client {
-    /// A connection over which frames may go.
+    /// Connects, up to the point where frames may be sent.
     pub(crate) fn connect(trust: Trust, address: SocketAddr) -> Self {
         Self::try_connect(trust, address).unwrap()
     }
 
-    /// The same, unless it is pushed out at the door.
+    /// The same; an error if the door drops the connection.
     pub(crate) fn try_connect(trust: Trust, address: SocketAddr) -> io::Result<Self> {
         let socket = connect(address);
         let other = socket.try_clone()?;
@@ -71,17 +71,17 @@ impl Client {
         Ok(Self { stream, socket, session: 0, grant_bytes: 0 })
     }
 
-    /// The same with a hello that was welcomed.
+    /// A session: a connection whose hello was welcomed.
     pub(crate) fn session(trust: Trust, address: SocketAddr) -> Self {
         Self::try_session(trust, address).unwrap_or_else(|why| panic!("no session: {why}"))
     }
 
-    /// The same, or what the worker says instead.
+    /// The same, or the worker's error message.
     pub(crate) fn try_session(trust: Trust, address: SocketAddr) -> Result<Self, String> {
         Self::welcomed(trust, address, &hello())
     }
 
-    /// The same with another hello.
+    /// The same with a given hello.
     pub(crate) fn welcomed(trust: Trust, address: SocketAddr, hello: &Hello) -> Result<Self, String> {
         let mut client = Self::connect(trust, address);
         client.send(Kind::Hello.code(), &hello.encode(), &[]);
@@ -94,14 +94,14 @@ impl Client {
         Ok(client)
     }
 
-    /// An end that took a connection, without TLS.
+    /// The accepting end of a connection, without TLS.
     pub(crate) fn over(socket: TcpStream) -> Self {
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let stream = Box::new(socket.try_clone().unwrap());
         Self { stream, socket, session: 0, grant_bytes: 0 }
     }
 
-    /// Sends a frame. That the other end has gone is seen when something is received.
+    /// Sends a frame. A closed connection is noticed only at the next receive.
     pub(crate) fn send(&mut self, kind: u8, head: &[u8], body: &[u8]) {
         let bytes = frame(kind, self.session, head, body);
         self.send_raw(&bytes);
@@ -117,7 +117,7 @@ impl Client {
         self.stream.flush()
     }
 
-    /// No wait for room or for an answer takes longer than this from now on.
+    /// Sets the limit of all waits from now on.
     pub(crate) fn set_patience(&self, patience: Duration) {
         self.socket.set_read_timeout(Some(patience)).unwrap();
         self.socket.set_write_timeout(Some(patience)).unwrap();
@@ -135,11 +135,11 @@ impl Client {
         let got = Came { kind: header[6], head, body };
         let session = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
         let want = frame(got.kind, session, &got.head, &got.body);
-        assert_eq!(want[..HEADER_BYTES], header, "a frame that is not to the letter");
+        assert_eq!(want[..HEADER_BYTES], header, "a frame header that differs from the specification");
         Ok(got)
     }
 
-    /// The next frame of that kind; what comes before it is forgotten.
+    /// The next frame of a kind; frames before it are dropped.
     pub(crate) fn receive_kind(&mut self, kind: Kind) -> Came {
         loop {
             let came = self.receive().unwrap_or_else(|e| panic!("no {kind:?} but {e}"));
@@ -152,7 +152,7 @@ impl Client {
         }
     }
 
-    /// Receives until the other end closes; gives its error message, or nothing where it closed without one.
+    /// Receives until the other end closes; returns its error message, or an empty string.
     pub(crate) fn last_words(&mut self) -> String {
         let mut words = String::new();
         loop {
@@ -166,22 +166,22 @@ impl Client {
     }
 }
 
-/// Whether it is about time, not about the connection.
+/// Whether an error is a timeout.
 pub(crate) fn is_timeout(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// A frame to the byte.
+/// The bytes of a frame.
 pub(crate) fn frame(kind: u8, session: u32, head: &[u8], body: &[u8]) -> Vec<u8> {
     let shared = match body.is_empty() {
         true => Body::Empty,
-        false => Body::Shared(Region::whole(Arc::new(body.to_vec()))),
+        false => Body::Shared(SharedRegion::whole(Arc::new(body.to_vec()))),
     };
     let header = Frame::new(kind, head.to_vec(), shared).header(session);
     [&header.encode()[..], head, body].concat()
 }
 
-/// No faster than the worker lets one address come in the long run.
+/// Connects no faster than the worker's rate limit for one address.
 fn pace(address: SocketAddr) {
     static NEXT: Mutex<BTreeMap<SocketAddr, Instant>> = Mutex::new(BTreeMap::new());
     let gap = Duration::from_secs(1) / (ACCEPTS_PER_ADDRESS_PER_S_MAX - 20);
@@ -195,7 +195,7 @@ fn pace(address: SocketAddr) {
     std::thread::sleep(at - now);
 }
 
-/// A connected socket whose waits have a limit.
+/// A connected socket with timeouts.
 pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     pace(address);
     let socket = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
@@ -205,7 +205,7 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     socket
 }
 
-/// The TLS of a dialler; without raw public keys, that of some other program.
+/// The TLS configuration of a dialler; without raw public keys, that of a foreign program.
 pub(crate) fn client_config(raw_keys: bool) -> ClientConfig {
     let provider = Arc::new(provider::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
@@ -218,12 +218,12 @@ pub(crate) fn client_config(raw_keys: bool) -> ClientConfig {
     config
 }
 
-/// The client's part of TLS, which has not said anything yet.
+/// The client side of TLS, before its first message.
 pub(crate) fn connection(config: &ClientConfig) -> ClientConnection {
     ClientConnection::new(Arc::new(config.clone()), ServerName::try_from("bramble").unwrap()).unwrap()
 }
 
-/// A TLS handshake, all of it.
+/// A complete TLS handshake.
 pub(crate) fn seal(mut socket: TcpStream, config: &ClientConfig) -> io::Result<Sealed> {
     let mut connection = connection(config);
     while connection.is_handshaking() || connection.wants_write() {
@@ -232,7 +232,7 @@ pub(crate) fn seal(mut socket: TcpStream, config: &ClientConfig) -> io::Result<S
     Ok(StreamOwned::new(connection, socket))
 }
 
-/// The 64 bytes that prove a key over this connection.
+/// The 64 bytes that prove a key on this connection.
 pub(crate) fn introduction(sealed: &Sealed, key: &[u8; 20], protocol: u16, role: u8) -> [u8; 64] {
     let binding = sealed.conn.export_keying_material([0; 32], b"EXPORTER-bramble-proof", None).unwrap();
     let mut out = [0; 64];
@@ -254,7 +254,7 @@ fn key_id(key: &[u8; 20]) -> [u8; 4] {
     u32::from_str_radix(&text, 16).unwrap().to_be_bytes()
 }
 
-/// Takes any key of any server, and for TLS 1.3 checks that the server has it.
+/// Accepts any server key, and for TLS 1.3 checks that the server has the private key.
 #[derive(Debug)]
 struct Anybody(bool);
 

@@ -1,4 +1,4 @@
-//! Many strangers at once: those that hold connections open, and those that come as fast as they can.
+//! Many strangers at once: some hold connections open, others connect as fast as they can.
 
 use crate::client::{client_config, connection};
 use crate::worker::{SOON, Trust, Worker, honest_digest, within};
@@ -9,7 +9,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Descriptors beyond the strangers' own: those of an honest session, and one that is just being taken or closed.
+/// Descriptors besides the strangers' connections: an honest session, and one connection that is being accepted or
+/// closed.
 const OTHER_FDS: usize = 8;
 
 /// A connection from another address of this machine.
@@ -27,7 +28,7 @@ pub(crate) fn connect_from(from: Ipv4Addr, to: SocketAddr, patience: Duration) -
     Ok(stream)
 }
 
-/// The `n`-th address of this machine that is not the usual one.
+/// The `n`-th loopback address besides 127.0.0.1.
 pub(crate) fn address(n: usize) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 1, 1 + (n % 250) as u8)
 }
@@ -45,7 +46,7 @@ fn is_gone(stream: &mut TcpStream) -> bool {
 }
 
 #[test]
-fn who_holds_connections_open_is_gone_after_five_seconds_and_keeps_nobody_out() {
+fn idle_connections_are_closed_after_five_seconds_and_block_no_other() {
     let worker = Worker::start(Trust::Keyed);
     let hello = client_hello();
     let mut crowd: Vec<TcpStream> = Vec::new();
@@ -56,7 +57,7 @@ fn who_holds_connections_open_is_gone_after_five_seconds_and_keeps_nobody_out() 
     std::thread::scope(|scope| {
         let honest = scope.spawn(|| honest_digest(Trust::Keyed, &[worker.address]));
         let began = Instant::now();
-        // Every other says a byte a second, all others nothing.
+        // Every second one sends a byte a second, the rest nothing.
         for second in 0..8 {
             for stream in crowd.iter_mut().step_by(2) {
                 let _ = stream.write_all(&hello[second..=second]);
@@ -68,7 +69,7 @@ fn who_holds_connections_open_is_gone_after_five_seconds_and_keeps_nobody_out() 
         assert_eq!(still, 0, "strangers are still there after {:?}", began.elapsed());
         honest.join().unwrap();
     });
-    worker.says("it did not make itself known in time");
+    worker.says("it did not prove its key in time");
     worker.is_well();
 }
 
@@ -88,7 +89,7 @@ fn a_flood_of_connections_takes_no_more_than_its_share() {
                 scope.spawn(move || {
                     let mut held = VecDeque::new();
                     while goes_on() {
-                        // A third are held and say something, as many as a machine has room for.
+                        // A third are held open and send something, as many as the machine allows.
                         let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_millis(300))
                         else {
                             continue;
@@ -112,7 +113,7 @@ fn a_flood_of_connections_takes_no_more_than_its_share() {
     println!("{} connections tried, {fds} descriptors, {} MiB", made.load(Ordering::Relaxed), rss >> 20);
     assert!(fds <= STRANGERS_MAX + OTHER_FDS, "{fds} descriptors");
     assert!(rss < 64 << 20, "{} MiB", rss >> 20);
-    // What was waiting to be taken is taken, and found to be gone.
+    // Waiting connections are accepted, and found to be closed.
     assert!(within(SOON, || worker.fds_more() == 0));
     assert!(worker.log().lines().count() < 130, "a flood fills the log:\n{}", worker.log());
     worker.is_well();

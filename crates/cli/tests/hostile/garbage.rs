@@ -1,4 +1,4 @@
-//! Who has the key, or needs none, and then sends what no primary sends.
+//! Members, or strangers where no key is needed, that send what no primary sends.
 
 use crate::client::{Client, frame};
 use crate::support::{ELEMENT, Random, data, elements, hello, how, last_job, store, tile};
@@ -9,19 +9,19 @@ const STORE: u8 = 3;
 const PING: u8 = 9;
 const BYE: u8 = 12;
 
-/// Opens a session, does something to it, and checks why the worker closed it: what its log says and what it told
-/// this primary. Where links break, it says nothing.
+/// Opens a session, applies `act` to it, and checks the reason why the worker closed it, in its log and in its error
+/// message. It sends no message if the link broke.
 fn ends(worker: &Worker, why: &str, told: bool, act: impl Fn(&mut Client)) {
     let mut client = worker.session();
     act(&mut client);
     let words = client.last_words();
-    assert!(words.is_empty() || words.contains(why), "{why:?} was wanted, it said {words:?}");
-    assert!(!told || !words.is_empty(), "it closed without a word, not with {why:?}");
+    assert!(words.is_empty() || words.contains(why), "expected {why:?}, got {words:?}");
+    assert!(!told || !words.is_empty(), "it closed without a message instead of {why:?}");
     worker.says(why);
 }
 
 #[test]
-fn what_has_no_place_ends_the_session_and_nothing_else() {
+fn unexpected_messages_end_the_session_and_nothing_else() {
     for trust in BOTH {
         let worker = Worker::start(trust);
         let hello = hello().encode();
@@ -37,7 +37,7 @@ fn what_has_no_place_ends_the_session_and_nothing_else() {
             }
         });
         ends(&worker, "a text with control characters", true, |c| c.send(11, b"\x03\x1b[2", &[]));
-        // A text that says that it is from somebody else is still from this peer.
+        // A text that claims another sender is still logged as from this peer.
         ends(&worker, "the primary gave up: all is well", false, |c| {
             c.send(11, &encode_error("all is well"), &[]);
         });
@@ -65,7 +65,7 @@ fn a_session_begins_with_a_hello() {
 }
 
 #[test]
-fn bodies_that_nobody_granted_are_not_taken() {
+fn bodies_beyond_the_grant_are_refused() {
     for trust in BOTH {
         let worker = Worker::start(trust);
         let mib = vec![1; 1 << 20];
@@ -99,7 +99,7 @@ fn frames_may_be_cut_damaged_or_of_another_session() {
             bytes[20] ^= 1;
             c.send_raw(&bytes);
         });
-        // A body that is damaged has landed already, where nobody will see it.
+        // A damaged body has landed already, but in a buffer that is discarded.
         ends(&worker, "expected 0", false, |c| {
             let head = store(&[data(1, 4, 4, 1), data(2, 4, 4, 1)], &[]);
             let mut bytes = frame(STORE, c.session, &head, &elements(32));
@@ -123,12 +123,16 @@ fn frames_may_be_cut_damaged_or_of_another_session() {
             client.send_raw(&whole[..end]);
             drop(client);
         }
-        worker.says(if trust == Trust::Keyed { "it was cut off" } else { "in the middle of a frame" });
+        worker.says(if trust == Trust::Keyed {
+            "it ended without close_notify"
+        } else {
+            "in the middle of a frame"
+        });
         worker.is_well();
     }
 }
 
-/// A frame of some kind whose head is random, or nearly right.
+/// A frame of some kind with a random or almost valid head.
 fn random_frame(random: &mut Random, session: u32) -> Vec<u8> {
     let kind = [1, 2, 3, 3, 3, 3, 4, 5, 6, 9, 9, 10, 12, 13, 14, 15, 16, 17][random.below(18) as usize];
     let (head, body) = match (kind, random.below(3)) {

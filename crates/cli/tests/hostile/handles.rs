@@ -1,22 +1,22 @@
-//! Ids are names within a session, not handles into the worker: those of others, of nothing, and used wrongly.
+//! Ids are names within a session, not handles into the worker: ids of other sessions, of nothing, and misused ids.
 
 use crate::client::Client;
 use crate::support::{closing_sum, data, elements, generated, hello, how, job, last_job, made, store, tile};
 use crate::worker::{Trust, Worker};
-use bramble_schedule::message::{Hello, Job, Kind, MatrixHeader, ResultHead, Source};
+use bramble_schedule::message::{Hello, Job, Kind, MatrixHeader, MatrixSource, ResultHead};
 
 const STORE: u8 = Kind::Store.code();
 
-/// Sends stores without bodies, then one that has to end the session with these words.
+/// Sends stores without bodies; the session has to end with a message that contains `why`.
 fn refused(worker: &Worker, why: &str, act: impl Fn(&mut Client)) {
     let mut client = worker.session();
     act(&mut client);
     let words = client.last_words();
-    assert!(words.contains(why), "{why:?} was wanted, it said {words:?}");
+    assert!(words.contains(why), "expected {why:?}, got {words:?}");
     worker.says(why);
 }
 
-/// Two operands of 3 x 3 with so many uses, a tile, and these jobs.
+/// Sends two 3 x 3 operands with `uses` uses, a tile, and jobs.
 fn three(uses: u16, jobs: &[Job]) -> (Vec<u8>, Vec<u8>) {
     let matrices = [data(1, 3, 3, uses), data(2, 3, 3, uses), tile(3, 3, 3)];
     (store(&matrices, jobs), elements(18))
@@ -28,17 +28,17 @@ fn send_three(client: &mut Client, uses: u16, jobs: &[Job]) {
 }
 
 #[test]
-fn a_job_that_names_what_is_not_there() {
+fn a_job_that_names_a_missing_matrix() {
     let worker = Worker::start(Trust::Keyed);
     let absent = "an operand of it is not stored here";
     refused(&worker, absent, |c| c.send(STORE, &store(&[], &[job(1, 2, 3, 0)]), &[]));
     for wrong in [job(9, 2, 3, 0), job(1, 9, 3, 0), job(3, 2, 3, 0)] {
         refused(&worker, absent, |c| send_three(c, 1, &[wrong]));
     }
-    refused(&worker, "what it writes is not stored here", |c| send_three(c, 1, &[job(1, 2, 9, 0)]));
+    refused(&worker, "its target is not stored here", |c| send_three(c, 1, &[job(1, 2, 9, 0)]));
     refused(&worker, "it writes an operand that no job makes", |c| send_three(c, 1, &[job(1, 2, 1, 0)]));
     refused(&worker, "uses one operand twice", |c| send_three(c, 2, &[job(1, 1, 3, 0)]));
-    // Operands that were used up are gone.
+    // Operands are released after their last use.
     refused(&worker, absent, |c| {
         send_three(c, 1, &[job(1, 2, 3, 0)]);
         c.receive_kind(Kind::Credit);
@@ -48,7 +48,7 @@ fn a_job_that_names_what_is_not_there() {
 }
 
 #[test]
-fn ids_of_another_live_session_are_nobodys() {
+fn ids_of_another_live_session_are_unknown() {
     let worker = Worker::start(Trust::Keyed);
     let small = Hello { memory_bytes: 16 << 20, ..hello() };
     let mut owner = Client::welcomed(worker.trust, worker.address, &small).unwrap();
@@ -137,7 +137,7 @@ fn steps_rise_and_nothing_follows_the_last() {
     refused(&worker, "it comes after the job that sent it back, or closed it", |c| {
         send_three(c, 9, &[last_job(1, 2, 3, 0), job(1, 2, 3, 1)]);
     });
-    refused(&worker, "what it writes is not stored here", |c| {
+    refused(&worker, "its target is not stored here", |c| {
         send_three(c, 9, &[last_job(1, 2, 3, 0)]);
         c.receive_kind(Kind::Credit);
         c.send(STORE, &store(&[], &[job(1, 2, 3, 1)]), &[]);
@@ -161,14 +161,14 @@ fn an_operand_is_used_as_often_as_it_was_announced() {
     refused(&worker, "an operand of it was announced for fewer jobs", |c| {
         send_three(c, 1, &[job(1, 2, 3, 0), job(1, 2, 3, 1)]);
     });
-    // No use at all is a tile's number: it is one, and no operand.
+    // A matrix with 0 uses is a tile, and no operand.
     refused(&worker, "an operand of it is not stored here", |c| {
         c.send(STORE, &store(&[data(1, 3, 3, 0)], &[job(1, 2, 3, 0)]), &elements(9));
     });
     worker.is_well();
 }
 
-/// Operands of 3 x 3: one with elements for each of 1 and 2, and 3, which jobs make.
+/// Sends 3 x 3 operands: 1 and 2 with elements, and 3, which jobs compute.
 fn send_made(client: &mut Client, jobs: &[Job]) {
     let matrices = [data(1, 3, 3, 9), data(2, 3, 3, 9), made(3, 3, 3, 1), tile(4, 3, 3)];
     client.send(STORE, &store(&matrices, jobs), &elements(18));
@@ -178,7 +178,7 @@ fn send_made(client: &mut Client, jobs: &[Job]) {
 fn an_operand_that_jobs_make_is_made_once_and_only_read_after() {
     let worker = Worker::start(Trust::Keyed);
     let mut client = worker.session();
-    // The job that reads it comes first, and waits.
+    // The reading job comes first, and waits.
     send_made(&mut client, &[last_job(1, 3, 4, 0), closing_sum(1, 2, 3, 0)]);
     assert_eq!(client.receive_kind(Kind::Result).body, elements(9));
     drop(client);
@@ -193,7 +193,7 @@ fn an_operand_that_jobs_make_is_made_once_and_only_read_after() {
     });
     refused(&worker, "it sends back an operand", |c| send_made(c, &[last_job(1, 2, 3, 0)]));
     refused(&worker, "it closes a tile", |c| send_made(c, &[closing_sum(1, 2, 4, 0)]));
-    refused(&worker, "or reads what it writes", |c| send_made(c, &[closing_sum(3, 2, 3, 0)]));
+    refused(&worker, "or reads its target", |c| send_made(c, &[closing_sum(3, 2, 3, 0)]));
     refused(&worker, "was announced for fewer jobs", |c| {
         send_made(c, &[job(1, 3, 4, 0), last_job(2, 3, 4, 1)]);
     });
@@ -210,7 +210,7 @@ fn an_operand_that_jobs_make_is_made_once_and_only_read_after() {
 #[test]
 fn a_sum_of_earlier_steps_is_a_tiles_and_comes_with_its_elements() {
     let worker = Worker::start(Trust::Keyed);
-    let partial = |m: MatrixHeader| MatrixHeader { source: Source::Partial, ..m };
+    let partial = |m: MatrixHeader| MatrixHeader { source: MatrixSource::Partial, ..m };
     refused(&worker, "is a tile, or the sum of one", |c| {
         c.send(STORE, &store(&[partial(data(1, 3, 3, 1))], &[]), &elements(9));
     });

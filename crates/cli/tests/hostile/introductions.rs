@@ -1,4 +1,4 @@
-//! TLS is set up, which anyone can do; the proof of the key is missing, wrong, old or somebody else's.
+//! TLS is set up, which anyone can do; the proof of the key is missing, wrong, replayed or of another key.
 
 use crate::client::{Sealed, client_config, connect, introduction, is_timeout, seal};
 use crate::worker::{KEY, SOON, Trust, Worker, honest_digest, within};
@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// No byte.
+/// /// No bytes.
 const NOTHING: [u8; 0] = [];
 const OTHER_KEY: [u8; 20] = [0x33; 20];
 
@@ -17,7 +17,7 @@ fn sealed(address: SocketAddr) -> Sealed {
     seal(connect(address), &client_config(true)).unwrap()
 }
 
-/// What the worker says over TLS to these bytes, until it closes.
+/// The worker's answer to these bytes over TLS, until it closes.
 fn answer(mut sealed: Sealed, bytes: &[u8]) -> Vec<u8> {
     let _ = sealed.write_all(bytes);
     let mut got = Vec::new();
@@ -28,7 +28,7 @@ fn answer(mut sealed: Sealed, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn nobody_is_answered_who_does_not_prove_the_key_for_this_very_connection() {
+fn no_answer_without_a_proof_of_the_key_for_this_connection() {
     let worker = Worker::start(Trust::Keyed);
     let one = || sealed(worker.address);
     let proof = |sealed: &Sealed, key: &[u8; 20], role| introduction(sealed, key, PROTOCOL, role);
@@ -39,7 +39,7 @@ fn nobody_is_answered_who_does_not_prove_the_key_for_this_very_connection() {
     assert_eq!(answer(wrong_key, &bytes), NOTHING);
     worker.says(&own_key_id);
 
-    // The id of the right key and the proof of another one.
+    // The id of the right key with the proof of another key.
     let wrong_proof = one();
     let mut bytes = proof(&wrong_proof, &OTHER_KEY, 0);
     bytes[8..12].copy_from_slice(&proof(&wrong_proof, &KEY, 0)[8..12]);
@@ -67,7 +67,7 @@ fn nobody_is_answered_who_does_not_prove_the_key_for_this_very_connection() {
 }
 
 #[test]
-fn another_protocol_is_told_only_to_who_has_the_key() {
+fn another_protocol_is_reported_only_to_holders_of_the_key() {
     let worker = Worker::start(Trust::Keyed);
     let newer = sealed(worker.address);
     let bytes = introduction(&newer, &KEY, 77, 0);
@@ -95,7 +95,7 @@ fn an_introduction_may_stop_anywhere() {
     worker.is_well();
 }
 
-/// Passes one connection on to the worker; gives what its dialler sent.
+/// Forwards one connection to the worker; returns the bytes that the dialler sent.
 fn record_one(listener: &TcpListener, worker: SocketAddr) -> Vec<u8> {
     let (near, _) = listener.accept().unwrap();
     let far = connect(worker);
@@ -141,7 +141,7 @@ fn a_session_that_was_recorded_cannot_be_played_again() {
     worker.is_well();
 }
 
-/// Makes records that have no content and are sealed as they should be.
+/// Creates correctly encrypted records without content.
 struct EmptyRecords {
     key: LessSafeKey,
     iv: [u8; 12],
@@ -157,7 +157,7 @@ impl EmptyRecords {
             ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => {
                 (&CHACHA20_POLY1305, key.as_ref(), iv.as_ref())
             }
-            _ => panic!("another cipher than the page says"),
+            _ => panic!("a cipher that docs/wire-format.md does not name"),
         };
         let key = LessSafeKey::new(UnboundKey::new(algorithm, key).unwrap());
         (Self { key, iv: iv.try_into().unwrap(), number }, socket)
@@ -170,7 +170,7 @@ impl EmptyRecords {
             *byte ^= count;
         }
         self.number += 1;
-        // Only the type of what is inside, and nothing inside.
+        // Only the content type, without content.
         let mut content = vec![0x17];
         self.key
             .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(head), &mut content)
@@ -180,7 +180,7 @@ impl EmptyRecords {
     }
 }
 
-/// Sends records without content until the other end has had enough, for eight seconds at most; gives their bytes.
+/// Sends records without content until the other end closes, for at most eight seconds; returns their bytes.
 fn flood_with_nothing(sealed: Sealed) -> usize {
     let (mut records, mut socket) = EmptyRecords::of(sealed);
     let (began, mut sent) = (Instant::now(), 0);
@@ -204,7 +204,7 @@ fn records_without_content_do_not_keep_the_worker_busy() {
         worker.is_well_below(u64::MAX);
         for flood in floods {
             let sent = flood.join().unwrap();
-            // What the worker has taken is little; the rest lay in the sockets.
+            // The worker reads little; the rest is in socket buffers.
             assert!(sent < 16 << 20, "{sent} bytes were taken from a stranger");
         }
     });
@@ -213,7 +213,7 @@ fn records_without_content_do_not_keep_the_worker_busy() {
 }
 
 #[test]
-fn a_member_that_sends_records_without_content_keeps_nobody_else_out() {
+fn a_member_that_sends_records_without_content_blocks_no_other() {
     let worker = Worker::start(Trust::Keyed);
     let mut member = sealed(worker.address);
     let own = introduction(&member, &KEY, PROTOCOL, 0);
@@ -225,7 +225,7 @@ fn a_member_that_sends_records_without_content_keeps_nobody_else_out() {
         honest_digest(Trust::Keyed, &[worker.address]);
         flood.join().unwrap();
     });
-    // It has said no hello in time.
+    // It sent no hello in time.
     assert!(within(SOON, || worker.fds_more() == 0));
     worker.is_well();
 }

@@ -1,5 +1,5 @@
-//! Workers that lie, towards an honest primary: it ends in bounded time with its documented exit code, and names the
-//! worker. Either it has done without it, and C is there to the last bit, or it leaves no file.
+//! Workers that lie to an honest primary: it ends in bounded time with its documented exit code, and names the
+//! worker. Either it completes C without the worker, with the right bits, or it leaves no file.
 
 use crate::client::{Came, Client, frame};
 use crate::support::elements;
@@ -16,10 +16,10 @@ use std::process::Stdio;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// No lie keeps a primary for longer.
+/// Time limit for every primary.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// The operands, and what is asked of every product.
+/// Operands and options of every product.
 const PRODUCT: [&str; 10] = [
     "multiply",
     "random:150x130:f64:1",
@@ -33,7 +33,7 @@ const PRODUCT: [&str; 10] = [
     "--quiet",
 ];
 
-/// C as a primary without any worker makes it.
+/// C as computed by a primary without workers.
 fn expected() -> &'static [u8] {
     static C: OnceLock<Vec<u8>> = OnceLock::new();
     C.get_or_init(|| {
@@ -45,13 +45,13 @@ fn expected() -> &'static [u8] {
     })
 }
 
-/// How a primary ended.
+/// Exit code and stderr of a primary.
 struct Outcome {
     code: i32,
     err: String,
 }
 
-/// Runs a primary whose only worker is at that address; checks what is the same in every case.
+/// Runs a primary whose only worker is at `address`; checks everything that all cases have in common.
 fn primary(trust: Trust, address: SocketAddr) -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let mut command = trust.bramble();
@@ -70,7 +70,7 @@ fn primary(trust: Trust, address: SocketAddr) -> Outcome {
     assert!(!err.contains("panicked"), "{err}");
     assert!(!err.chars().any(|c| c.is_control() && c != '\n'), "{err:?}");
     let code = done.status.code().unwrap();
-    // What is wrong is said when it is found, and again when others have mended it.
+    // A wrong tile is reported when it is found, and again when it has been recomputed.
     let lines = usize::from(err.contains("was lost")) + 2 * usize::from(err.contains("may be wrong"));
     assert_eq!(err.lines().count(), if code == 3 { lines } else { 1 }, "{err}");
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|f| f.unwrap().path()).collect();
@@ -83,7 +83,7 @@ fn primary(trust: Trust, address: SocketAddr) -> Outcome {
     Outcome { code, err }
 }
 
-/// A primary against one worker that does what `act` says, on its only connection.
+/// Runs a primary against one worker that runs `act` on its only connection.
 fn against(act: impl FnOnce(Client) + Send + 'static) -> Outcome {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -111,7 +111,7 @@ fn honest_welcome() -> Welcome {
     }
 }
 
-/// Takes the hello, sends these bytes as a welcome.
+/// Receives the hello, and sends these bytes as a welcome.
 fn welcomes(client: &mut Client, welcome: &[u8]) {
     let came = client.receive().unwrap();
     assert_eq!(came.kind, Kind::Hello.code());
@@ -136,7 +136,7 @@ fn first_store(client: &mut Client) -> StoreHead {
     }
 }
 
-/// A worker that is honest until it has a tile, and then does what `act` says.
+/// A worker that is honest until it has a tile, and then runs `act`.
 fn after_first_tile(act: impl Fn(&mut Client, u32, u32, u32) + Send + 'static) -> Outcome {
     with_memory(honest_welcome().memory_bytes, act)
 }
@@ -156,12 +156,12 @@ fn with_memory(memory_bytes: u64, act: impl Fn(&mut Client, u32, u32, u32) + Sen
 }
 
 fn result(c: u32, first_line: u32, lines: u32) -> Vec<u8> {
-    // 130 in panels of 64 are three steps.
+    // A depth of 130 in panels of 64 has three steps.
     ResultHead { c, epoch: 0, step_start: 0, step_end: 3, first_line, lines }.encode()
 }
 
 #[test]
-fn welcomes_that_no_machine_gives() {
+fn impossible_welcomes() {
     let broken = |change: fn(&mut Welcome)| {
         let mut welcome = honest_welcome();
         change(&mut welcome);
@@ -208,7 +208,7 @@ fn a_welcome_that_promises_the_world() {
 }
 
 #[test]
-fn answers_that_are_no_answers() {
+fn invalid_answers() {
     let outcome = against(|mut client| client.send_raw(b"HTTP/1.1 302 Found\r\nLocation: http://x/\r\n\r\n"));
     assert_ends(&outcome, 5, "is it a bramble worker?");
     let outcome = against(|mut client| {
@@ -238,12 +238,12 @@ fn answers_that_are_no_answers() {
 }
 
 #[test]
-fn results_that_nobody_asked_for() {
+fn unrequested_results() {
     let refused = after_first_tile(|client, _, _, cols| {
         client.send(4, &result(1_000_000, 0, 1), &elements(cols as usize));
     });
     assert_ends(&refused, 3, "it returned");
-    // With so little memory the last tile of C is given long after the first.
+    // With this little memory, the last tile of C is assigned long after the first.
     let another = with_memory(300 << 10, |client, tile, _, cols| {
         client.send(4, &result(tile + 8, 0, 1), &elements(cols as usize));
     });
@@ -253,9 +253,9 @@ fn results_that_nobody_asked_for() {
             client.send(4, &result(tile, 0, rows), &elements((rows * cols) as usize));
         }
     });
-    // What came first was taken, and was a lie.
+    // The first result was accepted, and was wrong.
     assert_ends(&twice, 3, "which it was not given");
-    assert!(twice.err.contains("made was wrong, and others made that again"), "{}", twice.err);
+    assert!(twice.err.contains("was wrong, and recomputed by other machines"), "{}", twice.err);
     let out_of_order = after_first_tile(|client, tile, _, cols| {
         client.send(4, &result(tile, 1, 1), &elements(cols as usize));
     });
@@ -273,7 +273,7 @@ fn results_that_nobody_asked_for() {
 }
 
 #[test]
-fn results_of_another_size_than_they_say() {
+fn results_of_another_size_than_announced() {
     for more in [1, 9, 64 * 64] {
         let wrong = after_first_tile(move |client, tile, rows, cols| {
             client.send(4, &result(tile, 0, rows), &elements((rows * cols) as usize + more));
@@ -287,13 +287,13 @@ fn results_of_another_size_than_they_say() {
 }
 
 #[test]
-fn accounts_that_cannot_be() {
+fn impossible_accounts() {
     for bytes in [1, u64::MAX] {
         let credit = after_first_tile(move |client, _, _, _| {
             client.send(5, &encode_number(64 << 20), &[]);
             client.send(5, &encode_number(bytes), &[]);
         });
-        assert_ends(&credit, 3, "it gave more credit than it ever had");
+        assert_ends(&credit, 3, "it returned more credit than it had granted");
     }
     let many_threads = after_first_tile(|client, _, _, _| {
         let mut bye = vec![0; 65_530];
@@ -311,12 +311,12 @@ fn accounts_that_cannot_be() {
 }
 
 #[test]
-fn jobs_that_nobody_wants_to_hear_of() {
+fn unrequested_job_reports() {
     let work = Work::Job(Operation::Multiply);
     let record = WorkRecord { work, returns: true, thread: 0, matrix: 1, step: 0, start_ns: 5, took_ns: 5 };
     let log = LogHead { dropped: 0, records: vec![record] }.encode();
     let unasked = after_first_tile(move |client, _, _, _| client.send(Kind::Log.code(), &log, &[]));
-    assert_ends(&unasked, 3, "nobody asked");
+    assert_ends(&unasked, 3, "no log was asked for");
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn tiles_that_come_back_before_they_can_be_done() {
                 Kind::Store => {
                     for tile in StoreHead::decode(&came.head).unwrap().matrices.iter().filter(|m| m.uses == 0)
                     {
-                        // Its account first, and then a tile.
+                        // Its account comes before the tile.
                         client.send(Kind::Bye.code(), &Bye::default().encode(), &[]);
                         let count = (tile.rows * tile.cols) as usize;
                         client.send(4, &result(tile.id, 0, tile.rows), &elements(count));
@@ -340,7 +340,7 @@ fn tiles_that_come_back_before_they_can_be_done() {
             }
         }
     });
-    assert_ends(&early, 3, "made were wrong, and others made that again");
+    assert_ends(&early, 3, "were wrong, and recomputed by other machines");
 }
 
 #[test]
@@ -351,7 +351,7 @@ fn silence_has_an_end_wherever_it_begins() {
                 welcomes(&mut client, &honest_welcome().encode());
                 (0..stores).for_each(|_| drop(first_store(&mut client)));
             }
-            // The bound of the primary is shorter.
+            // The primary's own limit is shorter.
             client.set_patience(BOUND);
             client.last_words();
         })
@@ -368,7 +368,7 @@ fn silence_has_an_end_wherever_it_begins() {
     });
 }
 
-/// A listener of another cluster, or one that has TLS only.
+/// A listener with another cluster's key, or with TLS only.
 fn keyed_liar(proves: bool) -> Outcome {
     let (tell, told) = std::sync::mpsc::channel();
     let liar = std::thread::spawn(move || {

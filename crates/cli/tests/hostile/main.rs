@@ -1,12 +1,12 @@
 //! Hostile ends over real sockets against real processes: strangers, members that lie, workers that lie.
 //!
-//! Each test says what the honest side does, and that it is alive and well afterwards: no panic, as many
+//! Each test checks the behaviour of the honest side, and that it is healthy afterwards: no panic, as many
 //! descriptors as before, little memory, and an honest product with the right digest.
 //!
-//! Invariants: everything is on loopback; every loop is bounded; only processes that a test started are ended.
+//! Invariants: everything is on loopback; every loop is bounded; tests end only processes that they started.
 //!
-//! Deliberately absent: claims about speed (bench/under_attack.py), and forms of single messages, which the
-//! proptests of `schedule` and `link` go through by the thousand.
+//! Deliberately absent: claims about speed (bench/under_attack.py), and variants of single messages, which the
+//! property tests of `schedule` and `link` cover.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 

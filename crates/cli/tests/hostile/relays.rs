@@ -1,5 +1,5 @@
-//! Relaying: a key that was introduced opens no session, joins that nobody waits for get nothing, and a primary that orders
-//! what cannot be loses its session.
+//! Relaying: a key from an introduction opens no session, unexpected joins get no answer, and a primary with invalid
+//! orders loses its session.
 
 use crate::client::Client;
 use crate::support::{Random, data, store};
@@ -7,16 +7,16 @@ use crate::worker::{BOTH, Trust, Worker};
 use bramble_link::{Body, ClusterKey, Frame, Link, NoBodies, Proven, Security, tcp_connect};
 use bramble_schedule::limits::{NEIGHBOURS_MAX, PROTOCOL};
 use bramble_schedule::message::{
-    Forward, Join, Kind, MatrixHeader, Neighbour, Reached, Source, decode_error, encode_forwards,
+    Forward, Join, Kind, MatrixHeader, MatrixSource, Neighbour, Reached, decode_error, encode_forwards,
 };
-use bramble_worker::{Config, Ledger, serve_link};
+use bramble_worker::{Config, SessionLedger, serve_link};
 use std::time::Duration;
 
 fn security(byte: u8) -> Security {
     Security::sealed(ClusterKey::from_bytes([byte; ClusterKey::BYTES]), PROTOCOL, "0.1.0").unwrap()
 }
 
-/// A worker's end of a session, all that it may use.
+/// Serves one session as a worker; returns the error that ends it.
 async fn served(link: Link) -> String {
     let config = Config {
         threads: 1,
@@ -26,7 +26,7 @@ async fn served(link: Link) -> String {
         gives_way: true,
         name: "w".to_owned(),
     };
-    let ledger = Ledger::new();
+    let ledger = SessionLedger::new();
     serve_link(link, None, &config, &ledger).await.unwrap_err().to_string()
 }
 
@@ -62,7 +62,7 @@ fn a_key_that_was_introduced_opens_no_session() {
 }
 
 #[test]
-fn a_join_that_nobody_waits_for_is_closed_without_a_word() {
+fn an_unexpected_join_is_closed_without_an_answer() {
     for trust in BOTH {
         let worker = Worker::start(trust);
         let mut random = Random(3);
@@ -71,7 +71,7 @@ fn a_join_that_nobody_waits_for_is_closed_without_a_word() {
             client.send(Kind::Join.code(), &random.bytes(16), &[]);
             assert_eq!(client.last_words(), "");
         }
-        // Somebody else's session waits, and is not found by guessing.
+        // Another session waits for a join; guessing does not find it.
         let mut waiting = worker.session();
         waiting.send(Kind::Neighbour.code(), &neighbour(1).encode(), &[]);
         for ticket in [[0; 16], [0xff; 16], *b"a ticket, 1 off!"] {
@@ -80,7 +80,7 @@ fn a_join_that_nobody_waits_for_is_closed_without_a_word() {
             assert_eq!(client.last_words(), "");
         }
         if trust == Trust::Keyed {
-            // The ticket is right, but the proof is that of the cluster, not of the pair.
+            // The ticket is right, but the proof is of the cluster key instead of the pair's key.
             let mut client = Client::connect(trust, worker.address);
             client.send(Kind::Join.code(), &Join { ticket: neighbour(1).ticket }.encode(), &[]);
             assert_eq!(client.last_words(), "");
@@ -104,14 +104,14 @@ fn neighbour(peer: u32) -> Neighbour {
 type Messages = Vec<(Kind, Vec<u8>)>;
 
 #[test]
-fn a_primary_that_orders_what_cannot_be_loses_its_session_and_no_more() {
+fn a_primary_with_invalid_orders_loses_its_session_and_no_more() {
     let worker = Worker::start(Trust::Keyless);
     let order = |id, to| encode_forwards(&[Forward { id, to, id_there: 1 }]);
-    let relayed = MatrixHeader { source: Source::Relayed, first_line: 3, ..data(1, 2, 2, 1) };
+    let relayed = MatrixHeader { source: MatrixSource::Relayed, first_line: 3, ..data(1, 2, 2, 1) };
     let unknown = Reached { peer: 5, is_there: false, why: String::new() };
     let cases: [(&str, Messages); 6] = [
         ("is not stored here", vec![(Kind::Relay, order(1, 2))]),
-        ("come from worker 3, who is not known", vec![(Kind::Store, store(&[relayed], &[]))]),
+        ("come from worker 3, which is not known", vec![(Kind::Store, store(&[relayed], &[]))]),
         ("worker 5 is not known", vec![(Kind::Reached, unknown.encode())]),
         ("introduced twice", vec![(Kind::Neighbour, neighbour(1).encode()); 2]),
         (
@@ -124,12 +124,12 @@ fn a_primary_that_orders_what_cannot_be_loses_its_session_and_no_more() {
         let mut client = worker.session();
         messages.iter().for_each(|(kind, head)| client.send(kind.code(), head, &[]));
         let words = client.last_words();
-        assert!(words.contains(why), "{why:?} was wanted, it said {words:?}");
+        assert!(words.contains(why), "expected {why:?}, got {words:?}");
     }
     // An order for a neighbour that was never introduced.
     let mut client = worker.session();
     client.send(Kind::Store.code(), &store(&[data(1, 2, 2, 1)], &[]), &[0; 32]);
     client.send(Kind::Relay.code(), &order(1, 9), &[]);
-    assert!(client.last_words().contains("worker 9, who is not known"));
+    assert!(client.last_words().contains("worker 9, which is not known"));
     worker.is_well();
 }

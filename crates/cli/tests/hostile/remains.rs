@@ -1,4 +1,4 @@
-//! What is left of sessions that end badly, and of those that take and never give.
+//! Remains of sessions that end badly, and of peers that never read.
 
 use crate::client::{Client, frame};
 use crate::support::{data, elements, generated, how, last_job, store, tile};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 const STORE: u8 = Kind::Store.code();
 
-/// What a worker may have beside the memory that it was told to keep to: pages of the program itself.
+/// Memory allowed on top of a worker's limit: pages of the program itself.
 const PROGRAM_MIB: u64 = 48;
 
 #[test]
@@ -20,7 +20,7 @@ fn leak_after_disconnect() {
         for id in 0..3 {
             client.send(STORE, &store(&[data(id, 128, 1024, 1)], &[]), &body);
         }
-        // Some end in the middle of a frame, some between two.
+        // Some end in the middle of a frame, others between frames.
         if round % 2 == 0 {
             let bytes = frame(STORE, client.session, &store(&[data(9, 128, 1024, 1)], &[]), &body);
             client.send_raw(&bytes[..bytes.len() / 2]);
@@ -41,7 +41,7 @@ fn memory_of_a_primary_that_has_gone_is_not_granted_while_it_is_computed_with() 
         match Client::try_session(Trust::Keyed, worker.address) {
             Ok(mut client) => {
                 client.send(STORE, &head, &body);
-                // Long enough for the elements to be made and the product to be begun.
+                // Long enough to generate the elements and start the product.
                 std::thread::sleep(Duration::from_millis(400));
             }
             Err(why) => {
@@ -60,11 +60,11 @@ fn memory_of_a_primary_that_has_gone_is_not_granted_while_it_is_computed_with() 
 }
 
 #[test]
-fn results_that_nobody_reads() {
+fn results_that_are_never_read() {
     let worker = Worker::start(Trust::Keyed);
     let mut client = worker.session();
     client.set_patience(Duration::from_secs(40));
-    // 24 tiles of 4 MiB: more than sockets hold.
+    // 24 tiles of 4 MiB exceed the socket buffers.
     for number in 0..24 {
         let [a, b, c] = [3 * number, 3 * number + 1, 3 * number + 2];
         let matrices = [generated(a, 512, 8, 1), generated(b, 8, 1024, 1), tile(c, 512, 1024)];
@@ -81,7 +81,7 @@ fn results_that_nobody_reads() {
 }
 
 #[test]
-fn questions_whose_answers_nobody_reads() {
+fn pings_whose_answers_are_never_read() {
     for trust in crate::worker::BOTH {
         let worker = Worker::start(trust);
         let mut client = worker.session();
@@ -91,14 +91,14 @@ fn questions_whose_answers_nobody_reads() {
         while began.elapsed() < Duration::from_secs(30) && client.try_send_raw(&many).is_ok() {
             assert!(worker.rss_bytes() < 64 << 20);
         }
-        worker.says("it asks, but does not take the answers");
+        worker.says("it sends pings, but does not read the pongs");
         drop(client);
         worker.is_well();
     }
 }
 
 #[test]
-fn questions_with_large_bodies_take_time_and_nothing_else() {
+fn pings_with_large_bodies_take_time_and_nothing_else() {
     let worker = Worker::start(Trust::Keyless);
     let mut client = worker.session();
     for nonce in 0..100 {

@@ -1,4 +1,4 @@
-//! Bytes of all kinds of strangers, before any proof.
+//! Bytes that strangers send before any proof.
 
 use crate::client::{client_config, connect, connection, frame, is_timeout};
 use crate::support::{Random, hello};
@@ -9,10 +9,10 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Instant;
 
-/// No byte.
+/// /// No bytes.
 const NOTHING: [u8; 0] = [];
 
-/// Sends bytes; gives what comes back until the other end closes, which it has to.
+/// Sends bytes; returns the answer until the other end closes, which it has to.
 fn answer(address: SocketAddr, bytes: &[u8], ends: bool) -> Vec<u8> {
     let mut socket = connect(address);
     let _ = socket.write_all(bytes);
@@ -26,7 +26,7 @@ fn answer(address: SocketAddr, bytes: &[u8], ends: bool) -> Vec<u8> {
     }
 }
 
-/// What a dialler's TLS says first.
+/// The first TLS message of a dialler.
 fn client_hello(raw_keys: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     connection(&client_config(raw_keys)).write_tls(&mut bytes).unwrap();
@@ -43,7 +43,7 @@ fn old_client_hello() -> Vec<u8> {
     bytes
 }
 
-/// A hello as bramble said it before there were keys.
+/// A hello of the protocol without keys.
 fn plain_hello() -> Vec<u8> {
     frame(Kind::Hello.code(), 0, &hello().encode(), &[])
 }
@@ -88,7 +88,7 @@ fn a_handshake_may_stop_anywhere() {
     for end in 0..whole.len() {
         assert_eq!(answer(worker.address, &whole[..end], true), NOTHING, "after {end} bytes");
     }
-    assert!(!answer(worker.address, &whole, true).is_empty(), "what is cut is no handshake");
+    assert!(!answer(worker.address, &whole, true).is_empty(), "a whole ClientHello gets no answer");
     worker.says("it closed the connection before TLS was set up");
     worker.is_well();
 }
@@ -101,7 +101,7 @@ fn a_handshake_may_be_wrong_anywhere() {
     for at in 0..whole.len() {
         let mut changed = whole.clone();
         changed[at] ^= 1 << random.below(8);
-        // Random numbers and the like may be anything: then TLS answers, as it does to everybody.
+        // Random values in the handshake may have any bits: then TLS answers as usual.
         assert!(answer(worker.address, &changed, true).len() < 1500, "byte {at}");
     }
     worker.is_well();
@@ -130,7 +130,8 @@ fn a_worker_without_a_key_tells_strangers_of_this_machine_why() {
 #[test]
 fn a_handshake_that_grows_without_end_is_not_waited_for() {
     let worker = Worker::start(Trust::Keyed);
-    // A ClientHello of 60,000 bytes, as long as TLS would take, in records of 16 KiB; and nothing after the first 20.
+    // A ClientHello of 60,000 bytes, the longest that TLS accepts, in records of 16 KiB; nothing follows the first
+    // 20.
     let record = [&[0x16, 3, 1, 0x40, 0][..], &[0; 1 << 14]].concat();
     let mut bytes = [record.clone(), record].concat();
     bytes[5..9].copy_from_slice(&[1, 0, 0xea, 0x60]);

@@ -1,11 +1,11 @@
-//! Messages that tests send: hellos, matrices, jobs, stores; and numbers that look random.
+//! Messages for the tests: hellos, matrices, jobs, stores; and pseudo-random numbers.
 
 use bramble_matrix::{DType, Layout};
 use bramble_schedule::message::{
-    Generated, Hello, Job, MatrixHeader, Operation, Source, StoreHead, Then, Wants,
+    Generated, Hello, Job, MatrixHeader, MatrixSource, Operation, StoreHead, Then, Wants,
 };
 
-/// The hello of every session here: f64, a product of no great size.
+/// The hello of every session: f64, a small product.
 pub(crate) fn hello() -> Hello {
     Hello {
         session: 0x1234_5677,
@@ -22,31 +22,31 @@ pub(crate) fn hello() -> Hello {
     }
 }
 
-/// Bytes of an element.
+/// Bytes per element.
 pub(crate) const ELEMENT: usize = 8;
 
-/// An operand of data by rows, all its lines in one frame.
+/// A row-major operand with data, all its lines in one frame.
 pub(crate) fn data(id: u32, rows: u32, cols: u32, uses: u16) -> MatrixHeader {
-    let (dtype, layout, source) = (DType::F64, Layout::RowMajor, Source::Data);
+    let (dtype, layout, source) = (DType::F64, Layout::RowMajor, MatrixSource::Data);
     MatrixHeader { id, rows, cols, first_line: 0, lines: rows, uses, dtype, layout, source }
 }
 
 /// A tile without elements.
 pub(crate) fn tile(id: u32, rows: u32, cols: u32) -> MatrixHeader {
-    MatrixHeader { source: Source::Vacant, ..data(id, rows, cols, 0) }
+    MatrixHeader { source: MatrixSource::Vacant, ..data(id, rows, cols, 0) }
 }
 
 /// An operand that the worker generates.
 pub(crate) fn generated(id: u32, rows: u32, cols: u32, uses: u16) -> MatrixHeader {
-    MatrixHeader { source: Source::Generated, ..data(id, rows, cols, uses) }
+    MatrixHeader { source: MatrixSource::Generated, ..data(id, rows, cols, uses) }
 }
 
-/// An operand that jobs make.
+/// An operand that jobs compute.
 pub(crate) fn made(id: u32, rows: u32, cols: u32, uses: u16) -> MatrixHeader {
-    MatrixHeader { source: Source::Vacant, ..data(id, rows, cols, uses) }
+    MatrixHeader { source: MatrixSource::Vacant, ..data(id, rows, cols, uses) }
 }
 
-/// How it generates it: random numbers from element (row, col) on.
+/// Its generator: random numbers from element (row, col) on.
 pub(crate) fn how(row: u64, col: u64) -> Vec<u8> {
     let mut generator = [0; 16];
     (generator[0], generator[8]) = (1, 7);
@@ -58,12 +58,12 @@ pub(crate) fn job(a: u32, b: u32, c: u32, step: u32) -> Job {
     Job { operation: Operation::Multiply, a, b, c, step, epoch: 0, then: Then::Continue }
 }
 
-/// A step after which the tile comes back.
+/// A step after which the tile is returned.
 pub(crate) fn last_job(a: u32, b: u32, c: u32, step: u32) -> Job {
     Job { then: Then::Return, ..job(a, b, c, step) }
 }
 
-/// A sum that makes an operand whole.
+/// A sum that completes an operand.
 pub(crate) fn closing_sum(a: u32, b: u32, c: u32, step: u32) -> Job {
     Job { operation: Operation::Add, then: Then::Close, ..job(a, b, c, step) }
 }
@@ -73,12 +73,12 @@ pub(crate) fn store(matrices: &[MatrixHeader], jobs: &[Job]) -> Vec<u8> {
     StoreHead { matrices: matrices.to_vec(), jobs: jobs.to_vec() }.encode()
 }
 
-/// So many bytes of matrices of data.
+/// The bytes of `count` elements.
 pub(crate) fn elements(count: usize) -> Vec<u8> {
     vec![0; count * ELEMENT]
 }
 
-/// Numbers that look random and are the same in every run (splitmix64).
+/// Reproducible pseudo-random numbers (splitmix64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -89,7 +89,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `end`.
+    /// A number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }

@@ -1,4 +1,4 @@
-//! A worker process, what it says, what it takes, and whether it is well.
+//! A worker process under test: its log, its resources, and its health.
 
 use crate::client::Client;
 use bramble_link::ClusterKey;
@@ -9,14 +9,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The cluster key of all keyed workers here.
+/// The cluster key of all workers that have one.
 pub(crate) const KEY: [u8; ClusterKey::BYTES] = [0x5a; ClusterKey::BYTES];
-/// Memory of a worker, unless a test says otherwise.
+/// Default memory limit of a worker.
 pub(crate) const MEMORY_MIB: u64 = 256;
-/// What a worker may take in memory when nobody is using it: the program, its threads' stacks, what the allocator
-/// keeps.
+/// Memory of an idle worker at most: the program, stacks of threads, and memory that the allocator keeps.
 pub(crate) const IDLE_BYTES_MAX: u64 = 96 << 20;
-/// Whatever has to happen, happens within this time; most takes milliseconds.
+/// Time limit for expected events; most take milliseconds.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// Whether a worker and its primaries have a cluster key.
@@ -24,14 +23,14 @@ pub(crate) const SOON: Duration = Duration::from_secs(20);
 pub(crate) enum Trust {
     /// TLS, and proofs of `KEY`.
     Keyed,
-    /// Loopback, as it is.
+    /// Loopback without TLS.
     Keyless,
 }
 
 pub(crate) const BOTH: [Trust; 2] = [Trust::Keyed, Trust::Keyless];
 
 impl Trust {
-    /// The bramble binary with nothing of the user's own environment, and the key where there is one.
+    /// The bramble binary with a clean environment, and the key if there is one.
     pub(crate) fn bramble(self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bramble"));
         command.env_clear().env("HOME", "/nonexistent").stdin(Stdio::null());
@@ -42,7 +41,7 @@ impl Trust {
     }
 }
 
-/// A worker that is ended when it is dropped.
+/// A worker process, ended on drop.
 pub(crate) struct Worker {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -56,7 +55,7 @@ impl Worker {
         Self::with(trust, &[])
     }
 
-    /// With more options.
+    /// Starts a worker with more options.
     pub(crate) fn with(trust: Trust, options: &[&str]) -> Self {
         let mut command = trust.bramble();
         let memory = format!("{MEMORY_MIB}M");
@@ -85,22 +84,22 @@ impl Worker {
         self.child.id()
     }
 
-    /// Everything that it has said on stderr.
+    /// Everything that it has written to stderr.
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }
 
-    /// Waits until it has said that.
+    /// Waits until its log contains a text.
     pub(crate) fn says(&self, text: &str) {
         let said = within(SOON, || self.log().contains(text));
-        assert!(said, "it never said {text:?}:\n{}", self.log());
+        assert!(said, "its log never had {text:?}:\n{}", self.log());
     }
 
     pub(crate) fn fds(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
     }
 
-    /// Descriptors beyond those that it had when it began to listen.
+    /// Descriptors opened since it began to listen.
     pub(crate) fn fds_more(&self) -> usize {
         self.fds().saturating_sub(self.fds)
     }
@@ -120,23 +119,23 @@ impl Worker {
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 
-    /// A client whose hello was welcomed.
+    /// Opens a session.
     pub(crate) fn session(&self) -> Client {
         Client::session(self.trust, self.address)
     }
 
-    /// Alive, no panic, everything given back, and an honest product on it gives what it always gives.
+    /// Checks that it runs, has not panicked, has released everything, and computes an honest product correctly.
     pub(crate) fn is_well(&self) {
         self.is_well_below(IDLE_BYTES_MAX);
     }
 
-    /// The same with another bound on the memory that it has now.
+    /// The same with another limit on its current memory.
     pub(crate) fn is_well_below(&self, bytes_max: u64) {
         assert_eq!(honest_digest(self.trust, &[self.address]), own_digest(), "{}", self.log());
         let back = within(SOON, || self.fds_more() == 0);
         assert!(back, "{} descriptors more than at the beginning:\n{}", self.fds_more(), self.log());
         let small = within(SOON, || self.rss_bytes() <= bytes_max);
-        assert!(small, "it still has {} MiB:\n{}", self.rss_bytes() >> 20, self.log());
+        assert!(small, "it still uses {} MiB:\n{}", self.rss_bytes() >> 20, self.log());
         assert!(!self.log().contains("panicked"), "{}", self.log());
     }
 }
@@ -148,7 +147,7 @@ impl Drop for Worker {
     }
 }
 
-/// Whether it became true in time.
+/// Whether a condition became true in time.
 pub(crate) fn within(time: Duration, is_so: impl Fn() -> bool) -> bool {
     let began = Instant::now();
     while !is_so() {
@@ -175,21 +174,21 @@ const HONEST: [&str; 12] = [
     "--json",
 ];
 
-/// The digest of an honest product at those workers.
+/// The digest of an honest product on these workers.
 pub(crate) fn honest_digest(trust: Trust, workers: &[SocketAddr]) -> String {
     product(trust, &HONEST, workers)
 }
 
-/// That of the same product without any.
+/// The digest of the same product without workers.
 fn own_digest() -> &'static str {
     static DIGEST: OnceLock<String> = OnceLock::new();
     DIGEST.get_or_init(|| product(Trust::Keyless, &HONEST, &[]))
 }
 
-/// Runs `bramble multiply`; gives the digest of C.
+/// Runs `bramble multiply`; returns the digest of C.
 pub(crate) fn product(trust: Trust, words: &[&str], workers: &[SocketAddr]) -> String {
     let mut command = trust.bramble();
-    // Left to itself a machine alone may take Strassen's method, which has other bits.
+    // A named strategy: a machine alone might choose Strassen's method, which gives other bits.
     command.args(words).args(["--strategy", "reuse"]);
     if !workers.is_empty() {
         let list: Vec<String> = workers.iter().map(SocketAddr::to_string).collect();

@@ -1,7 +1,7 @@
 //! Elements that several threads may add to at once.
 //!
-//! Invariants: no addition is lost; nothing is promised of their order (`Relaxed`), nor of the moment at which another thread
-//! sees one. Integers wrap, as everywhere.
+//! Invariants: no addition is lost; their order is unspecified (`Relaxed`), and so is the moment at which another
+//! thread sees one. Integers wrap.
 
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -9,16 +9,16 @@ use crate::KernelElement;
 
 /// An element type that has an atomic form.
 pub trait AtomicElement: KernelElement {
-    /// The same bits, to be shared.
+    /// The atomic type with the same bits.
     type Atomic: Send + Sync;
 
-    /// A shared element of that value.
+    /// An atomic element with that value.
     fn shared(self) -> Self::Atomic;
     /// Its value.
     fn load(from: &Self::Atomic) -> Self;
-    /// Gives it a value.
+    /// Sets its value.
     fn store(to: &Self::Atomic, value: Self);
-    /// Adds: one instruction for integers; floats, which no processor adds in memory, try until nobody came between.
+    /// Adds: one instruction for integers; floats, which no processor adds in memory, use a compare-and-swap loop.
     fn add(to: &Self::Atomic, value: Self);
 }
 

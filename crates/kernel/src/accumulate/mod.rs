@@ -1,14 +1,15 @@
-//! Several jobs that add to one block, by several threads, in four ways: to know what locks and atomic additions cost.
+//! Measures four ways in which several threads can add jobs to one block, for the cost of locks and atomic
+//! additions.
 //!
-//! Place in the flow: for measurements only. What a worker does is [`Way::Owner`]: a tile has one thread, which adds the
-//! steps in their order.
+//! Place in the flow: for measurements only. Workers use [`AccumulateMethod::Owner`]: a tile has one thread, which adds the
+//! steps in order.
 //!
-//! Invariants: in every way each job is added to each block once. Only the owner's additions have an order, so only its
-//! floats are the same each time. Blocks are set to zero, and their memory is there, before the clock runs; threads begin
-//! together and end with the call.
+//! Invariants: each way adds each job to each block once. Only with an owner do the additions have an order, so
+//! only its floats are reproducible. Blocks are zeroed, and their memory is mapped, before the time starts; threads
+//! begin together and end with the call.
 //!
-//! Deliberately absent: blocks whose jobs arrive one after the other. All are there when the threads begin, and a thread
-//! that has nothing to do at one block goes on with the next, as in a worker.
+//! Deliberately absent: blocks whose jobs arrive one after another. All jobs are there when the threads begin, and
+//! a thread without work at one block continues with the next, as in a worker.
 
 mod atomic;
 #[cfg(test)]
@@ -26,27 +27,28 @@ use crate::{Kernel, Product};
 
 pub use atomic::AtomicElement;
 
-/// Edge of the largest tile that has an owner, as tiles of a product have it at most.
+/// Edge of the largest tile that has an owner, like the largest tiles of a product.
 const TILE: usize = 256;
 
 /// How several threads add to one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
-    /// A tile belongs to one thread, which adds all jobs to it in order. No lock.
+pub enum AccumulateMethod {
+    /// A tile belongs to one thread, which adds all jobs to it in order, without a lock.
     Owner,
     /// A thread computes the product of a job, and adds it to the block under the block's lock.
     Mutex,
-    /// The same, but each element is added by itself, atomically.
+    /// The same, but each element is added atomically.
     Atomic,
-    /// Every product of two elements is added atomically as soon as it is there; no kernel does that, it is plain loops.
+    /// Every product of two elements is added atomically at once; a kernel cannot do that, so these are plain
+    /// loops.
     AtomicEach,
 }
 
-impl Way {
-    /// All of them.
+impl AccumulateMethod {
+    /// All ways.
     pub const ALL: [Self; 4] = [Self::Owner, Self::Mutex, Self::Atomic, Self::AtomicEach];
 
-    /// The name that users type and read.
+    /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Owner => "owner",
@@ -57,66 +59,66 @@ impl Way {
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for AccumulateMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-/// What is added: A B, in contiguous rows.
+/// One product to add: A B, in contiguous rows.
 #[derive(Debug)]
-pub struct Job<T> {
+pub struct AccumulateJob<T> {
     /// m × k.
     pub a: Vec<T>,
     /// k × n.
     pub b: Vec<T>,
 }
 
-/// What one thread did.
+/// The work and times of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Share {
-    /// Jobs; the part of a block that a tile is counts as that part.
+pub struct ThreadTotals {
+    /// Number of jobs; for a tile, the corresponding fraction of a job.
     pub jobs: f64,
-    /// In products, with the additions where they are one.
+    /// Time in products, including the additions where both are one step.
     pub multiply: Duration,
-    /// In additions to blocks.
+    /// Time in additions to blocks.
     pub add: Duration,
-    /// Before locks.
+    /// Time waiting for locks.
     pub wait: Duration,
 }
 
-/// One run over all blocks.
+/// The result of one run over all blocks.
 #[derive(Clone, Debug)]
 pub struct Accumulated {
-    /// From the first thread's beginning to the last one's end.
+    /// From the start of the first thread to the end of the last.
     pub wall: Duration,
-    /// What each thread did.
-    pub threads: Vec<Share>,
+    /// The work of each thread.
+    pub threads: Vec<ThreadTotals>,
 }
 
-/// Blocks, as a way needs them.
+/// Blocks in the representation that a way needs.
 enum Blocks<T: AtomicElement> {
     Owned(Vec<Vec<T>>),
     Locked(Vec<Mutex<Vec<T>>>),
     Shared(Vec<Vec<T::Atomic>>),
 }
 
-/// Blocks to which the same jobs are added, again and again.
+/// Blocks to which the same jobs are added repeatedly.
 pub struct Accumulator<'a, T: AtomicElement> {
-    way: Way,
+    way: AccumulateMethod,
     kernel: &'a dyn Kernel,
-    jobs: &'a [Job<T>],
+    jobs: &'a [AccumulateJob<T>],
     /// m, k, n of a job.
     sides: [usize; 3],
     blocks: Blocks<T>,
 }
 
 impl<'a, T: AtomicElement> Accumulator<'a, T> {
-    /// So many blocks of m × n. Panics where a job has other sizes: a bug of the caller.
+    /// That many blocks of m × n. Panics if a job has other sizes: a bug of the caller.
     pub fn new(
-        way: Way,
+        way: AccumulateMethod,
         kernel: &'a dyn Kernel,
-        jobs: &'a [Job<T>],
+        jobs: &'a [AccumulateJob<T>],
         [m, k, n]: [usize; 3],
         blocks: usize,
     ) -> Self {
@@ -124,27 +126,29 @@ impl<'a, T: AtomicElement> Accumulator<'a, T> {
         let zeros = || vec![T::ZERO; m * n];
         let shared = || (0..m * n).map(|_| T::ZERO.shared()).collect();
         let blocks = match way {
-            Way::Owner => Blocks::Owned((0..blocks).map(|_| zeros()).collect()),
-            Way::Mutex => Blocks::Locked((0..blocks).map(|_| Mutex::new(zeros())).collect()),
-            Way::Atomic | Way::AtomicEach => Blocks::Shared((0..blocks).map(|_| shared()).collect()),
+            AccumulateMethod::Owner => Blocks::Owned((0..blocks).map(|_| zeros()).collect()),
+            AccumulateMethod::Mutex => Blocks::Locked((0..blocks).map(|_| Mutex::new(zeros())).collect()),
+            AccumulateMethod::Atomic | AccumulateMethod::AtomicEach => {
+                Blocks::Shared((0..blocks).map(|_| shared()).collect())
+            }
         };
         Self { way, kernel, jobs, sides: [m, k, n], blocks }
     }
 
-    /// Tiles that a block of these rows and columns is cut into for owners.
+    /// Number of tiles of a block of that size for owners.
     pub fn tiles(rows: usize, cols: usize) -> usize {
         rows.div_ceil(TILE) * cols.div_ceil(TILE)
     }
 
-    /// Sets all blocks to zero, and adds all jobs to each, on so many threads.
+    /// Zeroes all blocks, and adds all jobs to each, on `threads` threads.
     pub fn run(&mut self, threads: usize) -> Accumulated {
         let [m, k, n] = self.sides;
         let (way, kernel, jobs) = (self.way, self.kernel, self.jobs);
-        let multiply = |job: &Job<T>, beta: T, into: &mut [T]| {
+        let multiply = |job: &AccumulateJob<T>, beta: T, into: &mut [T]| {
             let (a, b) = (View::row_major(&job.a, m, k), View::row_major(&job.b, k, n));
             kernel.multiply(T::any(Product::new(T::ONE, a, b, beta, ViewMut::row_major(into, m, n))));
         };
-        let each = |blocks: usize| -> Vec<(usize, &'a Job<T>)> {
+        let each = |blocks: usize| -> Vec<(usize, &'a AccumulateJob<T>)> {
             (0..blocks).flat_map(|block| jobs.iter().map(move |job| (block, job))).collect()
         };
         match &mut self.blocks {
@@ -176,7 +180,7 @@ impl<'a, T: AtomicElement> Accumulator<'a, T> {
                     let began = Instant::now();
                     multiply(job, T::ZERO, own);
                     let multiplied = Instant::now();
-                    // A panic of a thread comes out of the run.
+                    // A panic of a thread ends the run.
                     let mut sums = blocks[block].lock().unwrap_or_else(PoisonError::into_inner);
                     let locked = Instant::now();
                     sums.iter_mut().zip(&*own).for_each(|(sum, x)| *sum = sum.plus(*x));
@@ -190,7 +194,7 @@ impl<'a, T: AtomicElement> Accumulator<'a, T> {
             Blocks::Shared(blocks) => {
                 blocks.iter().flatten().for_each(|x| T::store(x, T::ZERO));
                 let blocks = &*blocks;
-                let is_each = way == Way::AtomicEach;
+                let is_each = way == AccumulateMethod::AtomicEach;
                 let room = if is_each { 0 } else { m * n };
                 on_threads(threads, each(blocks.len()), room, |(block, job), own, share| {
                     let began = Instant::now();
@@ -210,7 +214,7 @@ impl<'a, T: AtomicElement> Accumulator<'a, T> {
         }
     }
 
-    /// How many blocks there are.
+    /// Number of blocks.
     pub fn blocks(&self) -> usize {
         match &self.blocks {
             Blocks::Owned(blocks) => blocks.len(),
@@ -219,7 +223,7 @@ impl<'a, T: AtomicElement> Accumulator<'a, T> {
         }
     }
 
-    /// What a block is after the last run, in contiguous rows.
+    /// The contents of a block after the last run, in contiguous rows.
     pub fn block(&self, at: usize) -> Vec<T> {
         match &self.blocks {
             Blocks::Owned(blocks) => blocks[at].clone(),
@@ -229,8 +233,8 @@ impl<'a, T: AtomicElement> Accumulator<'a, T> {
     }
 }
 
-/// The plain product, in the order of rows, depth, columns, that adds each product of two elements by itself.
-fn add_each<T: AtomicElement>(job: &Job<T>, [k, n]: [usize; 2], to: &[T::Atomic]) {
+/// The plain product, in the order of rows, depth, columns, adding each product of two elements separately.
+fn add_each<T: AtomicElement>(job: &AccumulateJob<T>, [k, n]: [usize; 2], to: &[T::Atomic]) {
     for (row, sums) in job.a.chunks_exact(k).zip(to.chunks_exact(n)) {
         for (x, line) in row.iter().zip(job.b.chunks_exact(n)) {
             sums.iter().zip(line).for_each(|(sum, y)| T::add(sum, x.times(*y)));
@@ -238,18 +242,18 @@ fn add_each<T: AtomicElement>(job: &Job<T>, [k, n]: [usize; 2], to: &[T::Atomic]
     }
 }
 
-/// Calls `work` with all items, on so many new threads that begin together; each takes the next item when it is done with
-/// one, and has so many elements of memory for itself.
+/// Calls `work` with all items, on new threads that begin together; each thread takes the next item when it has
+/// finished one, and has a buffer of its own.
 fn on_threads<T: AtomicElement, I: Send>(
     threads: usize,
     items: Vec<I>,
     elements: usize,
-    work: impl Fn(I, &mut [T], &mut Share) + Sync,
+    work: impl Fn(I, &mut [T], &mut ThreadTotals) + Sync,
 ) -> Accumulated {
     let (queue, gate) = (Mutex::new(items.into_iter()), Barrier::new(threads));
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
     let thread = || {
-        let (mut own, mut share) = (vec![T::ONE; elements], Share::default());
+        let (mut own, mut share) = (vec![T::ONE; elements], ThreadTotals::default());
         gate.wait();
         let began = Instant::now();
         while let Some(item) = next() {
@@ -257,7 +261,7 @@ fn on_threads<T: AtomicElement, I: Send>(
         }
         (began, Instant::now(), share)
     };
-    let all: Vec<(Instant, Instant, Share)> = std::thread::scope(|scope| {
+    let all: Vec<(Instant, Instant, ThreadTotals)> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(thread)).collect();
         let ended =
             running.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));

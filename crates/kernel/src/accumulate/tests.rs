@@ -3,12 +3,12 @@
 use super::*;
 use crate::{KernelName, open};
 
-fn jobs<T: AtomicElement>(count: usize, [m, k, n]: [usize; 3]) -> Vec<Job<T>> {
+fn jobs<T: AtomicElement>(count: usize, [m, k, n]: [usize; 3]) -> Vec<AccumulateJob<T>> {
     let fill = |len: usize, by: usize| (0..len).map(|i| T::from_i64((i * by % 23) as i64 - 11)).collect();
-    (0..count).map(|job| Job { a: fill(m * k, 5 + job), b: fill(k * n, 7 + job) }).collect()
+    (0..count).map(|job| AccumulateJob { a: fill(m * k, 5 + job), b: fill(k * n, 7 + job) }).collect()
 }
 
-/// Small whole numbers: floats are exact, too.
+/// Small integers: floats are exact, too.
 fn every_way_is_right<T: AtomicElement>() {
     let (sides, count, blocks) = ([300, 20, 270], 5, 3);
     let [m, k, n] = sides;
@@ -22,10 +22,10 @@ fn every_way_is_right<T: AtomicElement>() {
             }
         }
     }
-    for way in Way::ALL {
+    for way in AccumulateMethod::ALL {
         for threads in [1, 3] {
             let mut all = Accumulator::new(way, &*kernel, &jobs, sides, blocks);
-            // Twice: what was there before does not count.
+            // Twice: the first run's contents must not count.
             all.run(threads);
             let run = all.run(threads);
             let done: f64 = run.threads.iter().map(|share| share.jobs).sum();

@@ -1,12 +1,11 @@
 //! Finds, opens and checks the BLAS libraries.
 //!
-//! Place in the flow: called once a process for each library, by `open`; the result is kept.
+//! Place in the flow: `open` calls it once per process for each library, and keeps the result.
 //!
-//! Invariant: a library that is handed out has 32-bit integers, may be called from many threads at once,
-//! was told to use one thread a call, and has multiplied small matrices right.
+//! Invariant: an accepted library has 32-bit integers, may be called from many threads at once, was set to one
+//! thread per call, and has multiplied small matrices correctly.
 //!
-//! Deliberately absent: a search of the file system. The names below, and an override, go to the system's
-//! own loader.
+//! Deliberately absent: a search of the file system. The names below, and an override, go to the system's loader.
 #![allow(unsafe_code)] // Opening a library runs its code.
 
 use std::ffi::{CStr, OsString, c_char, c_int};
@@ -19,15 +18,15 @@ use libloading::Library;
 use super::{Blas, multiply};
 use crate::{KernelError, KernelName, Product, reference};
 
-/// What is known of a library before it is opened.
+/// The properties of a library before it is opened.
 struct Known {
     name: KernelName,
-    /// Names for the loader, the first that opens is taken.
+    /// Names for the loader; the first that opens is used.
     files: &'static [&'static str],
-    /// A variable that names the file instead.
+    /// The environment variable that names the file instead.
     variable: &'static str,
     how: &'static str,
-    /// Refuses builds that cannot be used, and sets one thread.
+    /// Refuses unusable builds, and sets one thread.
     prepare: fn(&Library) -> Result<(), String>,
 }
 
@@ -67,7 +66,7 @@ const BLIS: Known = Known {
     prepare: prepare_blis,
 };
 
-/// The opened library of that name; opened and checked at the first call, kept after it.
+/// The opened library of that name; opened and checked by the first call, then kept.
 pub(crate) fn open(name: KernelName) -> Result<Arc<Blas>, KernelError> {
     static OPENED: [OnceLock<Result<Arc<Blas>, KernelError>>; 2] = [OnceLock::new(), OnceLock::new()];
     let (slot, known) = match name {
@@ -81,7 +80,7 @@ pub(crate) fn open(name: KernelName) -> Result<Arc<Blas>, KernelError> {
 /// Opens the file named by the user, or the first of the known names that the loader finds.
 fn load(known: &Known, named: Option<OsString>) -> Result<Blas, KernelError> {
     if let Some(file) = named {
-        // SAFETY: the user vouches for the file; a BLAS's initialisers need nothing of us.
+        // SAFETY: the user vouches for the file; the initialisers of a BLAS have no preconditions.
         return match unsafe { Library::new(&file) } {
             Ok(library) => accept(known, library, Path::new(&file)),
             Err(error) => {
@@ -91,7 +90,7 @@ fn load(known: &Known, named: Option<OsString>) -> Result<Blas, KernelError> {
     }
     let mut refused = None;
     for file in known.files {
-        // SAFETY: these names belong to BLAS libraries, whose initialisers need nothing of us.
+        // SAFETY: these names belong to BLAS libraries, whose initialisers have no preconditions.
         if let Ok(library) = unsafe { Library::new(*file) } {
             match accept(known, library, Path::new(file)) {
                 Ok(blas) => return Ok(blas),
@@ -106,12 +105,12 @@ fn unfit(known: &Known, path: &Path, why: String) -> KernelError {
     KernelError::Unfit { name: known.name, path: path.display().to_string(), why }
 }
 
-/// Takes the two functions out of an opened library, and tries them.
+/// Takes the two functions from an opened library, and tests them.
 fn accept(known: &Known, library: Library, path: &Path) -> Result<Blas, KernelError> {
     (known.prepare)(&library).map_err(|why| unfit(known, path, why))?;
     let missing = |e: libloading::Error| unfit(known, path, format!("{e}; {}", known.how));
-    // SAFETY: these names have had this signature since CBLAS exists, with the 32-bit integers that
-    // `prepare` has made sure of.
+    // SAFETY: these names have had this signature since CBLAS exists, with the 32-bit integers that `prepare` has
+    // checked.
     let blas = unsafe {
         Blas {
             name: known.name,
@@ -143,9 +142,9 @@ fn trial<T: Element>(multiply: impl Fn(Product<'_, T>)) -> bool {
     })
 }
 
-/// Calls a function of the library, if it is there.
+/// Calls a function of the library, if it exists.
 fn ask<R>(library: &Library, symbol: &[u8]) -> Option<R> {
-    // SAFETY: callers name functions that take nothing and return R.
+    // SAFETY: callers name functions without arguments that return R.
     unsafe { library.get::<unsafe extern "C" fn() -> R>(symbol).ok().map(|function| function()) }
 }
 
@@ -172,7 +171,7 @@ fn prepare_openblas(library: &Library) -> Result<(), String> {
 }
 
 fn prepare_blis(library: &Library) -> Result<(), String> {
-    // BLIS counts in its own integers (gint_t), as wide as its configuration says; pointers, by default.
+    // BLIS counts in its own integers (gint_t), whose width is configurable; by default that of a pointer.
     if ask::<isize>(library, b"bli_info_get_blas_int_type_size\0").is_some_and(|bits| bits as u32 == 64) {
         return Err(
             "its BLAS interface is built with 64-bit integers; install a build with 32-bit ones".to_owned()
@@ -186,13 +185,12 @@ fn prepare_blis(library: &Library) -> Result<(), String> {
     Ok(())
 }
 
-/// Asks BLAS libraries that are loaded later to start no threads of their own, through the environment
+/// Tells BLAS libraries that are loaded later not to start threads, through the environment
 /// (`OPENBLAS_NUM_THREADS`, `BLIS_NUM_THREADS`, and `OMP_NUM_THREADS` if the user has not set it).
 ///
-/// Call it first thing in `main`. Does nothing, and returns false, where the process has other threads
-/// already (they may be reading the environment) or where that cannot be known (not Linux). That costs
-/// little: the libraries are told again when they are opened, but OpenBLAS has then started and stopped its
-/// threads once.
+/// Call it first in `main`. Does nothing, and returns false, if the process already has other threads (they may be
+/// reading the environment) or if that cannot be determined (not Linux). That costs little: the libraries are told
+/// again when they are opened, but OpenBLAS has then started and stopped its threads once.
 pub fn quiet_blas_threads() -> bool {
     let alone = std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1);
     if alone {
@@ -208,14 +206,28 @@ pub fn quiet_blas_threads() -> bool {
     alone
 }
 
-/// Ends the process with that exit code, at once, as the last thing in `main`. A compute thread may still be inside
-/// a BLAS library whose destructors would take its memory from under it: OpenBLAS's did, and an interrupted
-/// run ended with a segmentation fault instead of its exit code. Output has to be flushed before.
+/// Lets a write past the limit of the size of a file (`ulimit -f`) fail with an error, which is told, instead of ending the
+/// process with SIGXFSZ. Programs that this one starts inherit it.
+pub fn survive_file_size_limit() {
+    /// The same number on Linux and macOS.
+    const SIGXFSZ: c_int = 25;
+    /// `SIG_IGN`.
+    const IGNORED: usize = 1;
+    unsafe extern "C" {
+        fn signal(number: c_int, handler: usize) -> usize;
+    }
+    // SAFETY: no function is installed; the signal is ignored from now on.
+    unsafe { signal(SIGXFSZ, IGNORED) };
+}
+
+/// Ends the process at once with that exit code, as the last call in `main`. A compute thread may still be inside a
+/// BLAS library whose destructors would free its memory: with OpenBLAS, an interrupted run ended with a
+/// segmentation fault instead of its exit code. Flush output before.
 pub fn leave(code: u8) -> ! {
     unsafe extern "C" {
         fn _exit(code: c_int) -> !;
     }
-    // SAFETY: it ends the process without running anything of it.
+    // SAFETY: it ends the process without running any of its code.
     unsafe { _exit(c_int::from(code)) }
 }
 

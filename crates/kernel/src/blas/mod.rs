@@ -2,10 +2,10 @@
 //!
 //! Place in the flow: behind [`Kernel`]; [`library`] finds and checks the library.
 //!
-//! Invariants: the library is told to use one thread before its first product; every number handed to it
-//! fits 32 bits; operands that it cannot express (no stride of 1, or overlapping lines) are copied first. The library is
-//! given no `alpha` but 1 and -1: BLIS multiplies A by it beforehand, which overflows where A B does not. Any other is
-//! applied to the finished elements of A B here.
+//! Invariants: the library is set to one thread before its first product; every number passed to it fits 32 bits;
+//! operands that it cannot express (no stride of 1, or overlapping lines) are copied first. The library gets only
+//! an `alpha` of 1 or -1: BLIS multiplies A by alpha beforehand, which overflows where A B does not. Any other
+//! alpha is applied to the finished elements of A B here.
 //!
 //! Deliberately absent: any other BLAS routine, and 64-bit-integer builds of the libraries.
 #![allow(unsafe_code)] // Foreign functions take pointers.
@@ -21,7 +21,7 @@ use crate::parts::{part, part_mut, pieces, scale};
 use crate::{AnyProduct, Kernel, KernelName, Product};
 
 pub(crate) use library::open;
-pub use library::{leave, quiet_blas_threads};
+pub use library::{leave, quiet_blas_threads, survive_file_size_limit};
 
 /// `cblas_sgemm` or `cblas_dgemm`: order, transpositions of A and B, m, n, k, alpha, A, its leading
 /// dimension, B, its leading dimension, beta, C, its leading dimension.
@@ -46,13 +46,13 @@ const ROW_MAJOR: c_int = 101;
 const NO_TRANS: c_int = 111;
 const TRANS: c_int = 112;
 
-/// Edge of the pieces of a product whose operands can be handed over as they lie: far inside 32 bits.
+/// Edge of the pieces of a product whose operands can be passed without a copy: far inside 32 bits.
 const PIECE: usize = 1 << 24;
 /// Edge of the pieces of a product whose operands must be copied: bounds the copies to 24 MiB.
 const COPIED_PIECE: usize = 1024;
 
-/// Copies of operands, and the buffer that the libraries keep for a calling thread (OpenBLAS: up to 32 MiB
-/// on x86-64).
+/// Copies of operands, and the buffer that the libraries keep per calling thread (OpenBLAS: up to 32 MiB on
+/// x86-64).
 const SCRATCH_BYTES: usize = (24 + 32) << 20;
 
 /// An opened library. Never closed: its functions are used until the process ends.
@@ -87,10 +87,10 @@ impl Kernel for Blas {
     }
 }
 
-/// How the library is told where an operand lies, row-major: transposition and leading dimension.
-/// `None` if it cannot be told.
+/// The description of an operand for the library, row-major: transposition and leading dimension. `None` if it has
+/// none.
 fn form(rows: usize, cols: usize, row_stride: usize, col_stride: usize) -> Option<(c_int, c_int)> {
-    // The stride along a length of 1 is never taken, so any that suits may be named.
+    // The stride along a length of 1 is never used, so any suitable one may be given.
     let row_stride = if rows <= 1 { cols.max(1) } else { row_stride };
     let straight = (col_stride == 1 || cols <= 1) && row_stride >= cols.max(1);
     if straight {
@@ -109,14 +109,14 @@ fn form_of_mut<T>(v: &ViewMut<'_, T>) -> Option<(c_int, c_int)> {
     form(v.rows(), v.cols(), v.row_stride(), v.col_stride())
 }
 
-/// Does a product, in pieces where it must.
+/// Computes a product, in pieces if necessary.
 fn multiply<T: Element>(gemm: Gemm<T>, product: Product<'_, T>) {
     let Some(p) = product.settle() else { return };
     let mirrored = matches!(form_of_mut(&p.c), Some((TRANS, _)));
     let mut p = if mirrored { p.transposed() } else { p };
     let as_they_lie = form_of(p.a).is_some() && form_of(p.b).is_some() && form_of_mut(&p.c).is_some();
     let is_sign = p.alpha == T::ONE || p.alpha == T::ZERO.minus(T::ONE);
-    // What C holds already must not be scaled, so A B is made in a square of its own.
+    // The old C must not be scaled by alpha, so A B is computed into a square of its own.
     let is_apart = !is_sign && p.beta != T::ZERO;
     let step = if as_they_lie && !is_apart { PIECE } else { COPIED_PIECE };
     let mut copies = Copies::default();
@@ -137,7 +137,7 @@ fn multiply<T: Element>(gemm: Gemm<T>, product: Product<'_, T>) {
     }
 }
 
-/// Memory for operands that have to be copied, and for A B where it is made apart from C.
+/// Memory for copied operands, and for A B if it is computed apart from C.
 #[derive(Debug)]
 struct Copies<T> {
     a: Vec<T>,
@@ -180,7 +180,7 @@ fn piece<T: Element>(
     }
 }
 
-/// `c = beta * c + alpha * (a * b)`, where the library makes a * b only.
+/// `c = beta * c + alpha * (a * b)`, where the library computes a * b only.
 fn apart<T: Element>(
     gemm: Gemm<T>,
     step: usize,
@@ -221,7 +221,7 @@ fn depths<T: Element>(
     }
 }
 
-/// The same elements where the library can read them: as they lie, or copied.
+/// The same elements in a form that the library can read: directly, or copied.
 fn expressible<'v, T: Element>(v: View<'v, T>, copy: &'v mut Vec<T>) -> View<'v, T> {
     if form_of(v).is_some() {
         return v;
@@ -250,8 +250,8 @@ fn call<T: Element>(
     let (trans_b, ld_b) = form_of(b).expect(fits);
     let (trans_c, ld_c) = form_of_mut(c).expect(fits);
     assert_eq!(trans_c, NO_TRANS);
-    // SAFETY: `form` described each operand truly, the dimensions agree as just checked, C is ours alone,
-    // and the function has this signature: the library was checked to compute right with it.
+    // SAFETY: `form` has described each operand correctly, the dimensions agree as just checked, C is borrowed
+    // exclusively, and the function has this signature: the library was tested with it.
     unsafe {
         gemm(
             ROW_MAJOR,

@@ -2,13 +2,13 @@
 //!
 //! Place in the flow: called by [`super::float`] where C is a single row (or, through a mirror, a single column).
 //!
-//! Invariant: the bits are those that `float` words: one chain of multiply-adds from zero for each slice of k, and the
-//! slices' sums added to C in order. A single chain waits for the latency of each addition, so several run side by side:
-//! those of neighbouring columns, or where there are few columns those of neighbouring slices. Which of the two it is changes
-//! no bit.
+//! Invariant: the bits that `float` specifies: one chain of multiply-adds from zero for each slice of k, and the
+//! slices' sums added to C in order. A single chain waits for the latency of each addition, so several chains run
+//! side by side: those of neighbouring columns, or with few columns those of neighbouring slices. This choice
+//! changes no bit.
 //!
-//! Deliberately absent: vectors of one chain, which would need another order of summation. A chain for each of `CHAINS`
-//! columns keeps two multiply-adds a cycle busy, which is faster than memory.
+//! Deliberately absent: a vector along one chain, which would change the order of summation. A chain for each of
+//! `CHAINS` columns keeps two multiply-adds per cycle busy, which is faster than memory.
 #![allow(unsafe_code)] // Fused multiply-add is an instruction that the machine must be known to have.
 
 use bramble_matrix::{Element, View};
@@ -90,7 +90,7 @@ fn run<T: Fused, const FUSED: bool>(mut p: Product<'_, T>) {
             let mut group: [std::ops::Range<usize>; CHAINS] = std::array::from_fn(|_| 0..0);
             group[0] = depth;
             let mut count = 1;
-            // All of one length: the slices at the end of k may be shorter, and are done one by one.
+            // All of one length: the slices at the end of k may be shorter, and are computed one by one.
             while count < CHAINS
                 && let Some(next) = open.next_if(|next| next.len() == len)
             {
@@ -120,10 +120,10 @@ fn column<'a, T: Copy>(b: View<'a, T>, j: usize) -> &'a [T] {
     &b.data()[j * b.col_stride()..][..b.rows()]
 }
 
-/// How sums come to C.
+/// How sums are added to C.
 struct Sums<T, const FUSED: bool> {
     alpha: T,
-    /// Whether there is something in C to add to.
+    /// Whether C has a value to add to.
     reads: bool,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Place in the flow: called by [`super::Simd`]; the register tiles are in [`super::tile`].
 //!
-//! Invariants: integers wrap, so every order of summation gives the same bits; edges of packed panels are
-//! padded with zeros, so a tile is always whole and only what is inside C is added to it.
+//! Invariants: integers wrap, so every order of summation gives the same bits; edges of packed panels are padded
+//! with zeros, so a tile is always whole, and only its part inside C is added to C.
 //!
 //! Deliberately absent: products of mixed types, saturation.
 #![allow(unsafe_code)] // Rows of C are written through pointers, and scratch memory is shared by types.
@@ -12,7 +12,7 @@ use std::cell::RefCell;
 
 use bramble_matrix::{Element, View, ViewMut};
 
-use super::tile::{self, Tile};
+use super::tile::{self, RegisterTile};
 use crate::Product;
 use crate::parts::{part, part_mut, pieces, scale};
 
@@ -35,11 +35,11 @@ struct Line {
 }
 
 thread_local! {
-    /// Packed blocks. Kept, because taking and returning 1 MiB a tile costs page faults.
+    /// Packed blocks. They are kept, because allocating and freeing 1 MiB per tile costs page faults.
     static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Does a product of `i32`.
+/// Computes a product of `i32`.
 pub(super) fn multiply_i32(product: Product<'_, i32>) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -51,10 +51,10 @@ pub(super) fn multiply_i32(product: Product<'_, i32>) {
             return blocked::<x86::I32Avx2>(product);
         }
     }
-    blocked::<tile::Plain<i32>>(product);
+    blocked::<tile::PortableTile<i32>>(product);
 }
 
-/// Does a product of `i64`.
+/// Computes a product of `i64`.
 pub(super) fn multiply_i64(product: Product<'_, i64>) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -65,15 +65,15 @@ pub(super) fn multiply_i64(product: Product<'_, i64>) {
         if x86::has_avx2() {
             return blocked::<x86::I64Avx2>(product);
         }
-        blocked::<tile::Plain<i64>>(product);
+        blocked::<tile::PortableTile<i64>>(product);
     }
     // Elsewhere no vector unit multiplies 64-bit integers, but most multiply halves.
     #[cfg(not(target_arch = "x86_64"))]
     blocked::<tile::Halves>(product);
 }
 
-/// Does a product with one kind of register tile. The caller has checked that the machine can run it.
-pub(super) fn blocked<K: Tile>(product: Product<'_, K::T>) {
+/// Computes a product with one kind of register tile. The caller has checked that the machine has its instructions.
+pub(super) fn blocked<K: RegisterTile>(product: Product<'_, K::T>) {
     const { assert!(ROWS.is_multiple_of(K::MR) && COLS.is_multiple_of(K::NR) && size_of::<K::T>() <= 8) };
     let Some(p) = product.settle() else { return };
     let mut p = if p.c.row_stride() < p.c.col_stride() { p.transposed() } else { p };
@@ -102,7 +102,7 @@ pub(super) fn blocked<K: Tile>(product: Product<'_, K::T>) {
 
 /// Packs lines (rows of A, columns of B) in panels of `width`: for each place along k, `width` elements
 /// side by side. The last panel is filled with zeros.
-fn pack<K: Tile>(lines: View<'_, K::T>, width: usize, packed: &mut [K::Word]) {
+fn pack<K: RegisterTile>(lines: View<'_, K::T>, width: usize, packed: &mut [K::Word]) {
     let k = lines.cols();
     let group = width * K::WORDS;
     let zero = <K::T as Element>::ZERO;
@@ -122,7 +122,7 @@ fn pack<K: Tile>(lines: View<'_, K::T>, width: usize, packed: &mut [K::Word]) {
 }
 
 /// Adds alpha times the product of two packed blocks to C.
-fn sweep<K: Tile>(
+fn sweep<K: RegisterTile>(
     k: usize,
     packed_a: &[K::Word],
     packed_b: &[K::Word],
@@ -145,7 +145,7 @@ fn sweep<K: Tile>(
     }
 }
 
-/// Asks for the rows of C while the tile is computed: they lie far apart, so nothing else foresees them.
+/// Prefetches the rows of C while the tile is computed: they are far apart, so the hardware does not predict them.
 #[inline(always)]
 fn fetch<T>(c: &mut ViewMut<'_, T>) {
     #[cfg(target_arch = "x86_64")]
@@ -199,7 +199,7 @@ mod tests {
         (0..len).map(|_| next()).collect()
     }
 
-    fn check<K: Tile>() {
+    fn check<K: RegisterTile>() {
         for (m, n, k) in [(1, 1, 1), (5, 9, 3), (13, 33, 17), (97, 35, 300), (3, 520, 2), (24, 64, 256)] {
             let (a, b) = (noise::<K::T>(m * k, 1), noise::<K::T>(k * n, 2));
             let (mut got, mut want) = (noise::<K::T>(m * n, 3), noise::<K::T>(m * n, 3));
@@ -213,8 +213,8 @@ mod tests {
 
     #[test]
     fn every_tile_that_this_machine_can_run_is_exact() {
-        check::<tile::Plain<i32>>();
-        check::<tile::Plain<i64>>();
+        check::<tile::PortableTile<i32>>();
+        check::<tile::PortableTile<i64>>();
         check::<tile::Halves>();
         #[cfg(target_arch = "x86_64")]
         {
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     #[ignore = "prints rates; run it in release"]
     fn rates_of_tiles() {
-        fn show<K: Tile>(name: &str) {
+        fn show<K: RegisterTile>(name: &str) {
             let n = 512;
             let (a, b, mut c) = (noise::<K::T>(n * n, 1), noise::<K::T>(n * n, 2), noise::<K::T>(n * n, 3));
             let mut best = f64::INFINITY;
@@ -247,8 +247,8 @@ mod tests {
             }
             println!("{name:12} {:7.1} Gop/s", 2.0 * (n as f64).powi(3) / best / 1e9);
         }
-        show::<tile::Plain<i32>>("i32 plain");
-        show::<tile::Plain<i64>>("i64 plain");
+        show::<tile::PortableTile<i32>>("i32 plain");
+        show::<tile::PortableTile<i64>>("i64 plain");
         show::<tile::Halves>("i64 halves");
         #[cfg(target_arch = "x86_64")]
         {

@@ -1,7 +1,7 @@
-//! The kernel that is always there: vector instructions, chosen at run time.
+//! The kernel that is always available: vector instructions, chosen at run time.
 //!
-//! Place in the flow: behind [`Kernel`]; floats go through the `gemm` crate, integers through loops of
-//! our own (no library multiplies integers).
+//! Place in the flow: behind [`Kernel`]; floats use the `gemm` crate, integers loops of this crate (no library
+//! multiplies integers).
 //!
 //! Invariant: an element's bits depend on its row of A, its column of B, its old value, alpha, beta and k,
 //! and on whether the machine has fused multiply-add; not on m, n, strides, cache sizes or vector width. So
@@ -16,14 +16,14 @@ use bramble_matrix::DType;
 
 use crate::{AnyProduct, Kernel, KernelName};
 
-/// The name of a kernel with what its bits depend on, for machines that have to give the same ones: the `simd` kernel,
-/// and what is over it, rounds products first where there is no fused multiply-add.
+/// The name of a kernel with the machine features on which its bits depend, to group machines with equal bits:
+/// without fused multiply-add, `simd` and the kernels with it as base round products first.
 pub fn bits_class(name: &str) -> String {
     let is_simd = name.split(':').any(|part| part == "simd");
     if is_simd && !is_fused() { format!("{name} without fused multiply-add") } else { name.to_owned() }
 }
 
-/// Whether this machine multiplies and adds with one rounding, as the `gemm` crate then does.
+/// Whether this machine has fused multiply-add, which the `gemm` crate then uses.
 fn is_fused() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("fma") && is_x86_feature_detected!("avx2");

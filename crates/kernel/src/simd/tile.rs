@@ -16,10 +16,10 @@ use bramble_matrix::Element;
 pub(super) mod x86;
 
 /// A register tile of `MR` rows and `NR` columns.
-pub(super) trait Tile {
+pub(super) trait RegisterTile {
     /// Element of the product.
     type T: Element;
-    /// What panels are made of.
+    /// Element of a packed panel.
     type Word: Copy;
     /// The sums of a tile.
     type Sums: AsMut<[Self::T]>;
@@ -30,7 +30,7 @@ pub(super) trait Tile {
     /// Columns.
     const NR: usize;
 
-    /// Room for the sums.
+    /// Memory for the sums.
     fn sums() -> Self::Sums;
 
     /// Stores `x` as element `i` of a group of `width` elements.
@@ -44,10 +44,10 @@ pub(super) trait Tile {
     unsafe fn multiply(k: usize, a: *const Self::Word, b: *const Self::Word, sums: *mut Self::T);
 }
 
-/// A tile for any machine; the compiler makes what it can of the fixed sizes.
-pub(super) struct Plain<T>(PhantomData<T>);
+/// A tile for any machine; the compiler vectorises it, since its sizes are constants.
+pub(super) struct PortableTile<T>(PhantomData<T>);
 
-impl<T: Element> Tile for Plain<T> {
+impl<T: Element> RegisterTile for PortableTile<T> {
     type T = T;
     type Word = T;
     type Sums = [T; 4 * 8];
@@ -86,7 +86,7 @@ impl<T: Element> Tile for Plain<T> {
 #[cfg_attr(target_arch = "x86_64", allow(dead_code))] // There, its vectorised twin is used; tests run both.
 pub(super) struct Halves;
 
-impl Tile for Halves {
+impl RegisterTile for Halves {
     type T = i64;
     type Word = u32;
     type Sums = [i64; 4 * 4];

@@ -5,7 +5,7 @@
 
 use core::arch::x86_64::*;
 
-use super::Tile;
+use super::RegisterTile;
 
 /// Whether the AVX2 tiles may run.
 pub(in crate::simd) fn has_avx2() -> bool {
@@ -51,7 +51,7 @@ macro_rules! direct {
             }
         }
 
-        impl Tile for $name {
+        impl RegisterTile for $name {
             type T = $t;
             type Word = $t;
             type Sums = [$t; $mr * 2 * $lanes];
@@ -165,7 +165,7 @@ impl I64Avx2 {
     }
 }
 
-impl Tile for I64Avx2 {
+impl RegisterTile for I64Avx2 {
     type T = i64;
     type Word = u32;
     type Sums = [i64; ROWS * 8];

@@ -1,15 +1,16 @@
-//! Strassen's method in Winograd's form over any other kernel: 7 products and 15 additions a level.
+//! Strassen's method in Winograd's form with any base kernel: 7 products and 15 additions per level.
 //!
-//! Place in the flow: behind [`Kernel`]; [`schedule`] has the order of sums and products, `bramble_matrix::Winograd` the
-//! rules by which a product is cut.
+//! Place in the flow: behind [`Kernel`]; [`schedule`] has the order of sums and products,
+//! `bramble_matrix::Winograd` the rules for cutting a product.
 //!
-//! Invariants: integers are exact. Floats keep a bound that is norm-wise only (docs/verification.md), so nobody gets
-//! this kernel without asking for it. The workspace is known before, taken once, and at most [`WORKSPACE_BYTES`].
-//! An element's bits depend on the sizes of its product, and not on threads or strides, if the base's do not.
+//! Invariants: integers are exact. Floats have a norm-wise error bound only (docs/verification.md), so this kernel
+//! is used only if the user asks for it. The size of the workspace is known beforehand, allocated once, and at most
+//! [`WORKSPACE_BYTES`]. An element's bits depend on the sizes of its product, and not on threads or strides, if
+//! those of the base kernel do not.
 //!
-//! Odd sizes are peeled: what 2^levels does not divide is left to the base. All levels are peeled at once, so that all
-//! products have one size and the rest is one product of up to 7 lines each way, where peeling level by level would
-//! take 1 + 7 + 49 of one line.
+//! Odd sizes are peeled: the rest of a division by 2^levels is left to the base kernel. All levels are peeled at
+//! once, so that all products have one size and the rest is one product of up to 7 lines in each direction, where
+//! peeling level by level would take 1 + 7 + 49 products of one line.
 
 mod schedule;
 mod workspace;
@@ -24,8 +25,8 @@ use schedule::Crew;
 pub(crate) use workspace::WORKSPACE_BYTES;
 pub use workspace::workspace_bytes;
 
-/// The cut-off where none is named: the least side of parts whose products repay a level's additions, as measured with
-/// `bramble bench kernel` over `simd` (docs/performance.md).
+/// The default cut-off: the least side of parts at which saving a product is worth the additions of a level, as
+/// measured with `bramble bench kernel` with `simd` as base (docs/performance.md).
 pub const fn cutoff(dtype: DType) -> u64 {
     match dtype {
         DType::F32 | DType::F64 | DType::I64 => 1024,
@@ -37,7 +38,7 @@ pub const fn cutoff(dtype: DType) -> u64 {
 pub(crate) struct Strassen {
     pub(crate) name: String,
     pub(crate) base: Arc<dyn Kernel>,
-    /// `None`: the type's own.
+    /// `None`: the default of the element type.
     pub(crate) cutoff: Option<u64>,
     pub(crate) threads: usize,
 }
@@ -66,12 +67,12 @@ impl Kernel for Strassen {
 }
 
 impl Strassen {
-    /// Cuts what is larger than the workspace allows.
+    /// Cuts a product that is too large for the workspace.
     fn pieces<T: KernelElement>(&self, product: Product<'_, T>) {
         let Some(p) = product.settle() else { return };
         let mut p = if p.c.col_stride() != 1 { p.transposed() } else { p };
         if p.c.col_stride() != 1 {
-            // Rows nowhere lie side by side: passes over them would cost more than a level saves.
+            // Without contiguous rows, passes over the operands would cost more than a level saves.
             return blocked::multiply(&*self.base, self.threads, usize::MAX, p);
         }
         let range = |span: Span| span.start as usize..span.end as usize;
@@ -89,7 +90,7 @@ impl Strassen {
         }
     }
 
-    /// One piece: the even core by levels, and around it what was peeled off.
+    /// One piece: the even core by levels, and the peeled rest by the base kernel.
     fn piece<T: KernelElement>(&self, mut p: Product<'_, T>) {
         let (m, n, k) = (p.m(), p.n(), p.k());
         let rules = Winograd { cutoff: self.cutoff.unwrap_or(cutoff(T::DTYPE)) };
@@ -129,12 +130,13 @@ impl Strassen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reference::Reference;
+    use crate::reference::ReferenceKernel;
 
     /// Marks memory that was never written.
     const UNTOUCHED: i64 = i64::MIN + 7;
 
-    /// A product over exactly so many elements of workspace; whether it is right, and whether the last was used.
+    /// A product with exactly that many elements of workspace; whether it is right, and whether the last element
+    /// was used.
     fn over([m, n, k]: [usize; 3], levels: u32, adds: bool, elements: usize) -> (bool, bool) {
         let numbers = |len: usize, by: i64| (0..len as i64).map(|i| i * by % 23 - 11).collect::<Vec<i64>>();
         let (a, b, old) = (numbers(m * k, 7), numbers(k * n, 5), numbers(m * n, 3));
@@ -142,7 +144,7 @@ mod tests {
         let (a, b) = (View::row_major(&a, m, k), View::row_major(&b, k, n));
         crate::reference::multiply(Product::new(2, a, b, beta, ViewMut::row_major(&mut want, m, n)));
         let mut work = vec![UNTOUCHED; elements];
-        let crew = Crew { base: &Reference, threads: 1, alpha: 2 };
+        let crew = Crew { base: &ReferenceKernel, threads: 1, alpha: 2 };
         match adds {
             true => crew.add(a, b, beta, ViewMut::row_major(&mut c, m, n), &mut work, levels),
             false => crew.put(a, b, ViewMut::row_major(&mut c, m, n), &mut work, levels),

@@ -15,7 +15,7 @@ use crate::combine::walk;
 use crate::threads::{banded, line_mut, quarters, quarters_mut};
 use crate::{Kernel, KernelElement, Product, blocked};
 
-/// Who multiplies and adds.
+/// The kernel and threads that multiply and add.
 pub(super) struct Crew<'a, T> {
     pub(super) base: &'a dyn Kernel,
     pub(super) threads: usize,
@@ -42,7 +42,7 @@ impl<T: KernelElement> Crew<'_, T> {
         }
     }
 
-    /// `out = a ± b`, or what else `f` makes of two elements.
+    /// `out = f(a, b)`, usually `a ± b`.
     fn sum(&self, out: ViewMut<'_, T>, a: View<'_, T>, b: View<'_, T>, f: impl Fn(T, T) -> T + Sync) {
         banded(self.threads, [out], [a, b], |[out], [a, b]| walk(a, b, out, |o, x, y| *o = f(x, y)));
     }
@@ -94,7 +94,7 @@ impl<T: KernelElement> Crew<'_, T> {
         self.update(room(x1, m, k), a11, T::minus);
         self.update(room(x2, k, n), b22, |t1, b| b.minus(t1));
         self.put(seen(x1, m, k), seen(x2, k, n), c12.reborrow(), work, down);
-        // S4 = A12 − S2, P3 to C11. S4 is done with, P1 takes its place.
+        // S4 = A12 − S2, P3 to C11. S4 is used up, and P1 takes its place.
         self.update(room(x1, m, k), a12, |s2, a| a.minus(s2));
         self.put(seen(x1, m, k), b22, c11.reborrow(), work, down);
         self.put(a11, b11, room(x1, m, n), work, down);

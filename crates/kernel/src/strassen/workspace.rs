@@ -1,7 +1,7 @@
-//! The memory that the sums of a product take: how much, and where it is from.
+//! The memory for the temporary sums of a product: its size and its allocation.
 //!
-//! Invariants: what a product needs is known from its sizes; it is taken once, before the first sum, and kept for the
-//! thread's life, so that jobs of a large product do not fetch it from the system again and again.
+//! Invariants: the size follows from the product's sizes; the memory is allocated once, before the first sum, and
+//! kept for the thread's life, so that the jobs of a large product do not allocate it again and again.
 #![allow(unsafe_code)] // One memory serves four element types.
 
 use std::cell::Cell;
@@ -45,13 +45,13 @@ thread_local! {
     static KEPT: Cell<Vec<u64>> = const { Cell::new(Vec::new()) };
 }
 
-/// Calls `work` with room for so many elements, of any value.
+/// Calls `work` with memory for that many elements, with arbitrary contents.
 pub(super) fn with<T: KernelElement>(elements: usize, work: impl FnOnce(&mut [T])) {
     const { assert!(size_of::<T>() <= 8 && align_of::<T>() <= align_of::<u64>()) };
     let mut kept = KEPT.take();
     let words = (elements * size_of::<T>()).div_ceil(size_of::<u64>());
     if kept.len() < words {
-        // Not grown: what is there need not be kept, nor stay beside the new one.
+        // Replaced, not grown: the old contents are not needed, and should not exist beside the new memory.
         drop(kept);
         kept = vec![0; words];
     }

@@ -1,6 +1,6 @@
-//! What several examples need: bytes to move, and what moving them cost.
+//! Shared by several examples: pseudo-random bytes, and the CPU time of a thread.
 
-/// Bytes that look like a matrix of no pattern.
+/// Pseudo-random bytes.
 pub(crate) fn noise(bytes: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let word = || {
@@ -13,7 +13,7 @@ pub(crate) fn noise(bytes: usize) -> Vec<u8> {
 }
 
 #[allow(dead_code)] // Not all of them count it.
-/// CPU seconds of this thread; 0 where the system does not say (it is Linux that does).
+/// CPU seconds of this thread; 0 on systems other than Linux.
 pub(crate) fn thread_cpu_s() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let ns = text.split(' ').next().and_then(|word| word.parse::<f64>().ok());

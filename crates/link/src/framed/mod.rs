@@ -1,77 +1,77 @@
-//! Frames over a stream of bytes: what the links have in common that move bytes.
+//! Frames over a stream of bytes: the common part of all links that move bytes.
 //!
-//! Place in the flow: between the two ends that a `Link` has and a stream: a TCP socket with or without TLS, two pipes, or
-//! two rings in memory that two processes share.
+//! Place in the flow: between the two ends of a `Link` and a stream: a TCP socket with or without TLS, two pipes,
+//! or two rings in memory that two processes share.
 //!
-//! Invariants: those of `send`, `receive` and `pace`, which are its parts.
+//! Invariants: those of its parts `send`, `receive` and `stall_guard`.
 //!
-//! Deliberately absent: how the bytes get to the other end, and who that is.
+//! Deliberately absent: the transport of the bytes, and the identity of the peer.
 
-mod pace;
 mod receive;
 mod send;
+mod stall_guard;
 
 use crate::frame::REFERENCE_BYTES;
-use crate::{LinkError, Region};
+use crate::{LinkError, SharedRegion};
 pub(crate) use receive::FrameReceiver;
 pub(crate) use send::FrameSender;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 
-/// Slices of one vectored call: the kernel takes no more.
+/// Slices of one vectored call: the limit of the kernel (`IOV_MAX`).
 const SLICES_MAX: usize = 1024;
 
-/// Others have a turn after so many bytes.
+/// A task yields to the event loop after this many bytes.
 const TURN_BYTES: usize = 256 << 10;
 
-/// Bytes both ways. Its two directions may be used by two tasks of one event loop.
+/// A stream of bytes in each direction. Two tasks of one event loop may use the two directions.
 pub(crate) trait Stream: 'static {
-    /// Whether the checksum of a frame covers its body: bytes may change on the way. Where they do not leave the memory of
-    /// this machine, it covers lengths, kind and head.
+    /// Whether the checksum of a frame covers its body. It does where bytes can change in transit; where they stay
+    /// in the memory of one machine, it covers lengths, kind and head only.
     const SUMS_BODIES: bool;
-    /// Others have a turn after so many frames, or some bytes.
+    /// A task yields to the event loop after this many frames, or after `TURN_BYTES`.
     const TURN_FRAMES: u32;
-    /// Whether a body that lies in a file may be left there, and be read by the other end.
+    /// Whether a body that lies in a file may be passed as a reference to that file.
     const REFERS: bool = false;
 
-    /// What goes in place of such a body; nothing where it lies in no file, or the bytes go themselves.
-    fn refer(&self, _region: &Region) -> io::Result<Option<[u8; REFERENCE_BYTES]>> {
+    /// The reference that is sent in place of the body; `None` if the body lies in no file or its bytes are sent.
+    fn refer(&self, _region: &SharedRegion) -> io::Result<Option<[u8; REFERENCE_BYTES]>> {
         Ok(None)
     }
-    /// The body that something stands for. Only where `REFERS`.
-    fn referred(&self, _reference: &[u8; REFERENCE_BYTES]) -> Result<Region, LinkError> {
+    /// The body that a reference names. Called only if `REFERS`.
+    fn referred(&self, _reference: &[u8; REFERENCE_BYTES]) -> Result<SharedRegion, LinkError> {
         Err(LinkError::Foreign("a reference on a link that has none".to_owned()))
     }
 
-    /// Takes some of the bytes, as many as go at once; waits while none do.
+    /// Writes as many bytes as the stream accepts without waiting; waits while it accepts none.
     async fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
-    /// Waits until a good many bytes go at once, where that is known.
+    /// Waits until the stream accepts a larger amount at once, if it can tell.
     async fn room(&self) -> io::Result<()> {
         Ok(())
     }
-    /// Waits for bytes; puts what is there into the runs. 0 where the other end has closed. So many bytes as `sure` says
-    /// are certain to come, so that some of them may be waited for together; 0 and 1 say nothing.
+    /// Waits for bytes and reads the available ones into the runs. 0 if the peer has closed. At least `sure` bytes
+    /// are certain to come, so the stream may wait for several of them together; 0 and 1 give no such promise.
     async fn read(&self, runs: &mut [IoSliceMut<'_>], sure: usize) -> io::Result<usize>;
-    /// Tells the other end that nothing more will come.
+    /// Tells the peer that no more bytes will come.
     async fn close(&self) -> io::Result<()>;
-    /// Bytes that were written so far.
+    /// Bytes written so far.
     fn written(&self) -> u64;
-    /// Those of them that are known to have got to the other end.
+    /// The part of `written` that is known to have reached the peer.
     fn acknowledged(&self) -> u64;
-    /// The sender of frames is no more, whether it has closed or not.
+    /// Called when the sender of frames is dropped, closed or not.
     fn sender_gone(&self) {}
-    /// The receiver of frames is no more.
+    /// Called when the receiver of frames is dropped.
     fn receiver_gone(&self) {}
 }
 
-/// When a task that could go on for ever lets others have their turn.
+/// Decides when a task that never has to wait yields to the event loop.
 #[derive(Default)]
-pub(crate) struct Turns {
+pub(crate) struct YieldBudget {
     frames: u32,
     bytes: usize,
 }
 
-impl Turns {
-    /// Between two frames. To let others have a turn is a call of the system, which frames of a few bytes would feel.
+impl YieldBudget {
+    /// Call between two frames. A yield costs a system call, so frames of a few bytes do not yield each time.
     pub(crate) async fn between_frames(&mut self, most: u32) {
         self.frames += 1;
         if self.frames >= most || self.bytes >= TURN_BYTES {
@@ -85,7 +85,7 @@ impl Turns {
     }
 }
 
-/// What an error of a stream means for a link.
+/// The link error for an error of the stream.
 fn broken(e: io::Error) -> LinkError {
     e.downcast::<LinkError>().unwrap_or_else(LinkError::Broken)
 }

@@ -1,36 +1,37 @@
 //! The receiving half of a link that moves bytes.
 //!
-//! Invariants: lengths are checked against the limits before anything is read; the head is read first, then
-//! the body to where `Place` says, in vectored reads; what is copied is a read-ahead of a few kilobytes.
+//! Invariants: lengths are checked against the limits before anything is read. The head is read first, then the
+//! body in vectored reads into the memory that `BodyPlacer` chose; only the read-ahead of a few kilobytes is
+//! copied.
 
-use super::pace::Pace;
-use super::{SLICES_MAX, Stream, Turns, broken, cut_off};
+use super::stall_guard::StallGuard;
+use super::{SLICES_MAX, Stream, YieldBudget, broken, cut_off};
 use crate::frame::REFERENCE_BYTES;
 use crate::{
-    Arrived, ArrivedBody, HEADER_BYTES, Header, Landing, Limits, LinkError, LinkFuture, Place, Receiver,
-    Region, checksum, to_u64,
+    Arrived, ArrivedBody, BodyPlacer, FrameLimits, HEADER_BYTES, Header, Landing, LinkError, LinkFuture,
+    Receiver, SharedRegion, checksum, to_u64,
 };
 use bytes::Bytes;
 use std::cell::Cell;
 use std::io::IoSliceMut;
 use std::rc::Rc;
 
-/// Bytes read ahead of a frame: enough for header and head of most.
+/// Bytes read ahead of a frame: header and head of most frames fit.
 const READ_AHEAD_BYTES: usize = 8 * 1024;
 
 pub(crate) struct FrameReceiver<S: Stream> {
     stream: Rc<S>,
     session: u32,
-    limits: Limits,
-    /// Bytes of frames that have come whole.
+    limits: FrameLimits,
+    /// Bytes of completely received frames.
     bytes: u64,
-    /// All bytes that have come.
+    /// All bytes received, also of an incomplete frame.
     arriving: Rc<Cell<u64>>,
-    /// Bytes `from..to` of it were read and not used yet.
+    /// The read-ahead buffer; its bytes `from..to` are read and not consumed yet.
     ahead: Vec<u8>,
     from: usize,
     to: usize,
-    turns: Turns,
+    turns: YieldBudget,
 }
 
 impl<S: Stream> FrameReceiver<S> {
@@ -38,13 +39,13 @@ impl<S: Stream> FrameReceiver<S> {
         Self {
             stream,
             session: 0,
-            limits: Limits::STRANGER,
+            limits: FrameLimits::STRANGER,
             bytes: 0,
             arriving: Rc::default(),
             ahead: vec![0; READ_AHEAD_BYTES],
             from: 0,
             to: 0,
-            turns: Turns::default(),
+            turns: YieldBudget::default(),
         }
     }
 
@@ -52,7 +53,7 @@ impl<S: Stream> FrameReceiver<S> {
         self.arriving.set(self.arriving.get().wrapping_add(to_u64(bytes)));
     }
 
-    /// Waits for a header in the read-ahead. `None` where the other end closed before it.
+    /// Waits for a header in the read-ahead. `None` if the peer closed before it.
     async fn header(&mut self) -> Result<Option<[u8; HEADER_BYTES]>, LinkError> {
         if self.from == self.to {
             (self.from, self.to) = (0, 0);
@@ -61,15 +62,15 @@ impl<S: Stream> FrameReceiver<S> {
             self.ahead.copy_within(self.from..self.to, 0);
             (self.from, self.to) = (0, self.to - self.from);
         }
-        let mut pace = None;
+        let mut guard = None;
         while self.to - self.from < HEADER_BYTES {
             let mut runs = [IoSliceMut::new(&mut self.ahead[self.to..])];
             let reading = self.stream.read(&mut runs, 0);
             let got = if self.from == self.to {
-                // Nothing has begun: the schedule decides how long silence is borne.
+                // No frame has begun, so no limit applies here; the schedule limits silence.
                 reading.await.map_err(broken)?
             } else {
-                pace.get_or_insert_with(|| Pace::new(self.limits)).keep(reading).await?
+                guard.get_or_insert_with(|| StallGuard::new(self.limits)).keep(reading).await?
             };
             match got {
                 0 if self.from == self.to => return Ok(None),
@@ -84,8 +85,8 @@ impl<S: Stream> FrameReceiver<S> {
         Ok(Some(raw))
     }
 
-    /// Takes `n` bytes, at most a head's, out of the read-ahead and, where it is too small, the stream.
-    async fn head(&mut self, n: usize, pace: &mut Pace) -> Result<Bytes, LinkError> {
+    /// Takes `n` bytes, at most the length of a head, from the read-ahead and, if it has too few, from the stream.
+    async fn head(&mut self, n: usize, guard: &mut StallGuard) -> Result<Bytes, LinkError> {
         let mut out = vec![0; n];
         let have = n.min(self.to - self.from);
         out[..have].copy_from_slice(&self.ahead[self.from..self.from + have]);
@@ -93,7 +94,7 @@ impl<S: Stream> FrameReceiver<S> {
         let mut done = have;
         while done < n {
             let mut runs = [IoSliceMut::new(&mut out[done..])];
-            let got = pace.keep(self.stream.read(&mut runs, n - done)).await?;
+            let got = guard.keep(self.stream.read(&mut runs, n - done)).await?;
             if got == 0 {
                 return Err(cut_off());
             }
@@ -103,13 +104,13 @@ impl<S: Stream> FrameReceiver<S> {
         Ok(Bytes::from(out))
     }
 
-    /// Reads `len` bytes to where they belong; gives the checksum continued over them, where it covers bodies.
+    /// Reads `len` bytes into the landing; returns the checksum continued over them, if it covers bodies.
     async fn land(
         &mut self,
         landing: &mut dyn Landing,
         len: usize,
         sum: u32,
-        pace: &mut Pace,
+        guard: &mut StallGuard,
     ) -> Result<u32, LinkError> {
         let mut sum = sum;
         let mut done = 0;
@@ -121,7 +122,7 @@ impl<S: Stream> FrameReceiver<S> {
                 self.from += got;
                 got
             } else {
-                let got = pace.keep(self.stream.read(&mut runs, len - done)).await?;
+                let got = guard.keep(self.stream.read(&mut runs, len - done)).await?;
                 self.came(got);
                 got
             };
@@ -136,16 +137,16 @@ impl<S: Stream> FrameReceiver<S> {
         Ok(sum)
     }
 
-    /// The body that the next bytes stand for; continues the checksum over them.
-    async fn reference(&mut self, sum: &mut u32, pace: &mut Pace) -> Result<Region, LinkError> {
-        let bytes = self.head(REFERENCE_BYTES, pace).await?;
+    /// The body that the next bytes refer to; continues the checksum over the reference.
+    async fn reference(&mut self, sum: &mut u32, guard: &mut StallGuard) -> Result<SharedRegion, LinkError> {
+        let bytes = self.head(REFERENCE_BYTES, guard).await?;
         *sum = checksum::append(*sum, &bytes);
         let Ok(reference) = bytes[..].try_into() else { return Err(cut_off()) };
         self.stream.referred(reference)
     }
 
-    async fn read_frame(&mut self, place: &mut dyn Place) -> Result<Arrived, LinkError> {
-        // A stream that is never empty must not keep the event loop to itself.
+    async fn read_frame(&mut self, place: &mut dyn BodyPlacer) -> Result<Arrived, LinkError> {
+        // A stream that always has bytes must not monopolise the event loop.
         self.turns.between_frames(S::TURN_FRAMES).await;
         let Some(raw) = self.header().await? else { return Err(LinkError::Closed) };
         let header = Header::decode(&raw, self.limits)?;
@@ -155,30 +156,32 @@ impl<S: Stream> FrameReceiver<S> {
         }
         if header.is_reference && !S::REFERS {
             return Err(LinkError::Foreign(
-                "a frame without its body, on a link that carries them".to_owned(),
+                "a frame refers to a file, on a link that sends bodies".to_owned(),
             ));
         }
-        let mut pace = Pace::new(self.limits);
-        let head = self.head(usize::from(header.head_bytes), &mut pace).await?;
+        let mut guard = StallGuard::new(self.limits);
+        let head = self.head(usize::from(header.head_bytes), &mut guard).await?;
         let mut sum = checksum::append(checksum::append(0, &header.prefix()), &head);
         let mut body = ArrivedBody::Empty;
         let mut body_bytes = header.body_bytes();
         if header.is_reference {
-            let region = self.reference(&mut sum, &mut pace).await?;
+            let region = self.reference(&mut sum, &mut guard).await?;
             body_bytes = region.len();
             body = ArrivedBody::Shared(region);
         } else if body_bytes > 0 {
             if let Some(until) = place.until(header.kind, &head) {
                 until.await;
-                // That was not the other end's time.
-                pace = Pace::new(self.limits);
+                // The wait for the placer is not the peer's delay.
+                guard = StallGuard::new(self.limits);
             }
             let mut landing = place.place(header.kind, &head, body_bytes).map_err(LinkError::Refused)?;
             if landing.len() != body_bytes {
                 let place = landing.len();
-                return Err(LinkError::Refused(format!("{body_bytes} bytes came for a place of {place}")));
+                return Err(LinkError::Refused(format!(
+                    "a body of {body_bytes} bytes for a landing of {place}"
+                )));
             }
-            sum = self.land(&mut *landing, body_bytes, sum, &mut pace).await?;
+            sum = self.land(&mut *landing, body_bytes, sum, &mut guard).await?;
             body = ArrivedBody::Landed(landing);
         }
         if sum != header.checksum {
@@ -191,7 +194,7 @@ impl<S: Stream> FrameReceiver<S> {
 }
 
 impl<S: Stream> Receiver for FrameReceiver<S> {
-    fn receive<'a>(&'a mut self, place: &'a mut dyn Place) -> LinkFuture<'a, Arrived> {
+    fn receive<'a>(&'a mut self, place: &'a mut dyn BodyPlacer) -> LinkFuture<'a, Arrived> {
         Box::pin(self.read_frame(place))
     }
     fn drain(&mut self) -> LinkFuture<'_, ()> {
@@ -206,7 +209,7 @@ impl<S: Stream> Receiver for FrameReceiver<S> {
     fn set_session(&mut self, session: u32) {
         self.session = session;
     }
-    fn set_limits(&mut self, limits: Limits) {
+    fn set_limits(&mut self, limits: FrameLimits) {
         self.limits = limits;
     }
     fn bytes_received(&self) -> u64 {
@@ -223,7 +226,7 @@ impl<S: Stream> Drop for FrameReceiver<S> {
     }
 }
 
-/// A checksum continued over the first `bytes` of some runs.
+/// A checksum continued over the first `bytes` bytes of the runs.
 fn appended(sum: u32, runs: &[IoSliceMut<'_>], bytes: usize) -> u32 {
     let (mut sum, mut left) = (sum, bytes);
     for run in runs {

@@ -1,28 +1,30 @@
 //! The sending half of a link that moves bytes.
 //!
-//! Invariants: a frame is written whole before the next; a body leaves from where it lies, in vectored
-//! writes, and is never gathered into a buffer first (TLS encrypts it into buffers of its own).
+//! Invariants: a frame is written whole before the next one. A body is sent from the memory that holds it, in
+//! vectored writes, and is never gathered into a buffer first (TLS encrypts it into its own buffers).
 
-use super::pace::Pace;
-use super::{SLICES_MAX, Stream, Turns, broken};
+use super::stall_guard::StallGuard;
+use super::{SLICES_MAX, Stream, YieldBudget, broken};
 use crate::frame::REFERENCE_BYTES;
-use crate::{Body, Frame, Leaving, Left, Limits, LinkError, LinkFuture, Sender, to_u64};
+use crate::{
+    Body, Frame, FrameLimits, LinkError, LinkFuture, SendProgress, SendProgressProbe, Sender, to_u64,
+};
 use std::cell::Cell;
 use std::io::IoSlice;
 use std::rc::Rc;
 
-/// A body that is worth asking the system for room.
+/// Shortest body for which the sender asks the system for room first.
 const LONG_BYTES: usize = 64 << 10;
 
 pub(crate) struct FrameSender<S: Stream> {
     stream: Rc<S>,
     session: u32,
     bytes: u64,
-    /// Where the last body ended in the stream of bytes that were written.
+    /// Stream position of the end of the last body.
     body_end: Rc<Cell<u64>>,
     /// Header and head of the frame that is being sent.
     prefix: Vec<u8>,
-    turns: Turns,
+    turns: YieldBudget,
 }
 
 impl<S: Stream> FrameSender<S> {
@@ -33,7 +35,7 @@ impl<S: Stream> FrameSender<S> {
             bytes: 0,
             body_end: Rc::default(),
             prefix: Vec::with_capacity(256),
-            turns: Turns::default(),
+            turns: YieldBudget::default(),
         }
     }
 
@@ -59,32 +61,34 @@ impl<S: Stream> FrameSender<S> {
         }
     }
 
-    /// What goes in place of the frame's body, if something does.
+    /// The file reference that is sent in place of the body, if any.
     fn reference(&self, body: &Body) -> Result<Option<[u8; REFERENCE_BYTES]>, LinkError> {
         match body {
             Body::Shared(region) if !region.is_empty() => self.stream.refer(region).map_err(broken),
-            Body::Shared(_) | Body::Empty | Body::Lent(_) => Ok(None),
+            Body::Shared(_) | Body::Empty | Body::Leased(_) => Ok(None),
         }
     }
 
-    /// Who reads a body for its sum has it in the cache, and should send it then: not before there is room for it.
-    async fn wait_to_sum(&self, body: &Body, pace: &mut Pace) -> Result<(), LinkError> {
+    /// To compute the checksum of a body brings it into the cache, and it should be sent from there. So the sender
+    /// waits for room first.
+    async fn wait_to_sum(&self, body: &Body, guard: &mut StallGuard) -> Result<(), LinkError> {
         match body {
             Body::Shared(region) if S::SUMS_BODIES && region.len() >= LONG_BYTES && !region.is_summed() => {
-                pace.keep(async { self.stream.room().await.map(|()| 0) }).await.map(drop)
+                guard.keep(async { self.stream.room().await.map(|()| 0) }).await.map(drop)
             }
-            Body::Shared(_) | Body::Empty | Body::Lent(_) => Ok(()),
+            Body::Shared(_) | Body::Empty | Body::Leased(_) => Ok(()),
         }
     }
 
     async fn write_frame(&mut self, frame: Frame) -> Result<(), LinkError> {
-        if matches!(frame.body, Body::Lent(_)) {
-            unreachable!("memory was lent over a link that does not share it");
+        if matches!(frame.body, Body::Leased(_)) {
+            unreachable!("a leased body on a link that does not share memory");
         }
-        // A stream that is never full must not keep the event loop to itself. Before the sum: others' turns empty the cache.
+        // A stream that always has room must not monopolise the event loop. Yield before the checksum: other tasks
+        // would evict the body from the cache.
         self.turns.between_frames(S::TURN_FRAMES).await;
-        let mut pace = Pace::new(Limits::SESSION);
-        self.wait_to_sum(&frame.body, &mut pace).await?;
+        let mut guard = StallGuard::new(FrameLimits::SESSION);
+        self.wait_to_sum(&frame.body, &mut guard).await?;
         self.prefix.clear();
         let reference = self.reference(&frame.body)?;
         let header = match &reference {
@@ -101,12 +105,12 @@ impl<S: Stream> FrameSender<S> {
         while done < total {
             let mut slices = Vec::with_capacity(carried.runs().saturating_add(1).min(SLICES_MAX));
             Self::slices(&self.prefix, carried, done, &mut slices);
-            done += pace.keep(self.stream.write(&slices)).await?;
+            done += guard.keep(self.stream.write(&slices)).await?;
             if done > front {
                 self.body_end.set(self.stream.written());
             }
         }
-        // What was referred to counts, as it does where memory is shared.
+        // Bodies passed by reference count too, as on a link that shares memory.
         self.bytes += to_u64(frame.wire_bytes());
         self.turns.moved(total);
         Ok(())
@@ -126,13 +130,14 @@ impl<S: Stream> Sender for FrameSender<S> {
     fn bytes_sent(&self) -> u64 {
         self.bytes
     }
-    fn leaving(&self) -> Leaving {
-        // Whoever asks does not keep the connection open.
+    fn send_progress(&self) -> SendProgressProbe {
+        // A weak reference: the probe does not keep the connection open.
         let (stream, body_end) = (Rc::downgrade(&self.stream), self.body_end.clone());
         Rc::new(move || {
-            let Some(stream) = stream.upgrade() else { return Left::default() };
-            let there = stream.acknowledged();
-            Left { there: there.min(body_end.get()), held: stream.written().saturating_sub(there) }
+            let Some(stream) = stream.upgrade() else { return SendProgress::default() };
+            let acknowledged = stream.acknowledged();
+            let body_bytes = acknowledged.min(body_end.get());
+            SendProgress { acknowledged: body_bytes, buffered: stream.written().saturating_sub(acknowledged) }
         })
     }
     fn close(&mut self) -> LinkFuture<'_, ()> {

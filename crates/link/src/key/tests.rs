@@ -1,4 +1,4 @@
-//! Texts of keys: there and back, slips of the pen, and anything else that somebody may type.
+//! Key texts: round trips, typing errors, and arbitrary text.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
@@ -15,7 +15,7 @@ fn refused(text: &str) -> KeyError {
 
 #[test]
 fn the_text_of_a_key_never_changes() {
-    // A cluster outlives a version: these are part of the contract.
+    // Keys outlive a version: these texts are part of the contract.
     assert_eq!(key().to_text(), "bramble1-ehvpavkm-f4g76sb3-e9jq8832-f5t6awse-qyr4");
     assert_eq!(key().id(), "eaac-2cfa");
     let zero = ClusterKey::from_bytes([0; 20]);

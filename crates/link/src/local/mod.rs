@@ -1,16 +1,16 @@
 //! Links between two processes of one machine: `pipe` and `shm`.
 //!
-//! Place in the flow: whoever starts a process makes both endpoints, keeps one, and starts the process with the other; that
-//! one takes it up and both open theirs.
+//! Place in the flow: the process that starts another makes both endpoints, keeps one and passes the other to the
+//! new process; then each process opens its own.
 //!
-//! Invariants: whoever holds an endpoint is the other end; descriptors have no names, so nobody else can come by one, and
-//! no key is asked for. They are closed on exec all the time and travel in a message over the new process's standard input
-//! (`hand`), so a process that somebody else starts meanwhile inherits none. Nothing of a link is left when both processes
-//! are gone, in whatever way they went.
+//! Invariants: the holder of an endpoint is the peer: descriptors have no names, so no other process can obtain
+//! one, and no key is required. The descriptors are always close-on-exec and travel in a message over the new
+//! process's standard input (`descriptors`), so a process that another thread starts meanwhile inherits none. Once
+//! both processes have ended, in whatever way, nothing of the link remains.
 //!
-//! Deliberately absent: addresses. Nobody can dial such an end, so it has no neighbours.
+//! Deliberately absent: addresses. Such an end cannot be dialled, so workers with it do not relay panels.
 
-pub(crate) mod hand;
+pub(crate) mod descriptors;
 mod pipe;
 pub(crate) mod watch;
 
@@ -23,17 +23,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command};
 use std::rc::Rc;
 
-/// One end of a link that is not open yet: descriptors, which this process keeps or another one is started with.
+/// One end of a link that is not open yet: descriptors for this process or for one that it starts.
 #[derive(Debug)]
 pub struct Endpoint {
     parts: Parts,
 }
 
-/// What an endpoint is made of.
+/// The parts of an endpoint.
 #[derive(Debug)]
 enum Parts {
     Pipe { read: OwnedFd, write: OwnedFd },
-    Shm(shm::Ends),
+    Shm(shm::ShmEndpoint),
 }
 
 /// Both ends of a new link.
@@ -53,7 +53,7 @@ pub fn local_pair(kind: LocalKind) -> io::Result<(Endpoint, Endpoint)> {
 }
 
 impl Endpoint {
-    /// What it is an end of.
+    /// The kind of the link.
     pub fn kind(&self) -> LocalKind {
         match self.parts {
             Parts::Pipe { .. } => LocalKind::Pipe,
@@ -61,30 +61,31 @@ impl Endpoint {
         }
     }
 
-    /// Starts a process with this endpoint: its standard input is a socket from which `inherited` takes it.
+    /// Starts a process with this endpoint: its standard input is a socket, from which `inherited` takes the
+    /// endpoint.
     pub fn spawn(self, command: Command) -> io::Result<Child> {
         let mut command = command;
-        command.stdin(hand::give(self)?);
+        command.stdin(descriptors::give(self)?);
         command.spawn()
     }
 
     /// Puts this endpoint into a Unix stream socket, for a process that is started with several.
     pub fn give(self, socket: &impl AsFd) -> io::Result<()> {
-        hand::send(&self, socket)
+        descriptors::send(&self, socket)
     }
 
-    /// The next endpoint that was put into that socket at its other side; it has to be there.
+    /// The next endpoint that was put into the other end of that socket; an error if there is none.
     pub fn take(socket: &impl AsFd) -> io::Result<Self> {
-        hand::take(socket)
+        descriptors::take(socket)
     }
 
-    /// The endpoint that this process was started with. Can be taken once.
+    /// The endpoint that this process was started with. It can be taken once.
     pub fn inherited() -> io::Result<Self> {
-        hand::take(&io::stdin())
+        descriptors::take(&io::stdin())
     }
 
-    /// A link to the other end, which is called `peer` in messages. It starts with the limits for strangers. Has to run on
-    /// the event loop of one thread, on which the link stays.
+    /// Opens the link to the peer, which is called `peer` in messages. It starts with the limits for strangers.
+    /// Must run on the event loop of the thread that will use the link.
     pub fn open(self, peer: &str) -> Result<Link, LinkError> {
         let name = self.kind().name();
         match self.parts {
@@ -105,7 +106,7 @@ fn framed<S: Stream>(stream: S, name: &'static str, peer: &str) -> Link {
         shares_memory: false,
         refers_to_files: S::REFERS,
         cipher: None,
-        // Only who was given the descriptors can be there.
+        // Only the process that was given the descriptors can be the peer.
         proven: Proven::Member,
     }
 }

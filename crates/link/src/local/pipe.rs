@@ -1,11 +1,11 @@
-//! Bytes both ways over two pipes.
+//! Bytes in both directions over two pipes.
 //!
-//! Invariants: a write takes the bytes from where they lie, a read puts them where they belong, in one call of the system
-//! each. A direction ends when its writer is closed, by `close`, with the sender or with its process; what was written
-//! before is read all the same.
+//! Invariants: a write takes the bytes directly from their memory, and a read puts them directly into theirs, in
+//! one system call each. A direction ends when its writer is closed: by `close`, with the sender, or with its
+//! process; bytes that were written before can still be read.
 //!
-//! Deliberately absent: moving pages instead of copying them (`vmsplice`): the sender's memory would have to stay as it is
-//! until the other end has read it, and nobody here hears of that.
+//! Deliberately absent: moving pages instead of copying them (`vmsplice`): the sender's memory would have to stay
+//! unchanged until the peer has read it, and the sender is not told when that is.
 
 use super::watch::watched;
 use crate::framed::Stream;
@@ -19,13 +19,13 @@ use std::rc::Rc;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// What a pipe should hold: the most that the system lets anybody have.
+/// Size to ask for: the most that Linux grants an unprivileged process.
 const PIPE_BYTES: usize = 1 << 20;
 
 /// Reading and writing end of a pipe.
 pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
-    // A system that grants less gets more calls.
+    // A smaller pipe only costs more system calls.
     let _ = fcntl_setpipe_size(&write, PIPE_BYTES);
     Ok((read, write))
 }
@@ -91,7 +91,7 @@ impl Stream for Pipes {
         self.written.get()
     }
 
-    /// Those that the other process has read.
+    /// Bytes that the peer process has read.
     fn acknowledged(&self) -> u64 {
         let write = self.write.borrow();
         let waiting = write.as_ref().map_or(0, |pipe| ioctl_fionread(pipe.get_ref()).unwrap_or(0));
@@ -107,8 +107,9 @@ impl Stream for Pipes {
     }
 }
 
-/// One call of the system, if the pipe is ready as far as is known; `whole` is what leaves it ready. After less than that
-/// the event loop takes it for exhausted until the system tells of a change, and the next call waits at once.
+/// One system call, if the event loop takes the pipe for ready; `whole` is the result that leaves it ready. After a
+/// shorter one the event loop takes it for exhausted until the system reports a change, and the next call waits at
+/// once.
 fn at_once(
     pipe: &AsyncFd<OwnedFd>,
     interest: Interest,

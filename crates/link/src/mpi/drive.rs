@@ -1,14 +1,14 @@
-//! How often the library is asked.
+//! How often the library is polled.
 //!
-//! Place in the flow: one task of the event loop, for as long as there is one; beside it nothing else asks.
+//! Place in the flow: one task of the event loop; no other code polls regularly.
 //!
-//! To ask all the time costs a core; to ask seldom costs time with each message, and transfers of much data stand still
-//! meanwhile, since the library moves them only when it is called. So: after a message has started or come, it is asked on
-//! for some microseconds, longer while much is under way, as far as that has paid lately. Then this sleeps, and longer the
-//! longer nothing comes: up to a quarter of a millisecond while much is under way, else up to a millisecond. An idle worker
-//! takes about half a percent of a core.
+//! Constant polling costs a core; rare polling delays each message and stalls large transfers, which the library
+//! only moves within its calls. So: after a message was started or completed, the task polls for some microseconds,
+//! longer while large messages are in flight, if that has paid lately. Then it sleeps, longer the longer nothing
+//! completes: up to a quarter of a millisecond while large messages are in flight, else up to a millisecond. An
+//! idle worker uses about half a percent of a core.
 //!
-//! Invariants: other tasks have their turn between two questions. A message that starts ends the sleep.
+//! Invariants: other tasks run between two polls. The start of a message ends the sleep.
 
 use super::engine::Engine;
 use super::timer::Timer;
@@ -19,45 +19,46 @@ use std::time::{Duration, Instant};
 
 const SLEEP_MIN: Duration = Duration::from_micros(10);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
-/// While much is under way.
+/// Longest sleep while large messages are in flight.
 const SLEEP_BULK_MAX: Duration = Duration::from_micros(250);
-/// How long it is asked on without a pause, at most.
-const PATIENCE_MAX: Duration = Duration::from_micros(40);
-/// The same while much is under way: what a message of 1 MiB takes at 3 GB/s.
-const PATIENCE_BULK_MAX: Duration = Duration::from_micros(350);
-/// A sleep is this part of the time that was waited before it: so much later than it could a message is seen at most. Were it
-/// as long as that time, two ends that answer each other would keep each other slow.
+/// Longest polling without a pause.
+const POLL_MAX: Duration = Duration::from_micros(40);
+/// The same while large messages are in flight: the duration of a message of 1 MiB at 3 GB/s.
+const POLL_BULK_MAX: Duration = Duration::from_micros(350);
+/// A sleep is this fraction of the wait before it, which bounds the relative delay of a message. If it were as long
+/// as the wait, two ends that answer each other would keep each other slow.
 const SLEEP_PART: u32 = 8;
 
-/// How long it is of use to go on asking.
-struct Patience {
+/// How long polling without a pause is worthwhile.
+struct PollWindow {
     now: Duration,
     most: Duration,
 }
 
-impl Patience {
+impl PollWindow {
     fn new(most: Duration) -> Self {
         Self { now: most, most }
     }
 
-    /// Something came so long after it was waited for.
+    /// A message completed this long after the wait began.
     fn came(&mut self, after: Duration) {
         if after <= self.most {
             self.now = self.most;
         }
     }
 
-    /// Nothing came while it was asked on.
+    /// No message completed during the polling.
     fn was_vain(&mut self) {
         self.now = if self.now > self.most / 8 { self.now / 2 } else { Duration::ZERO };
     }
 }
 
-/// Asks until the engine is no more. `has_cores`: as many as processes, so that to ask on takes nobody's.
+/// Polls until the engine is dropped. `has_cores`: as many cores as processes, so polling takes a core from no
+/// process.
 pub(super) fn drive(engine: Weak<Engine>, has_cores: bool) -> io::Result<impl Future<Output = ()>> {
     let timer = Timer::new()?;
     Ok(async move {
-        // A timer that fails is asked for nothing more; then this asks all the time.
+        // After an error of the timer this polls without sleeping.
         while engine.strong_count() > 0 && asking(&engine, has_cores, &timer).await.is_err() {
             tokio::task::yield_now().await;
         }
@@ -65,23 +66,23 @@ pub(super) fn drive(engine: Weak<Engine>, has_cores: bool) -> io::Result<impl Fu
 }
 
 async fn asking(engine: &Weak<Engine>, has_cores: bool, timer: &Timer) -> io::Result<()> {
-    let mut patiences = [PATIENCE_MAX, PATIENCE_BULK_MAX].map(Patience::new);
+    let mut windows = [POLL_MAX, POLL_BULK_MAX].map(PollWindow::new);
     let (mut since, mut starts, mut is_over) = (Instant::now(), 0, false);
     loop {
         let Some(engine) = engine.upgrade() else { return Ok(()) };
         let has_bulk = engine.has_bulk();
-        let patience = &mut patiences[usize::from(has_bulk)];
+        let window = &mut windows[usize::from(has_bulk)];
         let is_complete = engine.poll() > 0;
         let has_started = std::mem::replace(&mut starts, engine.starts()) != engine.starts();
         let waited = since.elapsed();
         if is_complete {
-            patience.came(waited);
+            window.came(waited);
         }
         if is_complete || has_started {
             (since, is_over) = (Instant::now(), false);
-        } else if is_over || waited >= patience.now {
+        } else if is_over || waited >= window.now {
             if !is_over {
-                patience.was_vain();
+                window.was_vain();
                 is_over = true;
             }
             let most = if has_bulk { SLEEP_BULK_MAX } else { SLEEP_MAX };

@@ -1,16 +1,18 @@
-//! All messages of this process that are under way, and who waits for them.
+//! All messages of this process that are in flight, and the tasks that wait for them.
 //!
-//! Place in the flow: between the ends of links, which start messages and wait for them, and the library. MPI tells nobody
-//! when a message is complete: somebody has to ask it, again and again. That is `poll`, which `drive` calls.
+//! Place in the flow: between the ends of links, which start messages and wait for them, and the library. MPI does
+//! not notify: a message is only known to be complete when the library is asked. `poll` asks, and `drive` calls it
+//! again and again.
 //!
-//! Invariants: everything is on one thread. A message that nobody waits for any more stays under way until it is complete, with
-//! its memory. After the first error of the library nothing more is asked of it: every message ends with that error.
+//! Invariants: everything is on one thread. A message stays in flight, with its memory, until it is complete, even
+//! if no task waits for it any more. After the first error of the library no more calls are made: every message
+//! ends with that error.
 //!
-//! Deliberately absent: cancelling. Each end of a link takes what the other has begun to send, to the end (`receive`), so
-//! everything that is under way gets complete.
+//! Deliberately absent: cancelling. Each end of a link receives everything that the peer has begun to send
+//! (`receive`), so every message in flight completes.
 
 use super::held::{self, Payload, UnderWay};
-use super::table::{Calls, Fault, Message};
+use super::table::{Calls, Message, MpiFault};
 use crate::to_u64;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -19,29 +21,29 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 
-/// Messages that one `poll` takes note of, before others have their turn.
+/// Completions that one `poll` handles before it yields.
 const POLL_MESSAGES: usize = 256;
-/// Buffers that wait to be used again: so many of each size.
+/// Free buffers that are kept, of each size class.
 const SPARE_BUFFERS: usize = 32;
-/// Buffers longer than this are used again too, but fewer of them.
+/// Longer buffers are kept too, but fewer of them.
 const LARGE_BYTES: usize = 64 << 10;
 const SPARE_LARGE_BUFFERS: usize = 8;
 
-/// Bytes of bodies on their way out, and those that have got to the other end.
+/// Bytes of bodies in flight, and of those that have reached the peer.
 #[derive(Default)]
 pub(super) struct Tally {
     pub(super) held: Cell<u64>,
     pub(super) there: Cell<u64>,
 }
 
-/// Whose bytes a message is made of.
+/// The tally that counts a message, and its bytes.
 pub(super) type Counted = Option<(Rc<Tally>, u64)>;
 
 /// One message.
 struct Slot {
     state: State,
     waker: Option<Waker>,
-    /// Whether somebody has its ticket.
+    /// Whether its ticket exists.
     is_wanted: bool,
     counted: Counted,
     is_bulk: bool,
@@ -57,29 +59,29 @@ struct Slots {
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
     under_way: UnderWay,
-    /// Those of them that carry much.
+    /// Messages in flight that are large.
     bulk: usize,
 }
 
-type Chore = Pin<Box<dyn Future<Output = ()>>>;
+type DetachedTask = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The messages of this process.
 pub(super) struct Engine {
     calls: Box<dyn Calls>,
     slots: RefCell<Slots>,
-    fault: RefCell<Option<Fault>>,
+    fault: RefCell<Option<MpiFault>>,
     small: RefCell<Vec<Box<[u8]>>>,
     large: RefCell<Vec<Box<[u8]>>>,
-    /// What goes on without anybody who waits for it.
-    chores: RefCell<Vec<Chore>>,
+    /// Detached tasks.
+    detached: RefCell<Vec<DetachedTask>>,
     has_new_chores: Cell<bool>,
-    /// Told when a message starts.
+    /// Notified when a message starts.
     pub(super) started: Notify,
-    /// Messages that were started so far.
+    /// Number of messages started so far.
     starts: Cell<u64>,
 }
 
-/// A message that somebody waits for: the bytes that came, and the payload.
+/// A pending message: await it for the bytes that arrived and the payload.
 pub(super) struct Ticket {
     engine: Rc<Engine>,
     number: usize,
@@ -93,7 +95,7 @@ impl Engine {
             fault: RefCell::default(),
             small: RefCell::default(),
             large: RefCell::default(),
-            chores: RefCell::default(),
+            detached: RefCell::default(),
             has_new_chores: Cell::new(false),
             started: Notify::new(),
             starts: Cell::new(0),
@@ -104,19 +106,19 @@ impl Engine {
         &*self.calls
     }
 
-    /// Starts to send; see `held::send`. `counted` is who counts which bytes of it.
+    /// Starts a send; see `held::send`. `counted`: the tally that counts its bytes.
     pub(super) fn send(
         self: &Rc<Self>,
         payload: Payload,
         message: Message,
         is_synchronous: bool,
         counted: Counted,
-    ) -> Result<Ticket, Fault> {
+    ) -> Result<Ticket, MpiFault> {
         self.start(message, counted, || held::send(self.calls(), payload, message, is_synchronous))
     }
 
-    /// Starts to receive; see `held::receive`.
-    pub(super) fn receive(self: &Rc<Self>, payload: Payload, message: Message) -> Result<Ticket, Fault> {
+    /// Starts a receive; see `held::receive`.
+    pub(super) fn receive(self: &Rc<Self>, payload: Payload, message: Message) -> Result<Ticket, MpiFault> {
         self.start(message, None, || held::receive(self.calls(), payload, message))
     }
 
@@ -124,8 +126,8 @@ impl Engine {
         self: &Rc<Self>,
         message: Message,
         counted: Counted,
-        begin: impl FnOnce() -> Result<held::Held, Fault>,
-    ) -> Result<Ticket, Fault> {
+        begin: impl FnOnce() -> Result<held::HeldPayload, MpiFault>,
+    ) -> Result<Ticket, MpiFault> {
         if let Some(fault) = &*self.fault.borrow() {
             return Err(fault.clone());
         }
@@ -148,15 +150,15 @@ impl Engine {
         Ok(Ticket { engine: self.clone(), number })
     }
 
-    /// Nothing more will come of any message.
-    pub(super) fn fail(&self, fault: &Fault) {
+    /// Ends all messages with an error.
+    pub(super) fn fail(&self, fault: &MpiFault) {
         self.fault.borrow_mut().get_or_insert_with(|| fault.clone());
         let mut slots = self.slots.borrow_mut();
         let waiting = slots.slots.iter_mut().flatten().filter_map(|slot| slot.waker.take());
         waiting.for_each(Waker::wake);
     }
 
-    /// Asks the library which messages are complete; gives their number.
+    /// Asks the library for completed messages; returns their number.
     pub(super) fn poll(&self) -> usize {
         let mut complete = 0;
         while complete < POLL_MESSAGES && self.fault.borrow().is_none() {
@@ -177,7 +179,7 @@ impl Engine {
         complete
     }
 
-    /// Asks the library once if that message is not complete: its turn may be now, before that of the task that asks.
+    /// Polls the library once if that message is not complete: this task may run before the one that drives.
     pub(super) fn look_for(&self, ticket: &Ticket) {
         if !ticket.is_done() {
             self.poll();
@@ -186,7 +188,7 @@ impl Engine {
 
     fn complete(&self, number: usize, bytes: usize, payload: Payload) {
         let mut slots = self.slots.borrow_mut();
-        let Some(slot) = slots.slots[number].as_mut() else { unreachable!("message {number} is nobody's") };
+        let Some(slot) = slots.slots[number].as_mut() else { unreachable!("message {number} is unknown") };
         if let Some((tally, bytes)) = slot.counted.take() {
             tally.held.set(tally.held.get().saturating_sub(bytes));
             tally.there.set(tally.there.get() + bytes);
@@ -206,41 +208,41 @@ impl Engine {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Goes on with something that nobody waits for, with every message that gets complete.
-    pub(super) fn adopt(&self, chore: impl Future<Output = ()> + 'static) {
-        self.chores.borrow_mut().push(Box::pin(chore));
+    /// Runs a task that no caller awaits; it is polled with every message that completes.
+    pub(super) fn run_detached(&self, task: impl Future<Output = ()> + 'static) {
+        self.detached.borrow_mut().push(Box::pin(task));
         self.has_new_chores.set(true);
         self.started.notify_one();
     }
 
     fn do_chores(&self) {
-        // They may adopt others.
-        let mut chores = self.chores.take();
-        chores.retain_mut(|chore| chore.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        self.chores.borrow_mut().append(&mut chores);
+        // A task may start others.
+        let mut detached = self.detached.take();
+        detached.retain_mut(|task| task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        self.detached.borrow_mut().append(&mut detached);
     }
 
-    /// Whether no message is under way, and none will be by itself.
+    /// Whether no message is in flight and no detached task remains.
     pub(super) fn is_quiet(&self) -> bool {
-        self.slots.borrow().under_way.is_empty() && self.chores.borrow().is_empty()
+        self.slots.borrow().under_way.is_empty() && self.detached.borrow().is_empty()
     }
 
-    /// What the library said when it failed.
-    pub(super) fn fault(&self) -> Option<Fault> {
+    /// The error with which the library failed.
+    pub(super) fn fault(&self) -> Option<MpiFault> {
         self.fault.borrow().clone()
     }
 
-    /// Whether something is under way that takes its time and needs this process to ask often.
+    /// Whether a large message is in flight, which needs frequent polls.
     pub(super) fn has_bulk(&self) -> bool {
         self.slots.borrow().bulk > 0
     }
 
-    /// Messages that were started so far.
+    /// Number of messages started so far.
     pub(super) fn starts(&self) -> u64 {
         self.starts.get()
     }
 
-    /// A buffer of so many bytes, with anything in it.
+    /// A buffer of that length, with arbitrary content.
     pub(super) fn buffer(&self, bytes: usize) -> Box<[u8]> {
         let spare = if bytes > LARGE_BYTES { &self.large } else { &self.small };
         let mut spare = spare.borrow_mut();
@@ -248,7 +250,7 @@ impl Engine {
         fitting.map_or_else(|| vec![0; bytes].into_boxed_slice(), |at| spare.swap_remove(at))
     }
 
-    /// Keeps a buffer for later.
+    /// Keeps a buffer for reuse.
     pub(super) fn keep(&self, payload: Payload) {
         let Payload::Buffer(buffer) = payload else { return };
         let is_large = buffer.len() > LARGE_BYTES;
@@ -262,7 +264,7 @@ impl Engine {
 }
 
 impl Ticket {
-    /// Whether there is something to be had without waiting.
+    /// Whether the result is available without waiting.
     pub(super) fn is_done(&self) -> bool {
         let slots = self.engine.slots.borrow();
         let slot = slots.slots.get(self.number).and_then(Option::as_ref);
@@ -270,7 +272,7 @@ impl Ticket {
             || self.engine.fault.borrow().is_some()
     }
 
-    /// The same; if there is nothing, whoever asks is woken when there is.
+    /// The same; if not, the current task is woken when it is.
     pub(super) fn watch(&self, context: &Context<'_>) -> bool {
         let is_done = self.is_done();
         if !is_done && let Some(slot) = self.engine.slots.borrow_mut().slots[self.number].as_mut() {
@@ -281,7 +283,7 @@ impl Ticket {
 }
 
 impl Future for Ticket {
-    type Output = Result<(usize, Payload), Fault>;
+    type Output = Result<(usize, Payload), MpiFault>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut slots = self.engine.slots.borrow_mut();
@@ -290,7 +292,7 @@ impl Future for Ticket {
         };
         match std::mem::replace(&mut slot.state, State::UnderWay) {
             State::Complete(bytes, payload) => {
-                // The slot goes with the ticket.
+                // The slot is freed with the ticket.
                 slot.is_wanted = false;
                 Poll::Ready(Ok((bytes, payload)))
             }
@@ -309,7 +311,8 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let mut slots = self.engine.slots.borrow_mut();
         let Some(slot) = slots.slots[self.number].as_mut() else { return };
-        // Taken: nothing is under way. Complete: nobody wants it. Else it stays until it is complete.
+        // Result taken: nothing is in flight. Complete: the result is discarded. Otherwise the slot stays until the
+        // message is complete.
         let is_taken = !slot.is_wanted;
         let state = std::mem::replace(&mut slot.state, State::UnderWay);
         (slot.is_wanted, slot.waker) = (false, None);
@@ -324,7 +327,7 @@ impl Drop for Ticket {
     }
 }
 
-/// As the counter of bodies has it.
+/// A tally and a number of bytes for `Counted`.
 pub(super) fn counted(tally: &Rc<Tally>, bytes: usize) -> Counted {
     (bytes > 0).then(|| (tally.clone(), to_u64(bytes)))
 }

@@ -1,20 +1,20 @@
-//! Which MPI library is opened.
+//! The choice of the MPI library.
 //!
-//! Place in the flow: once a process, before anything else of MPI.
+//! Place in the flow: once per process, before any other MPI code.
 //!
-//! Invariants: the library of whoever started this process goes first, because processes of another one would not find each
-//! other; a file that the user names is the only one that is tried.
+//! Invariants: the library of the launcher that started this process is tried first, because processes with
+//! different libraries cannot find each other; a file that the user names is the only one that is tried.
 //!
-//! Deliberately absent: a search of the file system. Names go to the system's own loader.
+//! Deliberately absent: a search of the file system. Names are passed to the system's loader.
 
 use super::table::{self, Opened};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
-/// Names the file of the library.
+/// Environment variable with the file of the library.
 pub(super) const VARIABLE: &str = "BRAMBLE_MPI";
 
-/// What cannot be had of MPI.
+/// Why MPI cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MpiError {
     /// No library was found.
@@ -23,34 +23,34 @@ pub enum MpiError {
          mpich', or name its file in {VARIABLE}"
     )]
     Missing,
-    /// A file is there, and no library of MPI that can be used.
+    /// The file exists and is no usable MPI library.
     #[error("{file} cannot be used as an MPI library: {why}", file = .0.display(), why = .1)]
     Unfit(OsString, String),
-    /// Another library's processes were started.
+    /// The launcher belongs to another library.
     #[error(
-        "mpirun has started {told} processes, but the library that was opened ({library}) sees {seen}: it is another one's \
-         mpirun; start with that library's own, or name the library of this one in {VARIABLE}"
+        "mpirun has started {told} processes, but the library that was opened ({library}) sees {seen}: this mpirun \
+         belongs to another library; start with that library's own, or name this mpirun's library in {VARIABLE}"
     )]
     Mismatch {
-        /// How many were started.
+        /// Processes that the launcher started.
         told: usize,
-        /// How many the library knows of.
+        /// Processes that the library sees.
         seen: usize,
-        /// What it calls itself.
+        /// The library's version text.
         library: String,
     },
-    /// A call failed.
+    /// An MPI call failed.
     #[error("{0}")]
     Failed(String),
-    /// The system.
+    /// A system call failed.
     #[error("MPI: {0}")]
     System(#[from] std::io::Error),
 }
 
-/// Binary interfaces of MPI libraries.
+/// The binary interfaces of MPI libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Abi {
-    /// That of MPI 5.
+    /// The standard ABI of MPI 5.
     Standard,
     OpenMpi,
     Mpich,
@@ -66,29 +66,29 @@ impl fmt::Display for Abi {
     }
 }
 
-/// Names for the loader.
+/// File names for the loader.
 const STANDARD: [(&str, Abi); 2] = [("libmpi_abi.so.1", Abi::Standard), ("libmpi_abi.so.0", Abi::Standard)];
 const OPEN_MPI: (&str, Abi) = ("libmpi.so.40", Abi::OpenMpi);
-/// As Debian calls it, and as others do.
+/// Debian's name, and the usual one.
 const MPICH: [(&str, Abi); 2] = [("libmpich.so.12", Abi::Mpich), ("libmpi.so.12", Abi::Mpich)];
 
-/// Who has started this process, as far as its environment says.
+/// The launcher of this process, according to its environment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Launch {
-    /// Whether it was Open MPI's mpirun.
+    /// Open MPI's mpirun.
     is_open_mpi: bool,
-    /// Whether it was MPICH's, or one that speaks as it does.
+    /// MPICH's, or a compatible one.
     is_mpich: bool,
-    /// Which of the processes this one is.
+    /// This process's rank.
     pub rank: Option<usize>,
-    /// How many there are.
+    /// Number of processes.
     pub size: Option<usize>,
-    /// Whether this one is the first of its machine, or nobody says that there are others.
+    /// Whether this process is the first of its machine; also true if the environment does not say.
     pub is_first_of_machine: bool,
 }
 
 impl Launch {
-    /// Of this process.
+    /// Reads the environment of this process.
     pub fn of_environment() -> Self {
         Self::of(|name| std::env::var(name).ok())
     }
@@ -101,17 +101,17 @@ impl Launch {
             is_first_of_machine: number(&["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"])
                 .is_none_or(|rank| rank == 0),
             rank: number(&["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]),
-            // Slurm's own is that of the step, not of what the batch was given: a batch script is one process.
+            // SLURM_NTASKS is that of the batch job, and a batch script is one process; so use that of the step.
             size: number(&["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"]),
         }
     }
 
-    /// Whether something has started this process as the only one of a job.
+    /// Whether a launcher started this process as the only one of a job.
     pub fn is_alone(self) -> bool {
         self.size == Some(1)
     }
 
-    /// Names in the order in which they are tried.
+    /// Library names in the order in which they are tried.
     fn candidates(self) -> Vec<(&'static str, Abi)> {
         match (self.is_open_mpi, self.is_mpich) {
             (true, _) => [&[OPEN_MPI], &STANDARD[..], &MPICH].concat(),
@@ -121,7 +121,7 @@ impl Launch {
     }
 }
 
-/// Opens a library: the one that is named, or the first that is there.
+/// Opens the library that the user names, or the first that exists.
 pub(super) fn open(launch: Launch) -> Result<Opened, MpiError> {
     if let Some(file) = std::env::var_os(VARIABLE).filter(|file| !file.is_empty()) {
         return match table::open(&file, None) {

@@ -1,16 +1,18 @@
 //! Links between the processes that an `mpirun` has started.
 //!
-//! Place in the flow: a process that is one of such a job enters the world of MPI first of all; then it opens links to others by
-//! their numbers (ranks). `table` has the library's functions, `engine` the messages that are under way, `send` and `receive`
-//! the ends of a link, `drive` the task that asks the library.
+//! Place in the flow: a process that mpirun has started enters MPI before anything else; then it opens links to
+//! other processes by their ranks. `table` has the library's functions, `engine` the messages in flight, `send` and
+//! `receive` the ends of a link, `drive` the task that polls the library.
 //!
-//! Invariants: one world a process, and all calls on its one event loop's thread. MPI has neither an end of a connection nor
-//! back-pressure, so both are messages here: an end says that it has ended, a receiver that it is gone, and no more than a
-//! window is under way to somebody who does not receive. A world that is left has nothing under way.
+//! Invariants: one `World` per process, with all calls on the thread of its one event loop. MPI has neither a close
+//! of a connection nor backpressure, so both are messages here: a sender announces its end, a receiver announces
+//! that it is gone, and no more than a window is in flight to a peer that does not receive. A world that has been
+//! left has nothing in flight.
 //!
-//! Deliberately absent: MPI at build time; operations of all ranks but one at the start; going on without a rank that dies:
-//! whoever started the job ends all of it.
+//! Deliberately absent: MPI at build time; collective operations, except one at the start; continuing without a
+//! rank that died: the launcher ends the whole job.
 
+mod deadline;
 mod drive;
 mod engine;
 mod held;
@@ -20,13 +22,13 @@ mod receive;
 mod send;
 mod table;
 mod timer;
-mod watch;
 
 use crate::{Link, LinkError, Proven};
+use deadline::DeadlineWatch;
 use engine::{Engine, Ticket};
 use held::Payload;
 pub use library::{Launch, MpiError};
-pub use plain::{Exchange, Plain};
+pub use plain::{Exchange, PlainMessages};
 use receive::MpiReceiver;
 use send::MpiSender;
 use std::cell::RefCell;
@@ -35,33 +37,33 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use table::{Fault, Message};
-use watch::Watch;
+use table::{Message, MpiFault};
 
-/// Longest first message of a frame, and so the longest frame that is one message.
+/// Longest first message of a frame, and so the longest frame that is a single message.
 const FIRST_BYTES: usize = 8 << 10;
-/// First messages that a receiver waits for at a time; so many tell it of the end.
+/// Receives for first messages that are posted at a time; the end of a sender is this many messages.
 const FIRSTS_AHEAD: usize = 8;
-/// A first message of so many bytes says that the frame that was to come does not. Shorter than any header.
+/// A first message of this length announces that the sender ended in the middle of a frame. Shorter than any
+/// header.
 const CUT_OFF_BYTES: usize = 8;
 
-/// Tag of what the first rank tells all others.
+/// Tag of the orders of rank 0 to all others.
 const ORDER_TAG: i32 = 0;
-/// Tags of messages of a `Plain`, and of those without bytes.
+/// Tags of the messages of `PlainMessages`, and of those without bytes.
 const PLAIN_TAG: i32 = 1;
 const PLAIN_SIGNAL_TAG: i32 = 2;
-/// Tag of what each rank tells the first one when it leaves.
+/// Tag of a rank's message to rank 0 that it leaves.
 const LEAVE_TAG: i32 = 3;
-/// Tags of the first link between two ranks.
+/// First tag of the first link between two ranks.
 const LINK_TAGS: i32 = 8;
-/// Tags of a link: first messages, followers and the end of a receiver, one way and the other.
+/// Tags per link: first messages, following messages, and the end of a receiver, in each direction.
 const TAGS_PER_LINK: i32 = 8;
-/// As every library has at least.
+/// The standard guarantees tags up to this one.
 const TAG_MAX: i32 = 32_767;
 
-/// Everything that is under way has to be taken by then.
+/// All messages in flight have to be complete within this time.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(5);
-/// The first rank has to hear of all others by then that they leave, too.
+/// Rank 0 has to learn within this time that all other ranks leave, too.
 const ALL_LEAVE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Every rank has announced that it leaves; `MPI_Finalize` of rank 0 has to return within this time.
@@ -71,12 +73,12 @@ const ABORT_DEADLINE: Duration = Duration::from_secs(5);
 /// Rank 0 reports a missed deadline. The other ranks wait this much longer, and report it only if rank 0 did not.
 const OTHERS_LATER: Duration = Duration::from_secs(2);
 
-/// Processors that are told of.
+/// Bytes of the processor mask that ranks exchange.
 const CPU_BYTES: usize = 128;
-/// A machine's number since it was switched on.
+/// Length of the boot id, which identifies a machine.
 const MACHINE_BYTES: usize = 36;
 
-/// What one direction of a link is called.
+/// The tags of one direction of a link.
 #[derive(Clone, Copy, Debug)]
 struct Channel {
     peer: i32,
@@ -85,18 +87,18 @@ struct Channel {
     gone: i32,
 }
 
-/// What the first rank tells another.
+/// An order of rank 0 to another rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// Open a link with it.
+pub enum RankOrder {
+    /// Open a link with rank 0.
     Serve,
-    /// Exchange messages with it by MPI's functions alone (`World::plain`).
-    Plain(Plain),
-    /// It is over.
+    /// Exchange messages with rank 0 by MPI's functions alone (`World::plain`).
+    Plain(PlainMessages),
+    /// Leave the job.
     Done,
 }
 
-impl Order {
+impl RankOrder {
     fn encode(self) -> Vec<u8> {
         match self {
             Self::Serve => vec![1],
@@ -109,23 +111,23 @@ impl Order {
         match bytes {
             [1] => Some(Self::Serve),
             [2] => Some(Self::Done),
-            _ => Plain::decode(bytes).map(Self::Plain),
+            _ => PlainMessages::decode(bytes).map(Self::Plain),
         }
     }
 }
 
-/// What the ranks on this machine share of it.
+/// The part of its machine that a rank has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Portion {
     /// Ranks on this machine.
     pub ranks: usize,
-    /// Ranks that may run on processors on which this one may, itself among them.
+    /// Ranks, including this one, that may run on a processor on which this one may.
     pub sharers: usize,
-    /// Which of the sharers this one is, from 0.
+    /// This rank's index among the sharers, from 0.
     pub place: usize,
 }
 
-/// A call of the library that waits for other processes and did not come back.
+/// A call that waits for other processes and missed its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
     /// `MPI_Init`, after this time: some process has not entered.
@@ -146,21 +148,23 @@ pub struct World {
     size: usize,
     library: String,
     portion: Portion,
-    /// Links that were opened so far, with each rank.
+    /// Number of links that were opened with each rank.
     links: RefCell<Vec<i32>>,
-    /// The order that is waited for.
+    /// The pending receive of the next order.
     order: RefCell<Option<Ticket>>,
     when_late: WhenLate,
 }
 
 impl World {
-    /// Opens a library and enters; waits for all ranks, for so long at most. Once a process, on the thread of its event loop.
+    /// Opens a library and enters MPI; waits for all ranks, at most that long. Once per process, on the thread of
+    /// its event loop.
     pub fn enter(launch: Launch, patience: Duration, when_late: WhenLate) -> Result<Self, MpiError> {
-        let failed = |fault: Fault| MpiError::Failed(fault.0);
+        let failed = |fault: MpiFault| MpiError::Failed(fault.0);
         let (abi, calls) = library::open(launch)?;
         let is_first = launch.rank.is_none_or(|rank| rank == 0);
         let more = if is_first { Duration::ZERO } else { OTHERS_LATER };
-        let watch = Watch::start(patience.saturating_add(more), move || when_late(Late::Entering(patience)));
+        let watch =
+            DeadlineWatch::start(patience.saturating_add(more), move || when_late(Late::Entering(patience)));
         calls.init().map_err(failed)?;
         let (rank, size) = calls.rank_and_size().map_err(failed)?;
         let number =
@@ -188,7 +192,7 @@ impl World {
         Ok(world)
     }
 
-    /// This process's number, from 0.
+    /// This process's rank, from 0.
     pub fn rank(&self) -> usize {
         self.rank
     }
@@ -198,24 +202,24 @@ impl World {
         self.size
     }
 
-    /// What the library calls itself, and which interface it has.
+    /// The library's name and interface.
     pub fn library(&self) -> &str {
         &self.library
     }
 
-    /// What this process has of its machine.
+    /// The part of the machine that this process has.
     pub fn portion(&self) -> Portion {
         self.portion
     }
 
-    /// Moves messages, for as long as somebody waits for it. Nothing moves without. `has_cores`: as many as there are processes
-    /// and threads that compute, so that looking for messages takes nobody's.
+    /// The task that moves messages; without it nothing moves. `has_cores`: there are at least as many cores as
+    /// processes and compute threads, so polling takes a core from no thread.
     pub fn drive(&self, has_cores: bool) -> io::Result<impl Future<Output = ()> + use<>> {
         drive::drive(Rc::downgrade(&self.engine), has_cores)
     }
 
-    /// A link with another rank, which opens its end, too: the first that both open with each other is one link, and so on.
-    /// It starts with the limits for strangers.
+    /// A link with another rank, which has to open its end, too: the first links that both open with each other
+    /// form a pair, and so on. It starts with the limits for strangers.
     pub fn link(&self, rank: usize, peer: &str) -> Result<Link, LinkError> {
         self.end(rank, self.rank > rank, peer)
     }
@@ -248,36 +252,36 @@ impl World {
             shares_memory: false,
             refers_to_files: false,
             cipher: None,
-            // Whoever starts processes on all machines has their users' word.
+            // The user who starts processes on all machines vouches for them.
             proven: Proven::Member,
         })
     }
 
-    /// Tells every other rank.
-    pub fn tell(&self, order: Order) -> Result<(), LinkError> {
+    /// Sends an order to every other rank.
+    pub fn tell(&self, order: RankOrder) -> Result<(), LinkError> {
         (0..self.size).filter(|rank| *rank != self.rank).try_for_each(|rank| self.tell_one(rank, order))
     }
 
-    /// Tells one rank. The order gets there without anybody who waits for it.
-    pub fn tell_one(&self, rank: usize, order: Order) -> Result<(), LinkError> {
+    /// Sends an order to one rank. It is delivered without being awaited.
+    pub fn tell_one(&self, rank: usize, order: RankOrder) -> Result<(), LinkError> {
         let peer = i32::try_from(rank).unwrap_or(i32::MAX);
         let order = order.encode();
         let message = Message { bytes: order.len(), peer, tag: ORDER_TAG };
         self.engine.send(Payload::Buffer(order.into()), message, false, None).map(drop).map_err(failed)
     }
 
-    /// Exchanges messages with a rank that does the same, by MPI's functions alone and without anything else meanwhile; the
-    /// one that `leads` waits until the other is ready. Gives the time of all. For measurements.
-    pub fn plain(&self, rank: usize, plain: Plain, leads: bool) -> Result<Duration, LinkError> {
+    /// Exchanges messages with a rank that does the same, by MPI's functions alone, and blocks meanwhile; the rank
+    /// that `leads` waits until the other is ready. Returns the total time. For measurements.
+    pub fn plain(&self, rank: usize, plain: PlainMessages, leads: bool) -> Result<Duration, LinkError> {
         let peer = i32::try_from(rank).unwrap_or(i32::MAX);
-        // Messages of it may be under way for ever, of which the engine knows nothing.
+        // Messages of the exchange may be in flight for ever, and the engine does not know them.
         let done =
             plain.perform(self.engine.calls(), peer, leads).inspect_err(|fault| self.engine.fail(fault));
         done.map_err(failed)
     }
 
-    /// What the first rank tells this one next. May be given up and asked again.
-    pub async fn told(&self) -> Result<Order, LinkError> {
+    /// The next order from rank 0. Cancel-safe.
+    pub async fn told(&self) -> Result<RankOrder, LinkError> {
         if self.order.borrow().is_none() {
             let message = Message { bytes: plain::ORDER_BYTES, peer: 0, tag: ORDER_TAG };
             let buffer = Payload::Buffer(Box::new([0; plain::ORDER_BYTES]));
@@ -290,22 +294,23 @@ impl World {
         let Some(order) = self.order.take() else { unreachable!("one task waits for orders") };
         let (bytes, payload) = order.await.map_err(failed)?;
         let order = match payload {
-            Payload::Buffer(buffer) => buffer.get(..bytes).and_then(Order::decode),
-            Payload::Region(_) | Payload::Landing(_) => None,
+            Payload::Buffer(buffer) => buffer.get(..bytes).and_then(RankOrder::decode),
+            Payload::SharedRegion(_) | Payload::Landing(_) => None,
         };
-        order.ok_or_else(|| LinkError::Foreign("an order that nobody here knows".to_owned()))
+        order.ok_or_else(|| LinkError::Foreign("an unknown order".to_owned()))
     }
 
-    /// Ends MPI, once what is under way has been taken; no event loop is needed, and nothing of MPI may be used after it.
-    /// All links have to be dropped before, and every rank has to leave. Where somebody does not take his part, all processes
-    /// are ended with that exit code: to end MPI is to wait for all, for ever for one that stands still.
+    /// Ends MPI, once the messages in flight are complete; it needs no event loop, and nothing of MPI may be used
+    /// after it. All links have to be dropped before, and every rank has to leave. If a rank does not, all
+    /// processes are ended with that exit code, because `MPI_Finalize` waits for every rank, for ever for one that
+    /// is stopped.
     pub fn leave(&self, code: u8) -> Result<(), MpiError> {
         self.leave_within(if self.rank == 0 { ALL_LEAVE_DEADLINE } else { LEAVE_DEADLINE }, code)
     }
 
     fn leave_within(&self, patience: Duration, code: u8) -> Result<(), MpiError> {
         let deadline = Instant::now() + patience;
-        // Where the library has failed, so does this, and the engine knows.
+        // If the library has failed, this fails too, and the engine has the error.
         let _ = self.take_leave();
         let mut pause = Duration::from_micros(10);
         while !self.engine.is_quiet() && self.engine.fault().is_none() && Instant::now() < deadline {
@@ -316,21 +321,21 @@ impl World {
                 pause = (pause * 2).min(Duration::from_millis(1));
             }
         }
-        // One that has failed may wait for others that it cannot hear.
+        // A failed rank may wait for others from which it can no longer receive.
         let when_late = self.when_late;
         if self.engine.is_quiet() && self.engine.fault().is_none() {
-            // The others wait for the first rank, which may have things to keep yet.
-            let watch = || Watch::start(FINALIZE_DEADLINE, move || when_late(Late::Leaving(code)));
+            // The other ranks wait for rank 0, which may still have files to save.
+            let watch = || DeadlineWatch::start(FINALIZE_DEADLINE, move || when_late(Late::Leaving(code)));
             let _watch = (self.rank == 0).then(watch);
             return self.engine.calls().finalize().map_err(|fault| MpiError::Failed(fault.0));
         }
-        let _watch = Watch::start(ABORT_DEADLINE, move || when_late(Late::Aborting(code)));
+        let _watch = DeadlineWatch::start(ABORT_DEADLINE, move || when_late(Late::Aborting(code)));
         self.engine.calls().abort(i32::from(code));
         Err(MpiError::Failed("other processes of the job did not come to an end".to_owned()))
     }
 
-    /// Tells the first rank that this one leaves; the first one begins to wait for those words of all others.
-    fn take_leave(&self) -> Result<(), Fault> {
+    /// Announces to rank 0 that this rank leaves; rank 0 posts the receives for these messages of all others.
+    fn take_leave(&self) -> Result<(), MpiFault> {
         let word =
             |rank: usize| Message { bytes: 1, peer: i32::try_from(rank).unwrap_or(i32::MAX), tag: LEAVE_TAG };
         let paper = || Payload::Buffer(Box::new([0]));
@@ -343,7 +348,7 @@ impl World {
 
 #[cfg(test)]
 impl World {
-    /// Asks the library; whether nothing is under way.
+    /// Polls the library; whether nothing is in flight.
     pub(crate) fn is_quiet(&self) -> bool {
         self.engine.poll();
         self.engine.is_quiet()
@@ -356,12 +361,12 @@ impl std::fmt::Debug for World {
     }
 }
 
-/// What an error of the library means for a link.
-fn failed(fault: Fault) -> LinkError {
+/// The link error for an error of the library.
+fn failed(fault: MpiFault) -> LinkError {
     LinkError::Broken(io::Error::other(fault.0))
 }
 
-/// Which machine this is, and on which of its processors this process may run.
+/// The identity of this machine, and the processors on which this process may run.
 fn here() -> Vec<u8> {
     let machine = std::fs::read("/proc/sys/kernel/random/boot_id");
     let mut own = machine.unwrap_or_else(|_| rustix::system::uname().nodename().to_bytes().to_vec());
@@ -370,7 +375,7 @@ fn here() -> Vec<u8> {
     own
 }
 
-/// A bit for each processor on which this process may run.
+/// One bit per processor on which this process may run.
 #[cfg(target_os = "linux")]
 fn allowed_processors() -> [u8; CPU_BYTES] {
     use rustix::thread::{CpuSet, sched_getaffinity};
@@ -382,13 +387,13 @@ fn allowed_processors() -> [u8; CPU_BYTES] {
     processors
 }
 
-/// Other systems let every process run on any.
+/// Without Linux: every process may run on any processor.
 #[cfg(not(target_os = "linux"))]
 fn allowed_processors() -> [u8; CPU_BYTES] {
     [0xff; CPU_BYTES]
 }
 
-/// What a rank has, from what all have said of themselves.
+/// The part of the machine that a rank has, from the data of all ranks.
 fn portion(all: &[u8], each: usize, rank: usize) -> Portion {
     let ranks: Vec<_> = all.chunks_exact(each).map(|one| one.split_at(MACHINE_BYTES)).collect();
     let (machine, processors) = ranks[rank];

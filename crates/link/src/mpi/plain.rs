@@ -1,46 +1,48 @@
-//! Messages by MPI's functions alone, to compare the link with: no frames, windows or event loop.
+//! Messages by MPI's functions alone, as a baseline for the link: no frames, windows or event loop.
 //!
-//! Place in the flow: a benchmark has two ranks do the same `Plain` at the same time, while their links rest.
+//! Place in the flow: a benchmark lets two ranks run the same `PlainMessages` at the same time, while their links
+//! are idle.
 //!
-//! Invariants: every message is complete when this returns, so its memory is no longer used; links' messages stay under way.
+//! Invariants: every message is complete when this returns, so its memory is free; messages of links stay in
+//! flight.
 //!
-//! Deliberately absent: waiting for anything else meanwhile. This blocks its thread, as a program of MPI does.
+//! Deliberately absent: waiting for anything else. It blocks its thread, like an ordinary MPI program.
 #![allow(unsafe_code)] // Memory for messages is lent to the library.
 
-use super::table::{Calls, Fault, Message};
+use super::table::{Calls, Message, MpiFault};
 use super::{PLAIN_SIGNAL_TAG as SIGNAL_TAG, PLAIN_TAG as TAG};
 use std::time::{Duration, Instant};
 
-/// Bytes of `Plain` in an order.
+/// Length of encoded `PlainMessages`.
 pub(super) const ORDER_BYTES: usize = 21;
 
-/// What is done by turns.
+/// A pattern of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exchange {
-    /// A message there and one back.
+    /// A message there and a message back.
     PingPong,
     /// A window of messages there, and a signal back.
     OneWay,
-    /// A window each way, at once.
+    /// A window in each direction at once.
     BothWays,
 }
 
-/// Messages between two ranks.
+/// An exchange of messages between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plain {
-    /// What is done.
+pub struct PlainMessages {
+    /// The pattern.
     pub exchange: Exchange,
-    /// Bytes of a message.
+    /// Bytes per message.
     pub bytes: usize,
-    /// Messages of a window; those of a ping-pong are one.
+    /// Messages per window; a ping-pong has windows of one.
     pub window: usize,
-    /// How often.
+    /// Number of repetitions.
     pub repeats: u32,
 }
 
-impl Plain {
-    /// Does one side's part; gives the time of all, from when the other side was ready.
-    pub(super) fn perform(self, calls: &dyn Calls, peer: i32, leads: bool) -> Result<Duration, Fault> {
+impl PlainMessages {
+    /// Runs one side; returns the total time, from the moment when the peer was ready.
+    pub(super) fn perform(self, calls: &dyn Calls, peer: i32, leads: bool) -> Result<Duration, MpiFault> {
         let (source, mut sink) = (vec![1; self.bytes], vec![2; self.bytes]);
         let mut side = Side { calls, peer, source: &source, sink: &mut sink };
         side.signal(!leads)?;
@@ -69,7 +71,7 @@ impl Plain {
         Ok(began.elapsed())
     }
 
-    /// As it is in an order.
+    /// The encoding in an order.
     pub(super) fn encode(self) -> [u8; ORDER_BYTES] {
         let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX).to_le_bytes();
         let mut out = [0; ORDER_BYTES];
@@ -98,7 +100,7 @@ impl Plain {
     }
 }
 
-/// One side, for as long as it has this memory.
+/// One side, with its memory.
 struct Side<'a> {
     calls: &'a dyn Calls,
     peer: i32,
@@ -107,25 +109,27 @@ struct Side<'a> {
 }
 
 impl Side<'_> {
-    /// Starts so many messages each way, all over the same memory as is usual in such measurements, and waits for them.
-    fn window(&mut self, out: usize, into: usize) -> Result<(), Fault> {
+    /// Starts `out` sends and `into` receives, all with the same memory, as is usual in such benchmarks, and waits
+    /// for them.
+    fn window(&mut self, out: usize, into: usize) -> Result<(), MpiFault> {
         let before = self.calls.under_way();
         for _ in 0..into {
             let message = Message { bytes: self.sink.len(), peer: self.peer, tag: TAG };
-            // SAFETY: the memory is borrowed here alone, and the messages are waited for below; what several leave there is
-            // any of them. After an error the process uses the library no more, and this memory is never looked at.
+            // SAFETY: the memory is borrowed exclusively, and the messages are awaited below; several of them may
+            // write to it, and any result is valid. After an error this process uses the library no more, and never
+            // reads this memory.
             unsafe { self.calls.receive(self.sink.as_mut_ptr(), message) }?;
         }
         for _ in 0..out {
             let message = Message { bytes: self.source.len(), peer: self.peer, tag: TAG };
-            // SAFETY: as above, and nobody writes there.
+            // SAFETY: as above, and this memory is only read.
             unsafe { self.calls.send(self.source.as_ptr(), message, false) }?;
         }
         self.calls.wait(before)
     }
 
-    /// Gives a signal, or waits for one.
-    fn signal(&self, gives: bool) -> Result<(), Fault> {
+    /// Sends a signal, or waits for one.
+    fn signal(&self, gives: bool) -> Result<(), MpiFault> {
         let before = self.calls.under_way();
         let message = Message { bytes: 0, peer: self.peer, tag: SIGNAL_TAG };
         // SAFETY: no byte is read or written.
@@ -147,10 +151,10 @@ mod tests {
     #[test]
     fn orders_are_read_as_they_were_written() {
         for exchange in [Exchange::PingPong, Exchange::OneWay, Exchange::BothWays] {
-            let plain = Plain { exchange, bytes: 1 << 26, window: 64, repeats: 70_000 };
-            assert_eq!(Plain::decode(&plain.encode()), Some(plain));
+            let plain = PlainMessages { exchange, bytes: 1 << 26, window: 64, repeats: 70_000 };
+            assert_eq!(PlainMessages::decode(&plain.encode()), Some(plain));
         }
-        assert_eq!(Plain::decode(&[9; ORDER_BYTES]), None);
-        assert_eq!(Plain::decode(&[0; ORDER_BYTES - 1]), None);
+        assert_eq!(PlainMessages::decode(&[9; ORDER_BYTES]), None);
+        assert_eq!(PlainMessages::decode(&[0; ORDER_BYTES - 1]), None);
     }
 }

@@ -1,19 +1,21 @@
-//! The receiving end.
+//! The receiving end of an MPI link.
 //!
-//! Some messages for first parts of frames are always waited for, so that small frames find a place. What follows one is waited
-//! for when its header has been read: a body lands where `Place` says where that is one run, and is scattered where it is not.
+//! Receives for some first messages of frames are always posted, so small frames need no extra round. The receive
+//! for a following message is posted when the header has been read: directly into the memory that `BodyPlacer`
+//! chose if that is one run, else into a buffer that is then scattered.
 //!
-//! Invariants: lengths are checked against the limits and against what came. Whatever the other end has begun to send is taken,
-//! also after this end is gone, which the other one is told; so no message is ever left under way.
+//! Invariants: lengths are checked against the limits and against the bytes that arrived. Everything that the peer
+//! has begun to send is received, even after this end is dropped; the peer is told of the drop. So no message stays
+//! in flight for ever.
 
 use super::engine::{Engine, Ticket};
 use super::held::{self, Payload};
-use super::table::{Fault, Message};
+use super::table::{Message, MpiFault};
 use super::{CUT_OFF_BYTES, Channel, FIRST_BYTES, FIRSTS_AHEAD, failed};
-use crate::framed::{Turns, cut_off};
+use crate::framed::{YieldBudget, cut_off};
 use crate::{
-    Arrived, ArrivedBody, CHUNK_BYTES_MAX, HEADER_BYTES, Header, Landing, Limits, LinkError, LinkFuture,
-    Place, Receiver, checksum, to_u64,
+    Arrived, ArrivedBody, BodyPlacer, CHUNK_BYTES_MAX, FrameLimits, HEADER_BYTES, Header, Landing, LinkError,
+    LinkFuture, Receiver, checksum, to_u64,
 };
 use bytes::Bytes;
 use std::cell::Cell;
@@ -22,28 +24,28 @@ use std::rc::Rc;
 
 /// Runs of a landing that are filled at a time.
 const RUNS: usize = 512;
-/// Frames after which others have their turn.
+/// Frames after which the task yields.
 const TURN_FRAMES: u32 = 8;
 
 /// First messages of frames.
 struct Firsts {
     engine: Rc<Engine>,
     channel: Channel,
-    /// Those that are waited for, in order.
+    /// Posted receives, in order.
     expected: VecDeque<Ticket>,
     is_ended: bool,
 }
 
 impl Firsts {
-    fn prepare(&mut self) -> Result<(), Fault> {
+    fn prepare(&mut self) -> Result<(), MpiFault> {
         let message = Message { bytes: FIRST_BYTES, peer: self.channel.peer, tag: self.channel.first };
         let buffer = Payload::Buffer(self.engine.buffer(FIRST_BYTES));
         self.expected.push_back(self.engine.receive(buffer, message)?);
         Ok(())
     }
 
-    /// The next one, and its bytes; none where the other end has ended.
-    async fn next(&mut self) -> Result<Option<(usize, Box<[u8]>)>, Fault> {
+    /// The next first message, with its length; `None` if the peer has ended.
+    async fn next(&mut self) -> Result<Option<(usize, Box<[u8]>)>, MpiFault> {
         let Some(ticket) = self.expected.front_mut().filter(|_| !self.is_ended) else { return Ok(None) };
         self.engine.look_for(ticket);
         let (bytes, payload) = ticket.await?;
@@ -57,8 +59,8 @@ impl Firsts {
         Ok(Some((bytes, buffer)))
     }
 
-    /// Takes and forgets them until the other end has ended.
-    async fn forget(&mut self) -> Result<(), Fault> {
+    /// Receives and discards first messages until the peer has ended.
+    async fn forget(&mut self) -> Result<(), MpiFault> {
         while let Some((_, buffer)) = self.next().await? {
             self.engine.keep(Payload::Buffer(buffer));
         }
@@ -66,22 +68,22 @@ impl Firsts {
     }
 }
 
-/// What follows first messages.
+/// Messages that follow a first message.
 struct Followers {
     engine: Rc<Engine>,
     channel: Channel,
-    /// One that will be forgotten.
+    /// A posted receive whose message will be discarded.
     unwanted: Option<Ticket>,
     is_ended: bool,
 }
 
 impl Followers {
-    fn prepare(&self, payload: Payload, bytes: usize) -> Result<Ticket, Fault> {
+    fn prepare(&self, payload: Payload, bytes: usize) -> Result<Ticket, MpiFault> {
         self.engine.receive(payload, Message { bytes, peer: self.channel.peer, tag: self.channel.body })
     }
 
-    /// Takes and forgets them until the other end has ended.
-    async fn forget(&mut self) -> Result<(), Fault> {
+    /// Receives and discards following messages until the peer has ended.
+    async fn forget(&mut self) -> Result<(), MpiFault> {
         while !self.is_ended {
             let ticket = match &mut self.unwanted {
                 Some(ticket) => ticket,
@@ -101,32 +103,33 @@ impl Followers {
     }
 }
 
-/// What comes, without knowing frames.
+/// Incoming messages, without knowledge of frames.
 struct Incoming {
     firsts: Firsts,
     followers: Followers,
 }
 
 impl Incoming {
-    /// Takes and forgets everything. Both kinds at a time: the other end sends no more of one while it waits for the other.
-    async fn forget(&mut self) -> Result<(), Fault> {
+    /// Receives and discards everything. Both kinds at once: the peer may wait for one kind before it sends more of
+    /// the other.
+    async fn forget(&mut self) -> Result<(), MpiFault> {
         let (firsts, followers) = tokio::join!(self.firsts.forget(), self.followers.forget());
         firsts.and(followers)
     }
 }
 
 pub(super) struct MpiReceiver {
-    /// Until this end is dropped.
+    /// `None` once this end is being dropped.
     incoming: Option<Incoming>,
     session: u32,
-    limits: Limits,
+    limits: FrameLimits,
     bytes: u64,
     arriving: Rc<Cell<u64>>,
-    turns: Turns,
+    turns: YieldBudget,
 }
 
 impl MpiReceiver {
-    pub(super) fn new(engine: Rc<Engine>, channel: Channel) -> Result<Self, Fault> {
+    pub(super) fn new(engine: Rc<Engine>, channel: Channel) -> Result<Self, MpiFault> {
         let expected = VecDeque::with_capacity(FIRSTS_AHEAD);
         let mut firsts = Firsts { engine: engine.clone(), channel, expected, is_ended: false };
         (0..FIRSTS_AHEAD).try_for_each(|_| firsts.prepare())?;
@@ -134,10 +137,10 @@ impl MpiReceiver {
         Ok(Self {
             incoming: Some(Incoming { firsts, followers }),
             session: 0,
-            limits: Limits::STRANGER,
+            limits: FrameLimits::STRANGER,
             bytes: 0,
             arriving: Rc::default(),
-            turns: Turns::default(),
+            turns: YieldBudget::default(),
         })
     }
 
@@ -154,7 +157,7 @@ impl MpiReceiver {
         self.arriving.set(self.arriving.get().wrapping_add(to_u64(bytes)));
     }
 
-    /// Waits for a message that follows a first one.
+    /// Waits for a following message.
     async fn follower(&mut self, payload: Payload, bytes: usize) -> Result<Payload, LinkError> {
         let ticket = self.incoming().followers.prepare(payload, bytes).map_err(failed)?;
         self.engine().look_for(&ticket);
@@ -174,7 +177,7 @@ impl MpiReceiver {
         }
     }
 
-    /// The head, the part of which that is not in the first message follows.
+    /// The head; the part that exceeds the first message follows.
     async fn head(&mut self, bytes: usize, first: &[u8]) -> Result<Bytes, LinkError> {
         let front = &first[..bytes.min(first.len())];
         if front.len() == bytes {
@@ -187,14 +190,15 @@ impl MpiReceiver {
         Ok([front, &rest].concat().into())
     }
 
-    /// A body that follows, where it belongs.
+    /// Receives a following body into its landing.
     async fn land(&mut self, mut landing: Box<dyn Landing>) -> Result<Box<dyn Landing>, LinkError> {
         let bytes = landing.len();
-        // What is under way is held until it has come, which may be never: a reader that ends meanwhile cannot call it off.
+        // The memory is held until the message has arrived, which may be never, because a dropped receiver cannot
+        // cancel it. So only memory that may outlive its reader is used directly.
         if landing.may_outlive_its_reader() && held::is_one_run(&mut *landing) {
             return match self.follower(Payload::Landing(landing), bytes).await? {
                 Payload::Landing(landing) => Ok(landing),
-                Payload::Buffer(_) | Payload::Region(_) => unreachable!("it was a landing"),
+                Payload::Buffer(_) | Payload::SharedRegion(_) => unreachable!("it was a landing"),
             };
         }
         let buffer = self.engine().buffer(bytes);
@@ -206,8 +210,8 @@ impl MpiReceiver {
         Ok(landing)
     }
 
-    async fn read_frame(&mut self, place: &mut dyn Place) -> Result<Arrived, LinkError> {
-        // A link that is never empty must not keep the event loop to itself.
+    async fn read_frame(&mut self, place: &mut dyn BodyPlacer) -> Result<Arrived, LinkError> {
+        // A link that always has messages must not monopolise the event loop.
         self.turns.between_frames(TURN_FRAMES).await;
         let Some((came, buffer)) = self.incoming().firsts.next().await.map_err(failed)? else {
             return Err(LinkError::Closed);
@@ -219,7 +223,7 @@ impl MpiReceiver {
     }
 
     /// The frame that a first message begins.
-    async fn frame(&mut self, first: &[u8], place: &mut dyn Place) -> Result<Arrived, LinkError> {
+    async fn frame(&mut self, first: &[u8], place: &mut dyn BodyPlacer) -> Result<Arrived, LinkError> {
         let Some((raw, first)) = first.split_first_chunk::<HEADER_BYTES>() else {
             return Err(match first.len() {
                 CUT_OFF_BYTES => cut_off(),
@@ -254,7 +258,9 @@ impl MpiReceiver {
             let mut landing = place.place(header.kind, &head, body_bytes).map_err(LinkError::Refused)?;
             if landing.len() != body_bytes {
                 let place = landing.len();
-                return Err(LinkError::Refused(format!("{body_bytes} bytes came for a place of {place}")));
+                return Err(LinkError::Refused(format!(
+                    "a body of {body_bytes} bytes for a landing of {place}"
+                )));
             }
             if is_all {
                 scatter(&first[head_bytes..], &mut *landing)?;
@@ -270,7 +276,7 @@ impl MpiReceiver {
     }
 }
 
-/// Copies a body into the runs of its place.
+/// Copies a body into the runs of its landing.
 fn scatter(from: &[u8], landing: &mut dyn Landing) -> Result<(), LinkError> {
     let mut done = 0;
     while done < from.len() {
@@ -284,14 +290,14 @@ fn scatter(from: &[u8], landing: &mut dyn Landing) -> Result<(), LinkError> {
             done += part;
         }
         if done == before {
-            return Err(LinkError::Refused(format!("a place of {} bytes ended after {done}", from.len())));
+            return Err(LinkError::Refused(format!("a landing of {} bytes ended after {done}", from.len())));
         }
     }
     Ok(())
 }
 
 impl Receiver for MpiReceiver {
-    fn receive<'a>(&'a mut self, place: &'a mut dyn Place) -> LinkFuture<'a, Arrived> {
+    fn receive<'a>(&'a mut self, place: &'a mut dyn BodyPlacer) -> LinkFuture<'a, Arrived> {
         Box::pin(self.read_frame(place))
     }
     fn drain(&mut self) -> LinkFuture<'_, ()> {
@@ -300,7 +306,7 @@ impl Receiver for MpiReceiver {
     fn set_session(&mut self, session: u32) {
         self.session = session;
     }
-    fn set_limits(&mut self, limits: Limits) {
+    fn set_limits(&mut self, limits: FrameLimits) {
         self.limits = limits;
     }
     fn bytes_received(&self) -> u64 {
@@ -316,9 +322,9 @@ impl Drop for MpiReceiver {
         let Some(incoming) = self.incoming.take() else { return };
         let (engine, channel) = (incoming.firsts.engine.clone(), incoming.firsts.channel);
         let message = Message { bytes: 0, peer: channel.peer, tag: channel.gone };
-        // Where the library has failed, nobody can be told, and nothing comes.
+        // If the library has failed, the peer cannot be told, and it sends nothing.
         let _ = engine.send(Payload::Buffer(Box::default()), message, false, None);
-        engine.adopt(async move {
+        engine.run_detached(async move {
             let mut incoming = incoming;
             let _ = incoming.forget().await;
         });

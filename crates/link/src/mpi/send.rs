@@ -1,21 +1,23 @@
-//! The sending end.
+//! The sending end of an MPI link.
 //!
-//! A frame is one message with header, head and, where that fits, body; else one or two more follow, with what is left of the
-//! head, and with the body. A body in one run leaves from where it lies; another one is gathered.
+//! A frame is one message with header, head and, if it fits, body; otherwise one or two messages follow, with the
+//! rest of the head and with the body. A body of one run is sent from its own memory; a body of several runs is
+//! gathered first.
 //!
-//! Invariants: a frame is begun when there is room for all of it, and then nothing stops it. No more than `WINDOW_BYTES` are
-//! under way and not taken by the other end, and about 2 × `FIRSTS_PER_SYNC` frames. The end says that it has ended however it
-//! ends, and whether in the middle of a frame.
+//! Invariants: a frame begins when there is room for all of it, and is then sent completely. At most
+//! `WINDOW_BYTES`, and about 2 × `FIRSTS_PER_SYNC` frames, are in flight and not received by the peer. The sender
+//! always announces its end, however it ends, and whether that was in the middle of a frame.
 //!
-//! Deliberately absent: checksums of bodies, for the reason that `pipe` and `shm` have none.
+//! Deliberately absent: checksums of bodies, for the same reason as in `pipe` and `shm`.
 
 use super::engine::{Engine, Tally, Ticket, counted};
 use super::held::Payload;
-use super::table::{Fault, Message};
+use super::table::{Message, MpiFault};
 use super::{CUT_OFF_BYTES, Channel, FIRST_BYTES, FIRSTS_AHEAD, failed};
-use crate::framed::Turns;
+use crate::framed::YieldBudget;
 use crate::{
-    Body, Frame, HEADER_BYTES, Leaving, Left, Limits, LinkError, LinkFuture, Region, Sender, to_u64,
+    Body, Frame, FrameLimits, HEADER_BYTES, LinkError, LinkFuture, SendProgress, SendProgressProbe, Sender,
+    SharedRegion, to_u64,
 };
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -23,14 +25,14 @@ use std::io::ErrorKind;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// Bytes that may be under way.
+/// Most bytes in flight.
 const WINDOW_BYTES: usize = 4 << 20;
-/// Messages that may be.
+/// Most messages in flight.
 const WINDOW_MESSAGES: usize = 64;
-/// One in so many first messages of frames is complete only when the other end has begun to receive it, so that no more of
-/// them can be in the library's memory there.
+/// One first message in this number is sent synchronously: it completes only when the peer has begun to receive it.
+/// This bounds the number of frames that the library buffers at the peer.
 const FIRSTS_PER_SYNC: u32 = 32;
-/// Frames after which others have their turn.
+/// Frames after which the task yields.
 const TURN_FRAMES: u32 = 8;
 
 pub(super) struct MpiSender {
@@ -38,20 +40,20 @@ pub(super) struct MpiSender {
     channel: Channel,
     session: u32,
     bytes: u64,
-    /// Messages under way, with their bytes, in the order in which they were sent.
+    /// Messages in flight with their bytes, in the order in which they were sent.
     under_way: VecDeque<(Ticket, usize)>,
     under_way_bytes: usize,
     firsts: u32,
     tally: Rc<Tally>,
-    /// Comes when the other end takes nothing any more.
+    /// Completes when the peer receives no more.
     gone: Ticket,
     is_in_frame: bool,
     is_closed: bool,
-    turns: Turns,
+    turns: YieldBudget,
 }
 
 impl MpiSender {
-    pub(super) fn new(engine: Rc<Engine>, channel: Channel) -> Result<Self, Fault> {
+    pub(super) fn new(engine: Rc<Engine>, channel: Channel) -> Result<Self, MpiFault> {
         let message = Message { bytes: 0, peer: channel.peer, tag: channel.gone };
         let gone = engine.receive(Payload::Buffer(Box::default()), message)?;
         Ok(Self {
@@ -66,11 +68,11 @@ impl MpiSender {
             gone,
             is_in_frame: false,
             is_closed: false,
-            turns: Turns::default(),
+            turns: YieldBudget::default(),
         })
     }
 
-    /// Forgets what is complete, and waits until there is room for so many bytes.
+    /// Drops completed messages, and waits until there is room for that many bytes.
     async fn room(&mut self, bytes: usize) -> Result<(), LinkError> {
         loop {
             while self.under_way.front().is_some_and(|(ticket, _)| ticket.is_done()) {
@@ -86,7 +88,7 @@ impl MpiSender {
                 let are_done = [first.watch(context), gone.watch(context)];
                 if are_done.contains(&true) { Poll::Ready(()) } else { Poll::Pending }
             });
-            let stall = Limits::SESSION.stall;
+            let stall = FrameLimits::SESSION.stall;
             if tokio::time::timeout(stall, waiting).await.is_err() {
                 return Err(LinkError::Stalled(stall));
             }
@@ -132,7 +134,7 @@ impl MpiSender {
         let body = match frame.body {
             Body::Shared(region) if !region.is_empty() => Some(region.merged()),
             Body::Empty | Body::Shared(_) => None,
-            Body::Lent(_) => unreachable!("memory was lent over a link that does not share it"),
+            Body::Leased(_) => unreachable!("a leased body on a link that does not share memory"),
         };
         let mut rest = body;
         if total <= FIRST_BYTES
@@ -149,7 +151,7 @@ impl MpiSender {
         }
         if let Some(region) = rest {
             let payload = if region.runs == 1 {
-                Payload::Region(region)
+                Payload::SharedRegion(region)
             } else {
                 let mut buffer = self.engine.buffer(body_bytes);
                 gather(&region, &mut buffer);
@@ -162,7 +164,7 @@ impl MpiSender {
         Ok(())
     }
 
-    /// Says that nothing more will come. The other end waits for so many messages.
+    /// Announces the end of this sender, with one message for each posted receive of the peer.
     fn end(&mut self) {
         if std::mem::replace(&mut self.is_closed, true) {
             return;
@@ -170,7 +172,7 @@ impl MpiSender {
         let Channel { peer, first, body, .. } = self.channel;
         let say = |bytes: usize, tag: i32| {
             let message = Message { bytes, peer, tag };
-            // Nobody waits for these; where the library has failed, they are of no use.
+            // These messages are not awaited; if the library has failed, they are useless.
             let _ = self.engine.send(Payload::Buffer(vec![0; bytes].into()), message, false, None);
         };
         if self.is_in_frame {
@@ -181,8 +183,8 @@ impl MpiSender {
     }
 }
 
-/// Copies the runs of a region to one place.
-fn gather(region: &Region, to: &mut [u8]) {
+/// Copies the runs of a region into one buffer.
+fn gather(region: &SharedRegion, to: &mut [u8]) {
     let runs = to.chunks_exact_mut(region.run_bytes).enumerate();
     runs.for_each(|(i, to)| to.copy_from_slice(region.run(i)));
 }
@@ -202,12 +204,14 @@ impl Sender for MpiSender {
     fn bytes_sent(&self) -> u64 {
         self.bytes
     }
-    fn leaving(&self) -> Leaving {
-        // Messages that are still under way do not keep the link.
+    fn send_progress(&self) -> SendProgressProbe {
+        // Weak references: messages in flight do not keep the link.
         let (tally, engine) = (Rc::downgrade(&self.tally), Rc::downgrade(&self.engine));
         Rc::new(move || match (tally.upgrade(), engine.upgrade()) {
-            (Some(tally), Some(_)) => Left { there: tally.there.get(), held: tally.held.get() },
-            _ => Left::default(),
+            (Some(tally), Some(_)) => {
+                SendProgress { acknowledged: tally.there.get(), buffered: tally.held.get() }
+            }
+            _ => SendProgress::default(),
         })
     }
     fn close(&mut self) -> LinkFuture<'_, ()> {

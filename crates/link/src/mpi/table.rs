@@ -1,13 +1,13 @@
-//! The functions of an opened MPI library, behind one face whatever its handles are.
+//! The functions of an opened MPI library, behind one trait for all binary interfaces.
 //!
-//! Place in the flow: below `engine`, which alone calls this; `library` says which file, and of which binary interface.
+//! Place in the flow: below `engine`, its only caller; `library` chooses the file and its binary interface.
 //!
-//! Invariants: all calls come from the thread that initialised MPI (the table is not `Send`). Requests that are not complete
-//! stand in one list without gaps, in the order that `test_any` speaks of. A status is opaque memory that is larger than any
-//! library's, and only `MPI_Get_count` looks into it, so its layout never matters.
+//! Invariants: all calls come from the thread that initialised MPI (the table is not `Send`). Incomplete requests
+//! are in one list without gaps, in the order that `test_any` uses. A status is opaque memory larger than any
+//! library's, read only by `MPI_Get_count`, so its layout never matters.
 //!
-//! Deliberately absent: headers at build time. What differs between the interfaces is the type of a handle and the values
-//! of four constants: addresses of symbols (Open MPI), numbers (MPICH), small numbers as pointers (the standard interface).
+//! Deliberately absent: headers at build time. The interfaces differ in the type of a handle and the values of four
+//! constants: addresses of symbols (Open MPI), numbers (MPICH), small numbers as pointers (the standard ABI).
 #![allow(unsafe_code)] // Foreign functions take pointers.
 
 use super::library::{Abi, MpiError};
@@ -18,18 +18,19 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// What a call said, in the library's words.
+/// An error, in the library's words.
 #[derive(Clone, Debug)]
-pub(super) struct Fault(pub(super) String);
+pub(super) struct MpiFault(pub(super) String);
 
-/// A request that is complete: where it stood in the list, which closes the gap with its last, and the bytes that came.
+/// A completed request: its index in the list, from which the last request then moves into its place, and the bytes
+/// received.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Complete {
     pub(super) index: usize,
     pub(super) bytes: usize,
 }
 
-/// One message: how many bytes, with whom, under which tag.
+/// One message: its length, peer and tag.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     pub(super) bytes: usize,
@@ -40,47 +41,48 @@ pub(super) struct Message {
 /// The calls.
 pub(super) trait Calls {
     /// `MPI_Init_thread`; errors are returned from then on.
-    fn init(&self) -> Result<(), Fault>;
-    /// This process's rank, and how many there are.
-    fn rank_and_size(&self) -> Result<(c_int, c_int), Fault>;
-    /// What the library calls itself.
+    fn init(&self) -> Result<(), MpiFault>;
+    /// This process's rank, and the number of processes.
+    fn rank_and_size(&self) -> Result<(c_int, c_int), MpiFault>;
+    /// The library's version text.
     fn version(&self) -> String;
-    /// Starts to send, at the end of the list. `is_synchronous`: complete only once the other end has begun to receive.
+    /// Starts a send, at the end of the list. `is_synchronous`: it completes only after the peer has begun to
+    /// receive.
     ///
     /// # Safety
     /// The bytes from `from` on are valid and unchanged until the request is complete.
-    unsafe fn send(&self, from: *const u8, message: Message, is_synchronous: bool) -> Result<(), Fault>;
-    /// Starts to receive, at the end of the list.
+    unsafe fn send(&self, from: *const u8, message: Message, is_synchronous: bool) -> Result<(), MpiFault>;
+    /// Starts a receive, at the end of the list.
     ///
     /// # Safety
-    /// The bytes from `to` on are valid and nobody else's until the request is complete.
-    unsafe fn receive(&self, to: *mut u8, message: Message) -> Result<(), Fault>;
-    /// A request that is complete, if one is.
-    fn test_any(&self) -> Result<Option<Complete>, Fault>;
-    /// How long the list is.
+    /// The bytes from `to` on are valid and exclusive until the request is complete.
+    unsafe fn receive(&self, to: *mut u8, message: Message) -> Result<(), MpiFault>;
+    /// A completed request, if any.
+    fn test_any(&self) -> Result<Option<Complete>, MpiFault>;
+    /// Length of the list.
     fn under_way(&self) -> usize;
-    /// Waits for all requests from that place of the list on, which ends there.
-    fn wait(&self, from: usize) -> Result<(), Fault>;
-    /// What every rank says, each as many bytes, in the order of ranks. Waits for all.
-    fn gather_all(&self, own: &[u8], ranks: usize) -> Result<Vec<u8>, Fault>;
-    /// Waits for all, and ends MPI.
-    fn finalize(&self) -> Result<(), Fault>;
+    /// Waits for all requests from that index on, and removes them from the list.
+    fn wait(&self, from: usize) -> Result<(), MpiFault>;
+    /// Gathers the same number of bytes from every rank, in the order of ranks. Waits for all.
+    fn gather_all(&self, own: &[u8], ranks: usize) -> Result<Vec<u8>, MpiFault>;
+    /// Waits for all ranks, and ends MPI.
+    fn finalize(&self) -> Result<(), MpiFault>;
     /// Ends all processes of the job.
     fn abort(&self, code: c_int);
 }
 
-/// What handles of a library are.
+/// The type of the library's handles.
 trait Handle: Copy + 'static {}
-/// MPICH's.
+/// MPICH.
 impl Handle for c_int {}
-/// Open MPI's, and those of the standard interface.
+/// Open MPI and the standard ABI.
 impl Handle for *mut c_void {}
 
-/// Larger than any library's, whose are of 20 to 40 bytes.
+/// Larger than any library's status, which have 20 to 40 bytes.
 #[repr(C, align(16))]
 struct Status(MaybeUninit<[u8; 256]>);
 
-/// Longest text of an error or version, in any of the interfaces.
+/// Longest text of an error or version in any of the interfaces.
 const TEXT_BYTES: usize = 8192;
 const SUCCESS: c_int = 0;
 
@@ -98,12 +100,12 @@ type Abort<H> = unsafe extern "C" fn(H, c_int) -> c_int;
 type ErrorText = unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int;
 type Version = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
 
-/// Functions and constants of one library. It is never closed: it may have threads of its own.
+/// Functions and constants of one library. It is never closed, because it may have threads of its own.
 struct Table<H> {
     world: H,
     byte: H,
     errors_return: H,
-    /// The level of `MPI_THREAD_FUNNELED`: one thread calls, and there are others.
+    /// The level `MPI_THREAD_FUNNELED`: only one of several threads makes calls.
     funneled: c_int,
     init: Init,
     set_handler: SetHandler<H>,
@@ -120,7 +122,7 @@ struct Table<H> {
     abort: Abort<H>,
     error_text: ErrorText,
     version: Version,
-    /// Those that are not complete.
+    /// Incomplete requests.
     requests: RefCell<Vec<H>>,
     _is_of_one_thread: PhantomData<*const ()>,
 }
@@ -128,14 +130,14 @@ struct Table<H> {
 /// An opened library.
 pub(super) type Opened = (Abi, Box<dyn Calls>);
 
-/// Opens a library, if it is there; one whose interface is not known is said to be there.
+/// Opens a library. `None` if the file does not exist; an error if it cannot be used.
 pub(super) fn open(file: &OsStr, abi: Option<Abi>) -> Result<Option<Opened>, MpiError> {
-    // Parts of Open MPI that it opens itself look for its symbols among all those of the process.
+    // Plugins that Open MPI opens itself look for its symbols among the global ones.
     // SAFETY: the names are MPI libraries', or the user vouches for the file; their initialisers need nothing of us.
     let library = match unsafe { Library::open(Some(file), RTLD_NOW | RTLD_GLOBAL) } {
         Ok(library) => library,
         Err(_) if abi.is_some() => return Ok(None),
-        // The loader's words for a file that it cannot find are not to be told from others.
+        // The loader's error for a missing file cannot be distinguished from others.
         Err(e) => {
             let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
             return Err(MpiError::Unfit(file.into(), why));
@@ -166,14 +168,14 @@ pub(super) fn open(file: &OsStr, abi: Option<Abi>) -> Result<Option<Opened>, Mpi
     Ok(Some((abi, calls)))
 }
 
-/// The interface of a file that the user has named: each has symbols that the others have not.
+/// The interface of a file that the user has named: each has symbols that no other interface has.
 fn told(library: &Library) -> Abi {
     // SAFETY: only whether the symbols exist is asked.
     let has = |name: &[u8]| unsafe { library.get::<*mut c_void>(name) }.is_ok();
     if has(b"ompi_mpi_comm_world\0") {
         return Abi::OpenMpi;
     }
-    // A part of MPICH's own interface, which its library for the standard one leaves out.
+    // A part of MPICH's own interface that its library for the standard ABI does not have.
     if has(b"MPIR_Dup_fn\0") { Abi::Mpich } else { Abi::Standard }
 }
 
@@ -215,17 +217,17 @@ where
 }
 
 impl<H: Handle> Table<H> {
-    /// What a return code means.
-    fn checked(&self, function: &str, code: c_int) -> Result<(), Fault> {
+    /// The error for a return code.
+    fn checked(&self, function: &str, code: c_int) -> Result<(), MpiFault> {
         if code == SUCCESS {
             return Ok(());
         }
-        // SAFETY: the memory is longer than any text of an error.
+        // SAFETY: the buffer is longer than any error text.
         let text = text(|to, length| unsafe { (self.error_text)(code, to, length) });
-        Err(Fault(format!("{function}: {}", text.replace('\n', " "))))
+        Err(MpiFault(format!("{function}: {}", text.replace('\n', " "))))
     }
 
-    fn started(&self, function: &str, start: impl FnOnce(*mut H) -> c_int) -> Result<(), Fault> {
+    fn started(&self, function: &str, start: impl FnOnce(*mut H) -> c_int) -> Result<(), MpiFault> {
         let mut request = MaybeUninit::uninit();
         self.checked(function, start(request.as_mut_ptr()))?;
         // SAFETY: a call that succeeds has written the handle.
@@ -251,19 +253,21 @@ fn count(bytes: usize) -> c_int {
 }
 
 impl<H: Handle> Calls for Table<H> {
-    fn init(&self) -> Result<(), Fault> {
+    fn init(&self) -> Result<(), MpiFault> {
         let mut level = 0;
         // SAFETY: it may be called without the program's arguments.
         let code = unsafe { (self.init)(ptr::null_mut(), ptr::null_mut(), self.funneled, &raw mut level) };
         self.checked("MPI_Init_thread", code)?;
         if level < self.funneled {
-            return Err(Fault("MPI_Init_thread: this library wants processes without threads".to_owned()));
+            return Err(MpiFault(
+                "MPI_Init_thread: this library supports only processes without threads".to_owned(),
+            ));
         }
         // SAFETY: the handles are of this library.
         self.checked("MPI_Comm_set_errhandler", unsafe { (self.set_handler)(self.world, self.errors_return) })
     }
 
-    fn rank_and_size(&self) -> Result<(c_int, c_int), Fault> {
+    fn rank_and_size(&self) -> Result<(c_int, c_int), MpiFault> {
         let (mut rank, mut size) = (0, 0);
         // SAFETY: both are written to.
         self.checked("MPI_Comm_rank", unsafe { (self.rank)(self.world, &raw mut rank) })?;
@@ -273,13 +277,13 @@ impl<H: Handle> Calls for Table<H> {
     }
 
     fn version(&self) -> String {
-        // SAFETY: the memory is longer than any version's text.
+        // SAFETY: the buffer is longer than any version text.
         let text = text(|to, length| unsafe { (self.version)(to, length) });
         let line = text.lines().next().unwrap_or_default();
         line.split(',').next().unwrap_or_default().replace(":\t", " ")
     }
 
-    unsafe fn send(&self, from: *const u8, message: Message, is_synchronous: bool) -> Result<(), Fault> {
+    unsafe fn send(&self, from: *const u8, message: Message, is_synchronous: bool) -> Result<(), MpiFault> {
         let (name, send) =
             if is_synchronous { ("MPI_Issend", self.synchronous_send) } else { ("MPI_Isend", self.send) };
         let Message { bytes, peer, tag } = message;
@@ -289,7 +293,7 @@ impl<H: Handle> Calls for Table<H> {
         })
     }
 
-    unsafe fn receive(&self, to: *mut u8, message: Message) -> Result<(), Fault> {
+    unsafe fn receive(&self, to: *mut u8, message: Message) -> Result<(), MpiFault> {
         let Message { bytes, peer, tag } = message;
         // SAFETY: the caller's, and the handles are of this library.
         self.started("MPI_Irecv", |request| unsafe {
@@ -297,7 +301,7 @@ impl<H: Handle> Calls for Table<H> {
         })
     }
 
-    fn test_any(&self) -> Result<Option<Complete>, Fault> {
+    fn test_any(&self) -> Result<Option<Complete>, MpiFault> {
         let mut requests = self.requests.borrow_mut();
         if requests.is_empty() {
             return Ok(None);
@@ -315,10 +319,10 @@ impl<H: Handle> Calls for Table<H> {
             return Ok(None);
         }
         let Some(at) = usize::try_from(index).ok().filter(|at| *at < requests.len()) else {
-            return Err(Fault(format!("MPI_Testany: request {index} of {length} is complete")));
+            return Err(MpiFault(format!("MPI_Testany: request {index} of {length} is complete")));
         };
         requests.swap_remove(at);
-        // SAFETY: the call before has written the status. What it says of a request to send is of no use.
+        // SAFETY: the call before has written the status. The count of a send request is not used.
         self.checked("MPI_Get_count", unsafe {
             (self.get_count)(&raw const status, self.byte, &raw mut bytes)
         })?;
@@ -329,7 +333,7 @@ impl<H: Handle> Calls for Table<H> {
         self.requests.borrow().len()
     }
 
-    fn wait(&self, from: usize) -> Result<(), Fault> {
+    fn wait(&self, from: usize) -> Result<(), MpiFault> {
         let mut requests = self.requests.borrow_mut();
         for mut request in requests.drain(from..) {
             let mut status = Status(MaybeUninit::uninit());
@@ -339,7 +343,7 @@ impl<H: Handle> Calls for Table<H> {
         Ok(())
     }
 
-    fn gather_all(&self, own: &[u8], ranks: usize) -> Result<Vec<u8>, Fault> {
+    fn gather_all(&self, own: &[u8], ranks: usize) -> Result<Vec<u8>, MpiFault> {
         let mut all = vec![0; own.len() * ranks];
         let (each, from, to) = (count(own.len()), own.as_ptr().cast(), all.as_mut_ptr().cast());
         // SAFETY: as many bytes are read here, and as many of each rank written there.
@@ -348,7 +352,7 @@ impl<H: Handle> Calls for Table<H> {
         Ok(all)
     }
 
-    fn finalize(&self) -> Result<(), Fault> {
+    fn finalize(&self) -> Result<(), MpiFault> {
         // SAFETY: nothing of this library is used after it.
         self.checked("MPI_Finalize", unsafe { (self.finalize)() })
     }

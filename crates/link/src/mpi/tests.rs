@@ -1,21 +1,22 @@
-//! What is shared of a machine, and the contract of links over MPI: a process has one library and enters it once, so the tests
-//! are run again in a process for each.
+//! The parts of a machine, and the contract of links over MPI: a process has one library and enters it once, so the
+//! contract tests are run in a child process for each library.
 
 mod leaving;
 
 use super::*;
-use crate::Limits;
+use crate::FrameLimits;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::{Child, Command, Output};
 use std::sync::mpsc;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Set where only the links of MPI are to be tested.
+/// Set in a child process that tests only MPI links.
 pub(crate) const ONLY: &str = "BRAMBLE_TEST_ONLY_MPI";
-/// What a machine may lack: where it is set and does not name `mpi`, every library has to be there.
+/// Tests that may be skipped on this machine: if it is set and does not name `mpi`, every library has to be
+/// installed.
 const MAY_LACK: &str = "BRAMBLE_TEST_MAY_LACK";
-/// Exit code of a process that has no library.
+/// Exit code of a child process without the library.
 const MISSING: i32 = 77;
 
 type Check = Box<dyn FnOnce(&World) + Send>;
@@ -30,7 +31,7 @@ fn the_same_over_mpi() {
     let run = |library: &str| {
         let mut command = Command::new(&program);
         command.args(["contract::", "--test-threads=1"]).env(ONLY, "1").env("BRAMBLE_MPI", library);
-        // Whoever started this test may be a job of its own.
+        // The test itself may run in an MPI job.
         for (name, _) in
             std::env::vars().filter(|(name, _)| name.starts_with("OMPI_") || name.starts_with("PM"))
         {
@@ -52,7 +53,7 @@ fn the_same_over_mpi() {
     }
 }
 
-/// What a process said that has ended; one that hangs is killed, and fails the test.
+/// The output of a process that has ended; one that hangs is killed, and fails the test.
 fn ended(mut child: Child, library: &str) -> Output {
     let deadline = Instant::now() + Duration::from_secs(120);
     while child.try_wait().unwrap().is_none() {
@@ -77,7 +78,7 @@ pub(crate) fn each<F: AsyncFn(Link, Link) + Send + 'static>(check: F) {
                 tokio::task::spawn_local(world.drive(true).unwrap());
                 let (mut a, mut b) = world.own_links().unwrap();
                 for end in [&mut a, &mut b] {
-                    end.receiver.set_limits(Limits::SESSION);
+                    end.receiver.set_limits(FrameLimits::SESSION);
                     end.receiver.set_session(7);
                     end.sender.set_session(7);
                 }
@@ -91,7 +92,7 @@ pub(crate) fn each<F: AsyncFn(Link, Link) + Send + 'static>(check: F) {
     outcome.unwrap_or_else(|panic| resume_unwind(panic));
 }
 
-/// To the thread that has entered the world, on which all checks are run.
+/// The channel to the thread that has entered MPI, on which all checks run.
 fn checks() -> &'static Mutex<mpsc::Sender<Check>> {
     static CHECKS: OnceLock<Mutex<mpsc::Sender<Check>>> = OnceLock::new();
     CHECKS.get_or_init(|| {
@@ -111,7 +112,7 @@ fn checks() -> &'static Mutex<mpsc::Sender<Check>> {
                 };
             while let Ok(check) = next.recv() {
                 check(&world);
-                // All that the links have left under way gets to its end.
+                // All messages that the links have left in flight complete.
                 let deadline = Instant::now() + Duration::from_secs(10);
                 while !world.is_quiet() {
                     assert!(Instant::now() < deadline, "something is under way for ever");

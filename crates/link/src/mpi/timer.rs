@@ -1,7 +1,7 @@
 //! A short sleep of the event loop.
 //!
-//! Invariant: it wakes after microseconds where the system has a timer that a descriptor tells; the event loop's own clock,
-//! which has to do elsewhere, knows milliseconds.
+//! Invariant: it wakes with a precision of microseconds where the system has timers with a descriptor (timerfd);
+//! elsewhere it uses the event loop's own timer, whose precision is milliseconds.
 //!
 //! Deliberately absent: more than one sleep at a time.
 
@@ -28,7 +28,7 @@ mod descriptor {
             Ok(Self(watched(timerfd_create(TimerfdClockId::Monotonic, flags)?, Interest::READABLE)?))
         }
 
-        /// The next sleep is that long: less than a second.
+        /// Sets the duration of the next sleep: less than a second.
         pub(crate) fn set(&self, after: Duration) -> io::Result<()> {
             let never = Timespec { tv_sec: 0, tv_nsec: 0 };
             let it_value = Timespec { tv_sec: 0, tv_nsec: i64::from(after.subsec_nanos()) };
@@ -42,7 +42,7 @@ mod descriptor {
 
         /// Sleeps.
         pub(crate) async fn rung(&self) -> io::Result<()> {
-            // Nobody reads the number: to set the timer anew forgets it.
+            // The counter is not read: setting the timer again resets it.
             self.0.readable().await?.clear_ready();
             Ok(())
         }
@@ -61,7 +61,7 @@ mod clock {
             Ok(Self(Cell::new(Duration::ZERO)))
         }
 
-        /// The next sleep is that long.
+        /// Sets the duration of the next sleep.
         pub(crate) fn set(&self, after: Duration) -> io::Result<()> {
             self.0.set(after);
             Ok(())

@@ -1,13 +1,13 @@
-//! Who the other end is: a connection becomes a link once both ends have proven a key to each other.
+//! The identity of the peer: a connection becomes a link once both ends have proven a key to each other.
 //!
-//! Place in the flow: between a connected socket and its first frame, at both ends, whoever dialled.
+//! Place in the flow: between a connected socket and its first frame, at both ends, in either role.
 //!
-//! Invariants: the dialler proves first. An end that sees a wrong proof, or none, closes without a word, and
-//! its own user is told why. The key never crosses the connection, and a proof is good for one connection
-//! only. Over TLS the proof covers a number that TLS exports; on loopback (`proven`) both ends make it of
-//! random numbers that they have just sent each other.
+//! Invariants: the dialler proves first. An end that receives a wrong proof, or none, closes without an answer, and
+//! reports the reason to its own user. The key is never sent, and a proof is valid for one connection only. Over
+//! TLS the proof covers a number that TLS exports; on loopback (`proven`) both ends derive the number from random
+//! bytes that they have just exchanged.
 //!
-//! Deliberately absent: deadlines (the door and the callers have them), and where keys come from.
+//! Deliberately absent: deadlines (the door and the callers have them), and the storage of keys.
 
 pub(crate) mod introduction;
 pub(crate) mod tls;
@@ -17,35 +17,35 @@ use crate::key::id_text;
 use crate::tcp::pipe::Pipe;
 use crate::tcp::{framed, tcp_connect, tune};
 use crate::{ClusterKey, Link, LinkError};
-use introduction::{BYTES, Introduction, Program, Role};
+use introduction::{BYTES, HandshakeRole, Program, UnprovenIntroduction};
 use ring::rand::SecureRandom;
 use std::cell::RefCell;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
-use tls::Tls;
+use tls::TlsConfig;
 use tokio::net::TcpStream;
 
-/// Between two tries at an end that shuts the connection.
+/// Pause between two attempts when the peer closes the connection at once.
 const SHUT_PAUSE: Duration = Duration::from_millis(25);
-/// What the number is exported from TLS under.
+/// The label of the TLS exporter.
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-bramble-proof";
-/// What the number is made of where there is no TLS.
+/// The label of the number without TLS.
 const LOOPBACK_LABEL: &[u8] = b"bramble loopback 1";
 
-/// What the other end has proven.
+/// The proof that the peer has given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proven {
-    /// Nothing was asked.
+    /// No proof was required.
     Nothing,
-    /// That it holds the cluster key, or the one-time key that takes its place.
+    /// The peer holds the cluster key, or the one-time key in its place.
     Member,
-    /// That it holds a key that a primary has introduced, by its id: it may relay, and nothing else.
+    /// The peer holds a key that a primary has introduced (the key's id): it may relay panels, and nothing else.
     Introduced([u8; 4]),
 }
 
-/// How connections become links.
+/// The rules by which connections become links.
 #[derive(Clone)]
 pub struct Security {
     mode: Mode,
@@ -56,19 +56,19 @@ pub struct Security {
 enum Mode {
     Open(Reach),
     Proven(Keys),
-    Sealed(Rc<Tls>, Keys),
+    Sealed(Rc<TlsConfig>, Keys),
 }
 
-/// Where the other end of a connection that is not encrypted may be.
+/// Which peers an unencrypted connection may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// On this machine.
+    /// Processes on this machine.
     Loopback,
-    /// Anywhere: the owner of the network said that he trusts it.
+    /// Any machine: the owner of the network has declared it trusted.
     Anywhere,
 }
 
-/// The key of the cluster, and those that primaries have introduced for as long as they need them.
+/// The cluster key, and the keys that primaries have introduced, for as long as they need them.
 #[derive(Clone)]
 struct Keys {
     own: Rc<ClusterKey>,
@@ -76,53 +76,52 @@ struct Keys {
 }
 
 impl Security {
-    /// Frames as they are; nobody is asked who he is.
+    /// No encryption and no proof.
     pub fn open(reach: Reach, protocol: u16, version: &'static str) -> Self {
         Self { mode: Mode::Open(reach), program: Program { protocol, version } }
     }
 
-    /// Both ends prove the key, frames go as they are. For loopback, where nobody else can listen.
+    /// Both ends prove the key, without encryption. For loopback, which no other machine can read.
     pub fn proven(key: ClusterKey, protocol: u16, version: &'static str) -> Self {
         Self { mode: Mode::Proven(Keys::new(key)), program: Program { protocol, version } }
     }
 
     /// TLS, over which both ends prove the key.
     pub fn sealed(key: ClusterKey, protocol: u16, version: &'static str) -> Result<Self, LinkError> {
-        Ok(Self::over(Tls::new()?, key, protocol, version))
+        Ok(Self::over(TlsConfig::new()?, key, protocol, version))
     }
 
-    /// The same as on a machine that has no instructions for AES: for measuring what its links cost.
+    /// The same as on a machine without AES instructions, to measure the cost of its links.
     pub fn sealed_without_aes(
         key: ClusterKey,
         protocol: u16,
         version: &'static str,
     ) -> Result<Self, LinkError> {
-        Ok(Self::over(Tls::with_aes(false)?, key, protocol, version))
+        Ok(Self::over(TlsConfig::with_aes(false)?, key, protocol, version))
     }
 
-    fn over(tls: Tls, key: ClusterKey, protocol: u16, version: &'static str) -> Self {
+    fn over(tls: TlsConfig, key: ClusterKey, protocol: u16, version: &'static str) -> Self {
         Self { mode: Mode::Sealed(Rc::new(tls), Keys::new(key)), program: Program { protocol, version } }
     }
 
-    /// Whether anyone can be the other end.
+    /// Whether any peer is accepted without proof.
     pub fn is_open(&self) -> bool {
         matches!(self.mode, Mode::Open(_))
     }
 
-    /// The key's name, where one is asked for.
+    /// The key's id, if a key is required.
     pub fn key_id(&self) -> Option<String> {
         self.keys().map(|keys| keys.own.id())
     }
 
-    /// Whether an end at that address may be connected to, or listened for. Connections to others are refused
-    /// in any case; this is for saying so early.
+    /// Whether connections with that address are allowed. Others are refused in any case; this allows an early
+    /// error.
     pub fn reaches(&self, address: IpAddr) -> bool {
         let anywhere = matches!(self.mode, Mode::Open(Reach::Anywhere) | Mode::Sealed(..));
         anywhere || address.to_canonical().is_loopback()
     }
 
-    /// Takes this key from diallers too, until what is given back is dropped. `None` where no keys are asked
-    /// for.
+    /// Also accepts this key from diallers until the returned guard is dropped. `None` if no keys are required.
     pub fn introduce(&self, key: ClusterKey) -> Option<Introduced> {
         let keys = self.keys()?;
         let id = key.id_bytes();
@@ -130,8 +129,8 @@ impl Security {
         Some(Introduced { keys: keys.introduced.clone(), id })
     }
 
-    /// Connects and makes a link, within `deadline` all in all. An end that shuts the connection before a word is said
-    /// may be beset by strangers: it is tried again for as long as there is time.
+    /// Connects and makes a link, within `deadline` in total. A peer that closes the connection before the
+    /// handshake may be under attack by strangers: the attempt is repeated while there is time.
     pub async fn reach(&self, address: SocketAddr, deadline: Duration) -> Result<Link, LinkError> {
         let own = self.keys().map(|keys| keys.own.clone());
         self.reach_with(address, deadline, own.as_deref()).await
@@ -148,7 +147,7 @@ impl Security {
         Ok(Link { proven: self.introduced(key), ..link })
     }
 
-    /// What a link says that was proven with such a key.
+    /// The `Proven` value of a link that was proven with such a key.
     fn introduced(&self, key: &ClusterKey) -> Proven {
         if self.is_open() { Proven::Nothing } else { Proven::Introduced(key.id_bytes()) }
     }
@@ -192,9 +191,9 @@ impl Security {
     }
 
     async fn dial_with(&self, stream: TcpStream, key: Option<&ClusterKey>) -> Result<Link, LinkError> {
-        let (pipe, binding) = self.prepare(stream, Role::Dialler).await?;
+        let (pipe, binding) = self.prepare(stream, HandshakeRole::Dialler).await?;
         let (Some(key), Some(binding)) = (key, binding) else { return framed(pipe) };
-        put(&pipe, &self.program.introduce(Role::Dialler, key, &binding)).await?;
+        put(&pipe, &self.program.introduce(HandshakeRole::Dialler, key, &binding)).await?;
         let id = key.id();
         let closed = |_| {
             let what = format!(
@@ -204,9 +203,9 @@ impl Security {
             LinkError::Untrusted(what)
         };
         let bytes = take(&pipe).await.map_err(closed)?;
-        let answer = Introduction::read(&bytes, Role::Listener)?;
+        let answer = UnprovenIntroduction::read(&bytes, HandshakeRole::Listener)?;
         if !answer.proves(key, &binding) {
-            let what = format!("it does not hold this cluster's key ({id}): somebody else answers there");
+            let what = format!("it does not hold this cluster's key ({id}): another program answers there");
             return Err(LinkError::Untrusted(what));
         }
         self.program.check_version(&answer)?;
@@ -214,24 +213,24 @@ impl Security {
         Ok(Link { proven: Proven::Member, ..framed(pipe)? })
     }
 
-    /// A link over a connection that this end has taken.
+    /// A link over a connection that this end has accepted.
     pub async fn accept(&self, stream: TcpStream) -> Result<Link, LinkError> {
-        let (pipe, binding) = self.prepare(stream, Role::Listener).await?;
+        let (pipe, binding) = self.prepare(stream, HandshakeRole::Listener).await?;
         let (Some(keys), Some(binding)) = (self.keys(), binding) else { return framed(pipe) };
         let bytes = take(&pipe).await.map_err(|e| match e.kind() {
             ErrorKind::UnexpectedEof => LinkError::Untrusted("it left without proving a key".to_owned()),
             _ => LinkError::Broken(e),
         })?;
-        let claim = Introduction::read(&bytes, Role::Dialler)?;
+        let claim = UnprovenIntroduction::read(&bytes, HandshakeRole::Dialler)?;
         let Some((key, proven)) = keys.claimed(claim.key_id).filter(|(key, _)| claim.proves(key, &binding))
         else {
-            // An older or newer bramble of a cluster with this key would have proven it.
+            // A bramble of another version with this key would have proven it; so report the version first.
             self.program.check_version(&claim)?;
             let (other, own) = (id_text(claim.key_id), keys.own.id());
             let what = format!("it does not prove this cluster's key ({own}); it says that it has {other}");
             return Err(LinkError::Untrusted(what));
         };
-        put(&pipe, &self.program.introduce(Role::Listener, &key, &binding)).await?;
+        put(&pipe, &self.program.introduce(HandshakeRole::Listener, &key, &binding)).await?;
         self.program.check_version(&claim)?;
         pipe.proven();
         Ok(Link { proven, ..framed(pipe)? })
@@ -244,11 +243,11 @@ impl Security {
         }
     }
 
-    /// Sets up TLS where there is to be any, and finds the number that proofs cover.
+    /// Sets up TLS if required, and derives the number that proofs cover.
     async fn prepare(
         &self,
         stream: TcpStream,
-        role: Role,
+        role: HandshakeRole,
     ) -> Result<(Rc<Pipe>, Option<[u8; 32]>), LinkError> {
         tune(&stream)?;
         let other = stream.peer_addr()?.ip();
@@ -266,8 +265,8 @@ impl Security {
             }
             Mode::Sealed(tls, _) => {
                 let connection = match role {
-                    Role::Dialler => tls.dial(),
-                    Role::Listener => tls.listen(),
+                    HandshakeRole::Dialler => tls.dial(),
+                    HandshakeRole::Listener => tls.listen(),
                 };
                 let pipe = Rc::new(Pipe::sealed(stream, connection.map_err(tls_failed)?));
                 pipe.handshake().await.map_err(explain_tls)?;
@@ -283,7 +282,7 @@ impl Keys {
         Self { own: Rc::new(own), introduced: Rc::default() }
     }
 
-    /// The key that somebody claims to hold.
+    /// The key that the peer claims to hold.
     fn claimed(&self, id: [u8; 4]) -> Option<(ClusterKey, Proven)> {
         if self.own.id_bytes() == id {
             return Some(((*self.own).clone(), Proven::Member));
@@ -294,14 +293,14 @@ impl Keys {
     }
 }
 
-/// A key that is taken from diallers for as long as this lives.
+/// Diallers may use the key while this guard exists.
 pub struct Introduced {
     keys: Rc<RefCell<Vec<ClusterKey>>>,
     id: [u8; 4],
 }
 
 impl Introduced {
-    /// What links that were proven with it say.
+    /// The id in `Proven::Introduced` of links that were proven with the key.
     pub fn id(&self) -> [u8; 4] {
         self.id
     }
@@ -316,19 +315,21 @@ impl Drop for Introduced {
     }
 }
 
-/// Each end sends 32 random bytes; the number is made of both.
-async fn loopback_binding(pipe: &Pipe, role: Role) -> Result<[u8; 32], LinkError> {
+/// Each end sends 32 random bytes; the number is derived from both.
+async fn loopback_binding(pipe: &Pipe, role: HandshakeRole) -> Result<[u8; 32], LinkError> {
     let mut own = [0; 32];
     let random = ring::rand::SystemRandom::new().fill(&mut own);
     random.map_err(|_| LinkError::Untrusted("the system has no random numbers".to_owned()))?;
     put(pipe, &own).await?;
     let other: [u8; 32] = take(pipe).await.map_err(|e| match e.kind() {
-        ErrorKind::UnexpectedEof => LinkError::Untrusted("it left without a word".to_owned()),
+        ErrorKind::UnexpectedEof => {
+            LinkError::Untrusted("it closed the connection without an answer".to_owned())
+        }
         _ => LinkError::Broken(e),
     })?;
     let (dialler, listener) = match role {
-        Role::Dialler => (own, other),
-        Role::Listener => (other, own),
+        HandshakeRole::Dialler => (own, other),
+        HandshakeRole::Listener => (other, own),
     };
     let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
     for part in [LOOPBACK_LABEL, &dialler[..], &listener[..]] {
@@ -339,7 +340,7 @@ async fn loopback_binding(pipe: &Pipe, role: Role) -> Result<[u8; 32], LinkError
     Ok(binding)
 }
 
-/// Sends all of some bytes.
+/// Sends all bytes.
 async fn put(pipe: &Pipe, bytes: &[u8]) -> Result<(), LinkError> {
     let mut done = 0;
     while done < bytes.len() {
@@ -348,7 +349,7 @@ async fn put(pipe: &Pipe, bytes: &[u8]) -> Result<(), LinkError> {
     Ok(())
 }
 
-/// Waits for so many bytes, and takes none beyond them.
+/// Reads exactly `N` bytes.
 async fn take<const N: usize>(pipe: &Pipe) -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut done = 0;
@@ -367,7 +368,7 @@ fn tls_failed(e: rustls::Error) -> LinkError {
     LinkError::Untrusted(format!("TLS cannot be set up: {e}"))
 }
 
-/// What a handshake that failed means to a person.
+/// Explains a failed handshake to the user.
 fn explain_tls(e: std::io::Error) -> LinkError {
     if matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) {
         return LinkError::Shut;

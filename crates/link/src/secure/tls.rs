@@ -1,13 +1,12 @@
-//! TLS 1.3 between machines that have neither certificates nor clocks that can be trusted.
+//! TLS 1.3 between machines that have neither certificates nor trustworthy clocks.
 //!
-//! Place in the flow: makes the encrypted connection over which both ends then prove the cluster key.
+//! Place in the flow: sets up the encrypted connection over which both ends then prove the cluster key.
 //!
-//! Invariants: TLS 1.3 with X25519 and nothing older or weaker; ChaCha20-Poly1305 unless both ends have
-//! instructions for AES; no resumption, no tickets, no early data, so that nothing can be replayed. The
-//! listener's key is an Ed25519 key made when the process starts, sent as a raw public key (RFC 7250): no
-//! name, no date, no authority. That it belongs to a machine of the cluster is what the proof shows, which
-//! covers a number that TLS gives to the two ends of this very connection: somebody in the middle has two
-//! connections and two numbers.
+//! Invariants: TLS 1.3 with X25519 and nothing older or weaker; ChaCha20-Poly1305 unless both ends have AES
+//! instructions; no resumption, no tickets, no early data, so that nothing can be replayed. The listener's key is
+//! an Ed25519 key made at the start of the process, sent as a raw public key (RFC 7250): no name, no date, no
+//! authority. The proof of the cluster key authenticates it: the proof covers a number that TLS derives for this
+//! connection only (exporter), and a man in the middle has two connections with two different numbers.
 //!
 //! Deliberately absent: the cluster key.
 
@@ -25,19 +24,19 @@ use rustls::{
 };
 use std::sync::Arc;
 
-/// Handshakes of both roles.
-pub(crate) struct Tls {
+/// The TLS configurations of both roles.
+pub(crate) struct TlsConfig {
     dialling: Arc<ClientConfig>,
     listening: Arc<ServerConfig>,
 }
 
-impl Tls {
-    /// With a new key of this process.
+impl TlsConfig {
+    /// A configuration with a new key for this process.
     pub(crate) fn new() -> Result<Self, LinkError> {
         Self::with_aes(has_aes())
     }
 
-    /// The same for a machine with or without instructions for AES.
+    /// The same for a machine with or without AES instructions.
     pub(crate) fn with_aes(has_aes: bool) -> Result<Self, LinkError> {
         Self::build(has_aes).map_err(|e| LinkError::Untrusted(format!("TLS cannot be set up here: {e}")))
     }
@@ -68,18 +67,18 @@ impl Tls {
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(fresh_key()?)));
         listening.send_tls13_tickets = 0;
-        // The first of the dialler's list that is known is taken: AES if both ends put it first.
+        // The first known suite of the dialler's list is chosen: AES if both ends put it first.
         listening.ignore_client_order = !has_aes;
         Ok(Self { dialling: Arc::new(dialling), listening: Arc::new(listening) })
     }
 
     pub(crate) fn dial(&self) -> Result<Connection, Error> {
-        // TLS wants a name; it is neither sent nor checked.
+        // TLS requires a name; it is neither sent nor checked.
         let name = ServerName::try_from("bramble").map_err(|e| Error::General(e.to_string()))?;
         Ok(ClientConnection::new(self.dialling.clone(), name)?.into())
     }
 
-    /// For tests that play a stranger.
+    /// For tests in the role of a stranger.
     #[cfg(test)]
     pub(crate) fn dialling(&self) -> ClientConfig {
         (*self.dialling).clone()
@@ -90,7 +89,7 @@ impl Tls {
     }
 }
 
-/// A key pair that nobody has had before.
+/// A new key pair.
 fn fresh_key() -> Result<Arc<CertifiedKey>, Error> {
     let random = ring::rand::SystemRandom::new();
     let pair = ring::signature::Ed25519KeyPair::generate_pkcs8(&random);
@@ -101,7 +100,7 @@ fn fresh_key() -> Result<Arc<CertifiedKey>, Error> {
     Ok(Arc::new(CertifiedKey::new(vec![public], signer)))
 }
 
-/// Whether this processor has instructions for AES, without which it is slow.
+/// Whether this processor has AES instructions; without them AES is slow.
 fn has_aes() -> bool {
     #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
     return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
@@ -112,7 +111,7 @@ fn has_aes() -> bool {
     false
 }
 
-/// Takes any raw public key whose holder has signed this handshake.
+/// Accepts any raw public key whose holder has signed this handshake.
 #[derive(Debug)]
 struct AnyRawKey(WebPkiSupportedAlgorithms);
 
@@ -134,7 +133,7 @@ impl ServerCertVerifier for AnyRawKey {
         _cert: &CertificateDer<'_>,
         _dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("TLS 1.2 is not spoken".to_owned()))
+        Err(Error::General("TLS 1.2 is not supported".to_owned()))
     }
 
     fn verify_tls13_signature(

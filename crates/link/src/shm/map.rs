@@ -1,13 +1,14 @@
-//! Memory that two processes have mapped: words that both may change at any time, and bytes that one copies in and the other
-//! copies out; and files that both read.
+//! Memory that two processes have mapped: words that both may change at any time, and bytes that one copies in and
+//! the other copies out; and files that both read.
 //!
-//! Invariants: the memory has the size that it was mapped with until it is unmapped, because it is sealed against shrinking;
-//! every access is inside of it. No reference to its bytes ever exists, only to words that are atomic. A file is mapped to be
-//! read only.
+//! Invariants: the memory keeps its size while it is mapped, because it is sealed against shrinking; every access
+//! is inside of it. No reference to its bytes ever exists, only references to its atomic words. A file is mapped
+//! read-only.
 //!
-//! Deliberately absent: who may touch which bytes when (`ring`). A process that breaks those rules changes what the other one
-//! copies out, and nothing else: any bytes are bytes. And protection against a file that shrinks while it is mapped: the system
-//! then ends each process that reads it with SIGBUS, as it does with one that has mapped it by itself.
+//! Deliberately absent: the rules for which end may access which bytes at which time (`ring`). A process that
+//! breaks them changes the bytes that the peer copies out, and nothing else: every byte value is valid. Also
+//! absent: protection against a file that shrinks while it is mapped: the system then ends each process that reads
+//! the missing part with SIGBUS, as with any map.
 #![allow(unsafe_code)] // Memory that another process writes has no owner that the compiler could know.
 
 use crate::to_u64;
@@ -20,7 +21,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
-/// New memory without a name in any folder, full of zeros, that can neither shrink nor grow.
+/// New anonymous memory (memfd), filled with zeros, sealed against shrinking and growing.
 pub(super) fn create(bytes: usize) -> io::Result<OwnedFd> {
     let file = memfd_create("bramble", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, to_u64(bytes))?;
@@ -28,14 +29,14 @@ pub(super) fn create(bytes: usize) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// A file that the other end has handed over, to be read.
+/// A read-only map of a file that the peer has passed.
 pub(super) struct FileMap {
     start: NonNull<u8>,
     bytes: usize,
 }
 
 impl FileMap {
-    /// Maps the first `bytes` bytes of a file that has them.
+    /// Maps the first `bytes` bytes of a file; an error if it has fewer.
     pub(super) fn map(file: &impl AsFd, bytes: u64) -> io::Result<Self> {
         let invalid = |what: String| io::Error::new(ErrorKind::InvalidData, what);
         let about = fstat(file)?;
@@ -54,35 +55,35 @@ impl FileMap {
     }
 }
 
-// SAFETY: nobody can write through the map, and it can be unmapped by any thread.
+// SAFETY: the map cannot be written through, and any thread may unmap it.
 unsafe impl Send for FileMap {}
-// SAFETY: the same; all that can be done with a shared one is to read it.
+// SAFETY: the same; a shared map can only be read.
 unsafe impl Sync for FileMap {}
 
 impl AsRef<[u8]> for FileMap {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the mapping is that long and lives as long as `self`. Elements are plain numbers, for which every bit pattern
-        // is valid, so another program that writes the file meanwhile can at worst make the product one of numbers that were
-        // never all in the file together: the rule of `matrix`, whose map of the same file this stands for.
+        // SAFETY: the mapping has this length and lives as long as `self`. Elements are plain numbers, for which
+        // every bit pattern is valid. Another program that writes the file meanwhile can at worst mix old and new
+        // elements: the same rule as for the map of this file in `matrix`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 }
 
 impl Drop for FileMap {
     fn drop(&mut self) {
-        // SAFETY: as for `Memory`.
+        // SAFETY: as for `ShmMemory`.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// Such memory in the address space of this process.
-pub(super) struct Memory {
+/// The shared memory in the address space of this process.
+pub(super) struct ShmMemory {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-impl Memory {
-    /// Maps it, if it has this size and keeps it.
+impl ShmMemory {
+    /// Maps the memory, if it has this size and is sealed to it.
     pub(super) fn map(file: &impl AsFd, bytes: usize) -> io::Result<Self> {
         let keeps = fcntl_get_seals(file)?.contains(SealFlags::SHRINK);
         if !keeps || u64::try_from(fstat(file)?.st_size) != Ok(to_u64(bytes)) {
@@ -96,30 +97,29 @@ impl Memory {
         Ok(Self { start, bytes })
     }
 
-    /// The word at byte `at`. Panics where there is none, or `at` is no multiple of eight: a bug of the caller.
+    /// The word at byte `at`. Panics if it is outside or unaligned: a bug of the caller.
     pub(super) fn word(&self, at: usize) -> &AtomicU64 {
         let word = size_of::<AtomicU64>();
         assert!(at.is_multiple_of(word) && self.has(at, word), "no word at {at} of {}", self.bytes);
-        // SAFETY: the word is inside of the mapping, which lives as long as `self`, and aligned, as the mapping begins on a
-        // page. Both processes use it as an atomic only, and every bit pattern is one.
+        // SAFETY: the word is inside of the mapping, which lives as long as `self`, and aligned, because the
+        // mapping begins on a page. Both processes access it only atomically, and every bit pattern is valid.
         unsafe { &*self.start.as_ptr().add(at).cast::<AtomicU64>() }
     }
 
-    /// Copies bytes in, from byte `at` on. Panics where there is no room: a bug of the caller.
+    /// Copies bytes in, from byte `at` on. Panics if they do not fit: a bug of the caller.
     pub(super) fn copy_in(&self, at: usize, from: &[u8]) {
         assert!(self.has(at, from.len()), "{} bytes at {at} of {}", from.len(), self.bytes);
-        // SAFETY: the target is inside of the mapping. `from` is memory of this process, which no slice of ours has in
-        // common with the mapping, so they do not overlap. The bytes are touched by such copies only; that the
-        // other process does not copy the same ones out meanwhile is what `ring` sees to, and where it does so all the same,
-        // it gets bytes of the past or the future.
+        // SAFETY: the target is inside of the mapping. `from` is memory of this process outside of the mapping, so
+        // they do not overlap. The bytes are accessed only by such copies. `ring` prevents the peer from copying
+        // the same bytes out meanwhile; if the peer breaks that rule, it gets old or new bytes.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.start.as_ptr().add(at), from.len()) }
     }
 
-    /// Copies bytes out, from byte `at` on. Panics where there are none: a bug of the caller.
+    /// Copies bytes out, from byte `at` on. Panics if they are outside: a bug of the caller.
     pub(super) fn copy_out(&self, at: usize, to: &mut [u8]) {
         assert!(self.has(at, to.len()), "{} bytes at {at} of {}", to.len(), self.bytes);
-        // SAFETY: as in `copy_in`, the other way round: what another process may write meanwhile only decides which bytes
-        // arrive in `to`, which is exclusive memory of this one, and all values of bytes are valid.
+        // SAFETY: as in `copy_in`, in the other direction: a concurrent write of the peer only decides which bytes
+        // arrive in `to`, which is exclusive memory of this process, and every byte value is valid.
         unsafe { std::ptr::copy_nonoverlapping(self.start.as_ptr().add(at), to.as_mut_ptr(), to.len()) }
     }
 
@@ -128,10 +128,10 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for ShmMemory {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this size, once, and words of it are borrowed from `self` only. An error would mean that
-        // it is not mapped, and there is nothing to do then.
+        // SAFETY: it was mapped with this size, once, and words are borrowed from `self` only. An error would mean
+        // that it is not mapped, and then there is nothing to do.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }

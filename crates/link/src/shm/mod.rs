@@ -1,30 +1,31 @@
-//! Bytes both ways through memory that two processes have mapped.
+//! Bytes in both directions through memory that two processes have mapped.
 //!
-//! Place in the flow: below the frames of a link between processes of one machine. Each byte is copied in at one end and out
-//! at the other; the system is called only to sleep and to wake. Bodies that lie in files are not copied: both ends map these
-//! (`files`).
+//! Place in the flow: below the frames of a link between processes of one machine. One end copies each byte into
+//! the ring and the other copies it out; system calls only sleep and wake. Bodies in files are not copied: both
+//! ends map the file (`files`).
 //!
-//! Invariants: those of `map` and `ring`. An end that finds nothing to do looks a while longer where that would have been of
-//! use lately (`patience`), then says that it sleeps and waits for its event; the other end writes to that only if it sleeps. The
-//! end of the other process, in whatever way, closes `life`; what it had written whole is still read.
+//! Invariants: those of `map` and `ring`. An end without work polls for a while if that has been useful lately
+//! (`spin`), then announces that it sleeps and waits for its event; the peer writes to that event only if it
+//! sleeps. The end of the peer process, in whatever way, closes `life`; bytes that it had written completely can
+//! still be read.
 //!
-//! Deliberately absent: names. The memory has none, so nothing is left of it when both processes are gone.
+//! Deliberately absent: names. The memory has no name, so nothing of it remains when both processes have ended.
 
 pub(crate) mod files;
 mod map;
-mod patience;
 mod ring;
+mod spin;
 
 use crate::frame::REFERENCE_BYTES;
 use crate::framed::Stream;
 use crate::local::watch::watched;
-use crate::{LinkError, Region};
+use crate::{LinkError, SharedRegion};
 use files::Files;
-use map::Memory;
-use patience::{Patience, has_spare_cores};
-use ring::{MEMORY_BYTES, Reader, Writer};
+use map::ShmMemory;
+use ring::{MEMORY_BYTES, RingReader, RingWriter};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use spin::{SpinPolicy, has_spare_cores};
 use std::cell::Cell;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -32,32 +33,32 @@ use std::rc::Rc;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Which of the two ends one is.
+/// Which of the two ends an endpoint is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum ShmSide {
     /// Writes to the first ring.
     Left,
-    /// Writes to the second.
+    /// Writes to the second ring.
     Right,
 }
 
 /// One end that is not open yet.
 #[derive(Debug)]
-pub(crate) struct Ends {
-    pub(crate) side: Side,
+pub(crate) struct ShmEndpoint {
+    pub(crate) side: ShmSide,
     memory: OwnedFd,
-    /// What wakes this end.
+    /// The event that wakes this end.
     own: OwnedFd,
-    /// What wakes the other.
+    /// The event that wakes the peer.
     other: OwnedFd,
-    /// Closed when the other process is no more.
+    /// Closed when the peer process ends.
     life: OwnedFd,
-    /// Where files are handed over.
+    /// The socket that passes files.
     files: OwnedFd,
 }
 
 /// Both ends of new rings.
-pub(crate) fn pair() -> io::Result<(Ends, Ends)> {
+pub(crate) fn pair() -> io::Result<(ShmEndpoint, ShmEndpoint)> {
     let memory = map::create(MEMORY_BYTES)?;
     let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let (left, right) = (event()?, event()?);
@@ -66,17 +67,17 @@ pub(crate) fn pair() -> io::Result<(Ends, Ends)> {
     let (left_files, right_files) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     let descriptors = [memory.try_clone()?, left.try_clone()?, right.try_clone()?, left_life, left_files];
     let others = [memory, right, left, right_life, right_files];
-    Ok((Ends::of(Side::Left, descriptors), Ends::of(Side::Right, others)))
+    Ok((ShmEndpoint::of(ShmSide::Left, descriptors), ShmEndpoint::of(ShmSide::Right, others)))
 }
 
-impl Ends {
+impl ShmEndpoint {
     /// From descriptors in the order of `descriptors`.
-    pub(crate) fn of(side: Side, descriptors: [OwnedFd; 5]) -> Self {
+    pub(crate) fn of(side: ShmSide, descriptors: [OwnedFd; 5]) -> Self {
         let [memory, own, other, life, files] = descriptors;
         Self { side, memory, own, other, life, files }
     }
 
-    /// What another process needs to be this end.
+    /// The descriptors that another process needs to be this end.
     pub(crate) fn descriptors(&self) -> [&OwnedFd; 5] {
         [&self.memory, &self.own, &self.other, &self.life, &self.files]
     }
@@ -84,43 +85,44 @@ impl Ends {
 
 /// One end of two rings.
 pub(crate) struct Rings {
-    to: Writer,
-    from: Reader,
-    /// Told by the other end when this one sleeps. Nobody reads it: each writing is an event of its own.
+    to: RingWriter,
+    from: RingReader,
+    /// The peer writes to it while this end sleeps. The value is never read: each write is an event
+    /// (edge-triggered).
     own: AsyncFd<OwnedFd>,
     other: OwnedFd,
     life: AsyncFd<OwnedFd>,
-    /// The other process is no more.
+    /// The peer process has ended.
     is_alone: Cell<bool>,
     files: Files,
-    reading: Patience,
-    writing: Patience,
+    reading: SpinPolicy,
+    writing: SpinPolicy,
 }
 
 impl Rings {
-    pub(crate) fn open(ends: Ends) -> io::Result<Self> {
-        let memory = Rc::new(Memory::map(&ends.memory, MEMORY_BYTES)?);
-        let (to, from) = if ends.side == Side::Left { (0, 1) } else { (1, 0) };
+    pub(crate) fn open(ends: ShmEndpoint) -> io::Result<Self> {
+        let memory = Rc::new(ShmMemory::map(&ends.memory, MEMORY_BYTES)?);
+        let (to, from) = if ends.side == ShmSide::Left { (0, 1) } else { (1, 0) };
         Ok(Self {
-            to: Writer::new(memory.clone(), to),
-            from: Reader::new(memory, from),
+            to: RingWriter::new(memory.clone(), to),
+            from: RingReader::new(memory, from),
             own: watched(ends.own, Interest::READABLE)?,
             other: ends.other,
             life: watched(ends.life, Interest::READABLE)?,
             is_alone: Cell::new(false),
             files: Files::new(ends.files),
-            reading: Patience::new(),
-            writing: Patience::new(),
+            reading: SpinPolicy::new(),
+            writing: SpinPolicy::new(),
         })
     }
 
-    /// Wakes the other end.
+    /// Wakes the peer.
     fn wake(&self) {
-        // It fails where the counter is full, and then the event has happened; or the other end is not there any more.
+        // It fails if the counter is full, and then the event is already set; or if the peer has ended.
         let _ = rustix::io::write(&self.other, &1u64.to_ne_bytes());
     }
 
-    /// Sleeps until the other end wakes this one, or is no more.
+    /// Sleeps until the peer wakes this end, or ends.
     async fn asleep(&self) -> io::Result<()> {
         tokio::select! {
             biased;
@@ -147,11 +149,11 @@ impl Stream for Rings {
     const TURN_FRAMES: u32 = 8;
     const REFERS: bool = true;
 
-    fn refer(&self, region: &Region) -> io::Result<Option<[u8; REFERENCE_BYTES]>> {
+    fn refer(&self, region: &SharedRegion) -> io::Result<Option<[u8; REFERENCE_BYTES]>> {
         region.file.as_ref().map(|file| self.files.refer(region, file)).transpose()
     }
 
-    fn referred(&self, reference: &[u8; REFERENCE_BYTES]) -> Result<Region, LinkError> {
+    fn referred(&self, reference: &[u8; REFERENCE_BYTES]) -> Result<SharedRegion, LinkError> {
         self.files.referred(reference)
     }
 
@@ -179,7 +181,7 @@ impl Stream for Rings {
 
     async fn read(&self, runs: &mut [IoSliceMut<'_>], sure: usize) -> io::Result<usize> {
         loop {
-            // Looked at before the bytes: what was written before the end is there by now.
+            // Read this before the bytes: then all bytes that were written before the end are visible.
             let is_over = self.from.is_ended() || self.is_alone.get();
             let moved = self.from.read(runs, || self.wake()).map_err(io::Error::other)?;
             if moved > 0 || is_over {
@@ -206,7 +208,7 @@ impl Stream for Rings {
         self.to.written()
     }
 
-    /// Those that the other process has taken, as far as it says.
+    /// Bytes that the peer process has read, according to its counter.
     fn acknowledged(&self) -> u64 {
         self.to.taken().min(self.to.written())
     }

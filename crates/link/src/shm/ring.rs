@@ -1,29 +1,32 @@
-//! One direction: a ring of bytes in shared memory, with one end that writes and one that reads.
+//! One direction: a ring of bytes in shared memory, with one writing and one reading end.
 //!
-//! Invariants: `written` and `taken` count bytes since the beginning and only grow; the writer changes the first, the reader
-//! the second, and each trusts only what it remembers of its own. What the other end claims is checked each time it is
-//! looked at: more than the ring holds ends the link. Between `taken` and `written` the bytes are the reader's, all others the
-//! writer's. An end that is about to sleep says how much it waits for, then looks again; an end that moves the ring on looks
-//! at that afterwards: one of the two sees the other.
+//! Invariants: `written` and `taken` count bytes since the beginning and only grow. The writer changes `written`,
+//! the reader `taken`, and each end trusts only its own copy of its counter. The peer's counter is checked at each
+//! use: a value beyond the size of the ring ends the link. The bytes between `taken` and `written` belong to the
+//! reader, all others to the writer. An end that is about to sleep stores the amount that it waits for, then checks
+//! again; an end that advances a counter checks that amount afterwards. So at least one of the two sees the other's
+//! store, and no wake-up is lost.
 //!
-//! Deliberately absent: sleeping and waking (the callers do), and any meaning of the bytes.
+//! Deliberately absent: sleeping and waking (the callers do it), and the meaning of the bytes.
 
-use super::map::Memory;
+use super::map::ShmMemory;
 use crate::{LinkError, to_u64};
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
 
-/// Bytes of a ring: few enough to stay in a cache, so that they are not written to memory and read back, and enough for one end
-/// to go on while the other has no core. Of 128 KiB to 1 MiB the largest carried most (1 MiB frames, two busy cores).
+/// Size of a ring: small enough to stay in a cache, so that its bytes need not go to memory and back, and large
+/// enough for one end to continue while the other has no core. From 128 KiB to 1 MiB, the largest gave the best
+/// throughput (1 MiB frames, two busy cores).
 pub(super) const RING_BYTES: usize = 1 << 20;
-/// After so many bytes the other end is told of them, so that both copy at the same time.
+/// An end tells the peer after this many bytes, so that both copy at the same time.
 const PIECE_BYTES: usize = 64 << 10;
-/// Nobody waits for more together, so that the other end always has room, or bytes, for as much.
+/// No end waits for more than this at once, so the peer always has enough room or bytes for it.
 const TOGETHER_BYTES: usize = RING_BYTES / 2;
 
-// What both ends look at, each part in lines of its own: an end that changes one disturbs no reader of another.
+// Counters and flags that both ends access, each in its own cache lines: a change of one does not disturb the
+// readers of another.
 const WRITTEN: usize = 0;
 const ENDED: usize = 8;
 const TAKEN: usize = 128;
@@ -32,7 +35,7 @@ const READER_WAITS: usize = 256;
 const WRITER_WAITS: usize = 384;
 const CONTROL_BYTES: usize = 512;
 
-/// Bytes of memory before the rings: a page.
+/// Bytes before the rings: one page.
 const FRONT_BYTES: usize = 4096;
 /// Bytes of memory for both directions.
 pub(super) const MEMORY_BYTES: usize = FRONT_BYTES + 2 * RING_BYTES;
@@ -40,15 +43,15 @@ pub(super) const MEMORY_BYTES: usize = FRONT_BYTES + 2 * RING_BYTES;
 const _: () = assert!(2 * CONTROL_BYTES <= FRONT_BYTES && RING_BYTES.is_power_of_two());
 const _: () = assert!(PIECE_BYTES <= TOGETHER_BYTES);
 
-/// Where a direction lies.
-struct Place {
-    memory: Rc<Memory>,
+/// The position of one direction in the memory.
+struct RingPosition {
+    memory: Rc<ShmMemory>,
     control: usize,
     bytes: usize,
 }
 
-impl Place {
-    fn new(memory: Rc<Memory>, direction: usize) -> Self {
+impl RingPosition {
+    fn new(memory: Rc<ShmMemory>, direction: usize) -> Self {
         Self { memory, control: direction * CONTROL_BYTES, bytes: FRONT_BYTES + direction * RING_BYTES }
     }
 
@@ -60,20 +63,20 @@ impl Place {
         self.memory.word(self.control + what).store(value, Ordering::Release);
     }
 
-    /// Bytes between two counts, of which one is the other end's.
+    /// Bytes between the two counters, one of which is the peer's.
     fn between(written: u64, taken: u64) -> Result<usize, LinkError> {
         usize::try_from(written.wrapping_sub(taken)).ok().filter(|bytes| *bytes <= RING_BYTES).ok_or_else(
             || LinkError::Foreign(format!("its ring says {written} bytes written and {taken} taken")),
         )
     }
 
-    /// Says that an end is about to sleep until there is that much; 0 that it is awake.
+    /// Announces that an end is about to sleep until that many bytes are available; 0 announces that it is awake.
     fn waits(&self, who: usize, bytes: usize) {
         self.memory.word(self.control + who).store(to_u64(bytes), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the other end sleeps and waits for no more than that; it is awake afterwards.
+    /// Whether the peer sleeps and waits for at most that many bytes; marks it as awake.
     fn wakes(&self, who: usize, bytes: usize) -> bool {
         fence(Ordering::SeqCst);
         let word = self.memory.word(self.control + who);
@@ -81,7 +84,7 @@ impl Place {
         wanted != 0 && wanted <= to_u64(bytes) && word.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Where in the memory a count points to, and how many bytes come before the ring begins anew.
+    /// The offset in the ring for a count, and the bytes from there to the end of the ring.
     fn at(&self, count: u64) -> (usize, usize) {
         // Both fit: the remainder is less than the ring.
         let offset = usize::try_from(count % to_u64(RING_BYTES)).unwrap_or_default();
@@ -89,15 +92,15 @@ impl Place {
     }
 }
 
-/// The end that writes.
-pub(super) struct Writer {
-    place: Place,
+/// The writing end.
+pub(super) struct RingWriter {
+    place: RingPosition,
     written: Cell<u64>,
 }
 
-impl Writer {
-    pub(super) fn new(memory: Rc<Memory>, direction: usize) -> Self {
-        Self { place: Place::new(memory, direction), written: Cell::new(0) }
+impl RingWriter {
+    pub(super) fn new(memory: Rc<ShmMemory>, direction: usize) -> Self {
+        Self { place: RingPosition::new(memory, direction), written: Cell::new(0) }
     }
 
     /// Bytes written since the beginning.
@@ -105,22 +108,23 @@ impl Writer {
         self.written.get()
     }
 
-    /// Those that the reader has taken.
+    /// Bytes that the reader has taken.
     pub(super) fn taken(&self) -> u64 {
         self.place.read(TAKEN)
     }
 
-    /// Whether the reader is no more.
+    /// Whether the reader has ended.
     pub(super) fn is_refused(&self) -> bool {
         self.place.read(REFUSED) != 0
     }
 
-    /// Bytes that there is room for.
+    /// Free bytes in the ring.
     pub(super) fn room(&self) -> Result<usize, LinkError> {
-        Place::between(self.written.get(), self.taken()).map(|used| RING_BYTES - used)
+        RingPosition::between(self.written.get(), self.taken()).map(|used| RING_BYTES - used)
     }
 
-    /// Writes as many bytes as there is room for, also such as comes meanwhile; calls `wake` where the reader waits for them.
+    /// Writes as many bytes as fit, including room that is freed meanwhile; calls `wake` if the reader waits for
+    /// them.
     pub(super) fn write(&self, slices: &[IoSlice<'_>], wake: impl Fn()) -> Result<usize, LinkError> {
         let (mut room, mut done, mut untold) = (self.room()?, 0, 0);
         'slices: for slice in slices {
@@ -148,58 +152,60 @@ impl Writer {
         Ok(done)
     }
 
-    /// Tells the reader of bytes.
+    /// Publishes written bytes to the reader.
     fn tell(&self, bytes: usize, wake: &impl Fn()) {
         if bytes == 0 {
             return;
         }
         self.place.publish(WRITTEN, self.written.get());
-        let there = Place::between(self.written.get(), self.taken()).unwrap_or(RING_BYTES);
+        let there = RingPosition::between(self.written.get(), self.taken()).unwrap_or(RING_BYTES);
         if self.place.wakes(READER_WAITS, there) {
             wake();
         }
     }
 
-    /// Says that this end is about to sleep until so many bytes, or half the ring, have room; gives how many.
+    /// Announces that this end is about to sleep until `bytes` bytes, or half the ring, are free; returns that
+    /// number.
     pub(super) fn sleeps(&self, bytes: usize) -> usize {
         let wanted = bytes.clamp(1, TOGETHER_BYTES);
         self.place.waits(WRITER_WAITS, wanted);
         wanted
     }
 
-    /// Says that it does not.
+    /// Announces that this end is awake.
     pub(super) fn is_awake(&self) {
         self.place.waits(WRITER_WAITS, 0);
     }
 
-    /// Says that nothing more will come.
+    /// Announces that no more bytes will come.
     pub(super) fn end(&self) {
         self.place.publish(ENDED, 1);
     }
 }
 
-/// The end that reads.
-pub(super) struct Reader {
-    place: Place,
+/// The reading end.
+pub(super) struct RingReader {
+    place: RingPosition,
     taken: Cell<u64>,
 }
 
-impl Reader {
-    pub(super) fn new(memory: Rc<Memory>, direction: usize) -> Self {
-        Self { place: Place::new(memory, direction), taken: Cell::new(0) }
+impl RingReader {
+    pub(super) fn new(memory: Rc<ShmMemory>, direction: usize) -> Self {
+        Self { place: RingPosition::new(memory, direction), taken: Cell::new(0) }
     }
 
-    /// Bytes that are there.
+    /// Bytes available to read.
     pub(super) fn there(&self) -> Result<usize, LinkError> {
-        Place::between(self.place.read(WRITTEN), self.taken.get())
+        RingPosition::between(self.place.read(WRITTEN), self.taken.get())
     }
 
-    /// Whether nothing more will come than what is there by now.
+    /// Whether the writer has ended; the available bytes are then the last ones.
     pub(super) fn is_ended(&self) -> bool {
         self.place.read(ENDED) != 0
     }
 
-    /// Reads as many bytes as are there, also such as come meanwhile; calls `wake` where the writer waits for the room.
+    /// Reads as many bytes as are available, including bytes that arrive meanwhile; calls `wake` if the writer
+    /// waits for the room.
     pub(super) fn read(&self, runs: &mut [IoSliceMut<'_>], wake: impl Fn()) -> Result<usize, LinkError> {
         let (mut there, mut done, mut untold) = (self.there()?, 0, 0);
         'runs: for run in runs {
@@ -226,7 +232,7 @@ impl Reader {
         Ok(done)
     }
 
-    /// Tells the writer of room.
+    /// Publishes freed bytes to the writer.
     fn tell(&self, bytes: usize, wake: &impl Fn()) -> Result<(), LinkError> {
         if bytes > 0 {
             self.place.publish(TAKEN, self.taken.get());
@@ -237,19 +243,20 @@ impl Reader {
         Ok(())
     }
 
-    /// Says that this end is about to sleep until so many bytes, or half the ring, are there; gives how many.
+    /// Announces that this end is about to sleep until `bytes` bytes, or half the ring, are available; returns that
+    /// number.
     pub(super) fn sleeps(&self, bytes: usize) -> usize {
         let wanted = bytes.clamp(1, TOGETHER_BYTES);
         self.place.waits(READER_WAITS, wanted);
         wanted
     }
 
-    /// Says that it does not.
+    /// Announces that this end is awake.
     pub(super) fn is_awake(&self) {
         self.place.waits(READER_WAITS, 0);
     }
 
-    /// Says that nothing more will be read.
+    /// Announces that this end reads no more.
     pub(super) fn refuse(&self) {
         self.place.publish(REFUSED, 1);
     }
@@ -257,13 +264,13 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
-    use super::super::map::{Memory, create};
+    use super::super::map::{ShmMemory, create};
     use super::*;
     use proptest::prelude::*;
 
-    fn ends() -> (Rc<Memory>, Writer, Reader) {
-        let memory = Rc::new(Memory::map(&create(MEMORY_BYTES).unwrap(), MEMORY_BYTES).unwrap());
-        (memory.clone(), Writer::new(memory.clone(), 1), Reader::new(memory, 1))
+    fn ends() -> (Rc<ShmMemory>, RingWriter, RingReader) {
+        let memory = Rc::new(ShmMemory::map(&create(MEMORY_BYTES).unwrap(), MEMORY_BYTES).unwrap());
+        (memory.clone(), RingWriter::new(memory.clone(), 1), RingReader::new(memory, 1))
     }
 
     fn two_sizes() -> impl Strategy<Value = (usize, usize)> {

@@ -1,16 +1,16 @@
-//! The TCP link: vectored writes from where the bytes lie, vectored reads to where they will be used.
+//! The TCP link: vectored writes from, and vectored reads into, the memory that the engine uses.
 //!
-//! Place in the flow: between two machines. A socket becomes a link as it is (`tcp_link`), or once both ends
-//! have proven who they are (`secure`).
+//! Place in the flow: between two machines. A socket becomes a link without any proof (`tcp_link`), or after both
+//! ends have proven their key (`secure`).
 //!
-//! Invariants: those of `pipe` and `wake`, which are its parts, and of the frames over them (`framed`).
+//! Invariants: those of its parts `pipe` and `low_water`, and of the frames over them (`framed`).
 //!
 //! Deliberately absent: reconnecting. A link that has ended stays ended.
 
+mod low_water;
 pub(crate) mod pipe;
 #[cfg(target_os = "linux")]
 mod socket;
-mod wake;
 
 use crate::framed::{FrameReceiver, FrameSender};
 use crate::{Addresses, Link, LinkError};
@@ -21,14 +21,14 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// The kernel ends a connection whose data nobody takes for that long. It counts a receiver that has no room
-/// too, and one whose disk is busy may have none for many seconds: so longer than the silence after which the
-/// schedule gives an end up.
+/// `TCP_USER_TIMEOUT`: the kernel ends a connection whose data stays unacknowledged for that long. It also counts a
+/// receiver with a full buffer, and a receiver with a busy disk may be full for many seconds; so this is longer
+/// than the silence after which the schedule gives up a peer.
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 
-/// The kernel asks an end that has nothing to say whether it is there: a worker may wait for a day until its primary has all
-/// others, and must not wait for one whose machine was switched off.
+/// Keep-alive probes for an idle connection: a worker may wait for a day until its primary has all the other
+/// workers, and must notice a primary whose machine was switched off.
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
 
@@ -43,14 +43,14 @@ pub async fn tcp_connect(address: std::net::SocketAddr, deadline: Duration) -> R
     }
 }
 
-/// A link over a connected stream, as it is: nobody is asked who he is, and anyone on the way can read and
-/// change what is said. It starts with the limits for strangers.
+/// A link over a connected stream, without proof or encryption: anyone on the network path can read and change the
+/// bytes. It starts with the limits for strangers.
 pub fn tcp_link(stream: TcpStream) -> Result<Link, LinkError> {
     tune(&stream)?;
     framed(Rc::new(Pipe::plain(stream)))
 }
 
-/// What every socket of ours is set to.
+/// Sets the options of every socket.
 pub(crate) fn tune(stream: &TcpStream) -> Result<(), LinkError> {
     stream.set_nodelay(true)?;
     let socket = socket2::SockRef::from(stream);
@@ -79,21 +79,22 @@ pub(crate) fn framed(pipe: Rc<Pipe>) -> Result<Link, LinkError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Body, CHUNK_BYTES_MAX, Frame, Limits, Place, Region, Vacant};
+    use crate::{Body, BodyPlacer, CHUNK_BYTES_MAX, DiscardedBody, Frame, FrameLimits, SharedRegion};
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use std::sync::Arc;
     use tokio::io::AsyncReadExt;
 
     struct Forgotten;
 
-    impl Place for Forgotten {
+    impl BodyPlacer for Forgotten {
         fn place(&mut self, _: u8, _: &[u8], bytes: usize) -> Result<Box<dyn crate::Landing>, String> {
-            Ok(Box::new(Vacant::new(bytes)))
+            Ok(Box::new(DiscardedBody::new(bytes)))
         }
     }
 
-    /// Writes until the system has said for half a second that it has no room, longer than it tries what the other end takes.
-    /// No write was refused, so the event loop takes the socket for writable. Gives the bytes.
+    /// Writes until the system has reported a full buffer for half a second, longer than it takes to probe the
+    /// peer's window. No write was refused, so the event loop still takes the socket for writable. Returns the
+    /// number of bytes.
     async fn fill(stream: &TcpStream) -> usize {
         let (mut done, mut full) = (0, 0);
         while full < 50 {
@@ -127,18 +128,19 @@ mod tests {
         let (out, mut taken) = (out.unwrap(), taken.unwrap().0);
         let filled = fill(&out).await;
         let mut here = tcp_link(out).unwrap();
-        let body = Region::whole(Arc::new(vec![7u8; CHUNK_BYTES_MAX]));
+        let body = SharedRegion::whole(Arc::new(vec![7u8; CHUNK_BYTES_MAX]));
         let sending = here.sender.send(Frame::new(3, vec![], Body::Shared(body.clone())));
         let receiving = async {
             tokio::time::sleep(Duration::from_millis(200)).await;
             assert!(!body.is_summed());
             taken.read_exact(&mut vec![0; filled]).await.unwrap();
             let mut there = tcp_link(taken).unwrap();
-            there.receiver.set_limits(Limits::SESSION);
+            there.receiver.set_limits(FrameLimits::SESSION);
             there.receiver.receive(&mut Forgotten).await.unwrap()
         };
         let both = async { tokio::join!(sending, receiving) };
-        let (sent, _) = tokio::time::timeout(Duration::from_secs(60), both).await.expect("it never came");
+        let (sent, _) =
+            tokio::time::timeout(Duration::from_secs(60), both).await.expect("the frame never arrived");
         sent.unwrap();
         assert!(body.is_summed());
     }

@@ -1,17 +1,16 @@
-//! Bytes both ways over one socket: as they are, or through TLS.
+//! Bytes in both directions over one socket: as they are, or through TLS.
 //!
 //! Place in the flow: below the frames of the TCP link, whose two halves share one pipe.
 //!
-//! Invariants: a write returns when what it took is with the kernel, so nothing is left behind when a sender
-//! falls silent; a read gives at least one byte, or 0 where the other end has closed. With TLS, a connection
-//! that ends without the other end's goodbye is broken, not closed: nobody on the way can cut a stream
-//! short unseen. Until the other end has proven a key, no more than `STRANGER_BYTES` are taken from it. No state is
-//! borrowed while anything is waited for.
+//! Invariants: a write returns once the kernel has accepted its bytes, so nothing stays behind when a sender
+//! becomes idle. A read returns at least one byte, or 0 if the peer has closed. With TLS, a connection that ends
+//! without `close_notify` is broken, not closed: nobody on the network path can truncate a stream unnoticed. Until
+//! the peer has proven a key, at most `STRANGER_BYTES` are read from it. No `RefCell` is borrowed across an await.
 //!
-//! Deliberately absent: frames, time limits (the receiver of frames has them), and who the other end is
+//! Deliberately absent: frames, time limits (the receiver of frames has them), and the identity of the peer
 //! (`secure`).
 
-use super::wake::Wake;
+use super::low_water::LowWaterMark;
 use crate::framed::Stream;
 use crate::to_u64;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,49 +20,49 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// Bytes that TLS may hold encrypted before the kernel has taken them.
+/// Encrypted bytes that TLS may hold before the kernel has accepted them.
 const SEALED_BYTES: usize = 256 << 10;
-/// Bytes of one read from the socket, before they are decrypted.
+/// Bytes of one read from the socket, before decryption.
 const RAW_BYTES: usize = 64 << 10;
-/// Most bytes of one TLS record.
+/// Longest TLS record.
 const RECORD_BYTES: usize = 16 << 10;
-/// Bytes that are taken from an end before its key is proven. A handshake, an introduction and a hello are less
-/// than a tenth of it; TLS alone would take and keep a handshake of 64 KiB.
+/// Bytes read from a peer before its key is proven. Handshake, introduction and hello need less than a tenth of it;
+/// without this limit TLS would accept and keep a handshake of 64 KiB.
 const STRANGER_BYTES: usize = 16 << 10;
 
-/// One socket, whose two directions may be used by two tasks of one event loop.
+/// One socket. Two tasks of one event loop may use its two directions.
 pub(crate) enum Pipe {
-    /// The number counts bytes that the kernel has taken.
-    Plain(TcpStream, Wake, Cell<u64>),
-    Sealed(TcpStream, Wake, Box<RefCell<Tls>>),
+    /// The counter has the bytes that the kernel has accepted.
+    Plain(TcpStream, LowWaterMark, Cell<u64>),
+    Sealed(TcpStream, LowWaterMark, Box<RefCell<TlsStream>>),
 }
 
-/// TLS over a socket, and what was read from it and not decrypted yet.
-pub(crate) struct Tls {
+/// TLS over a socket, and the bytes that were read from it and not decrypted yet.
+pub(crate) struct TlsStream {
     connection: Connection,
     raw: Vec<u8>,
     from: usize,
     to: usize,
-    /// Bytes that the kernel has taken.
+    /// Bytes that the kernel has accepted.
     written: u64,
-    /// Bytes that may still be taken from a stranger; `None` where it is none any more.
+    /// Bytes that may still be read from an unproven peer; `None` once it has proven its key.
     stranger_left: Option<usize>,
 }
 
 impl Pipe {
     pub(crate) fn plain(stream: TcpStream) -> Self {
-        Self::Plain(stream, Wake::new(), Cell::new(0))
+        Self::Plain(stream, LowWaterMark::new(), Cell::new(0))
     }
 
     pub(crate) fn sealed(stream: TcpStream, connection: Connection) -> Self {
         let mut connection = connection;
         connection.set_buffer_limit(Some(SEALED_BYTES));
         let (raw, stranger_left) = (vec![0; STRANGER_BYTES], Some(STRANGER_BYTES));
-        let tls = Tls { connection, raw, from: 0, to: 0, written: 0, stranger_left };
-        Self::Sealed(stream, Wake::new(), Box::new(RefCell::new(tls)))
+        let tls = TlsStream { connection, raw, from: 0, to: 0, written: 0, stranger_left };
+        Self::Sealed(stream, LowWaterMark::new(), Box::new(RefCell::new(tls)))
     }
 
-    /// The other end is no stranger any more.
+    /// Marks the peer as proven.
     pub(crate) fn proven(&self) {
         if let Self::Sealed(_, _, tls) = self {
             let mut tls = tls.borrow_mut();
@@ -78,7 +77,7 @@ impl Pipe {
         }
     }
 
-    /// The cipher suite, where there is one.
+    /// The cipher suite, if the connection is encrypted.
     pub(crate) fn cipher(&self) -> Option<&'static str> {
         let Self::Sealed(_, _, tls) = self else { return None };
         match tls.borrow().connection.negotiated_cipher_suite()?.suite() {
@@ -88,7 +87,7 @@ impl Pipe {
         }
     }
 
-    /// 32 bytes that only the two ends of this very connection know; `None` where it is not encrypted.
+    /// 32 bytes that only the two ends of this connection can derive (TLS exporter); `None` if it is not encrypted.
     pub(crate) fn exported(&self, label: &[u8]) -> Option<Result<[u8; 32], rustls::Error>> {
         let Self::Sealed(_, _, tls) = self else { return None };
         Some(tls.borrow().connection.export_keying_material([0; 32], label, None))
@@ -110,7 +109,7 @@ impl Pipe {
         }
     }
 
-    /// Gives everything that is encrypted to the kernel.
+    /// Writes all encrypted bytes to the socket.
     async fn flush(&self) -> io::Result<()> {
         let Self::Sealed(stream, _, tls) = self else { return Ok(()) };
         while tls.borrow().connection.wants_write() {
@@ -152,7 +151,7 @@ impl Stream for Pipe {
         }
     }
 
-    /// The system calls a socket writable when a third of what it holds for it is free: of the usual 4 MiB, a whole body.
+    /// Linux reports a socket as writable when a third of its buffer is free: of the usual 4 MiB, more than a body.
     async fn room(&self) -> io::Result<()> {
         let stream = self.stream();
         loop {
@@ -178,12 +177,12 @@ impl Stream for Pipe {
                 if let Some(bytes) = opened {
                     return Ok(bytes);
                 }
-                // Records need not have any bytes for us. Whoever sends only such ones for ever does not get the
-                // event loop for himself.
+                // A record need not contain data. A peer that sends only empty records for ever must not monopolise
+                // the event loop.
                 if tls.borrow_mut().take_in(stream)? {
                     tokio::task::yield_now().await;
                 } else {
-                    // All but one record's part of them is still to be read.
+                    // All of these bytes but part of one record are still to be read.
                     wake.readable(stream, sure.saturating_sub(RECORD_BYTES)).await?;
                 }
             },
@@ -205,7 +204,7 @@ impl Stream for Pipe {
         }
     }
 
-    /// By the other end's system, as far as this one says.
+    /// Bytes acknowledged by the peer's system, according to this system.
     fn acknowledged(&self) -> u64 {
         #[cfg(target_os = "linux")]
         let waiting = super::socket::unacknowledged(self.stream());
@@ -215,20 +214,20 @@ impl Stream for Pipe {
     }
 }
 
-impl Tls {
-    /// Decrypted bytes into the runs: `None` where more has to come first.
+impl TlsStream {
+    /// Copies decrypted bytes into the runs; `None` if more bytes must be read first.
     fn opened(&mut self, runs: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
         let mut done = 0;
         for run in runs.iter_mut().filter(|r| !r.is_empty()) {
             let mut filled = 0;
             while filled < run.len() {
                 match self.connection.reader().read(&mut run[filled..]) {
-                    // The other end has said goodbye.
+                    // The peer has sent `close_notify`.
                     Ok(0) => return Ok(Some(done)),
                     Ok(bytes) => (filled, done) = (filled + bytes, done + bytes),
                     Err(e) if e.kind() == ErrorKind::WouldBlock && self.from < self.to => self.decrypt()?,
                     Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok((done > 0).then_some(done)),
-                    // What came before the break is still good; the next call meets the error again.
+                    // Bytes before the break are valid; the next call returns the error again.
                     Err(_) if done > 0 => return Ok(Some(done)),
                     Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Err(cut_off()),
                     Err(e) => return Err(e),
@@ -238,7 +237,7 @@ impl Tls {
         Ok(Some(done))
     }
 
-    /// Reads from the socket once and decrypts. False where it had nothing.
+    /// Reads from the socket once and decrypts. False if the socket had no bytes.
     fn take_in(&mut self, stream: &TcpStream) -> io::Result<bool> {
         if self.from == self.to {
             (self.from, self.to) = (0, 0);
@@ -249,7 +248,7 @@ impl Tls {
             }
             match read_now(stream, &mut [IoSliceMut::new(&mut self.raw[..most])]) {
                 Ok(0) => {
-                    // TLS has to see the end, to tell a goodbye from a cut.
+                    // TLS needs to see the end of the stream, to distinguish `close_notify` from a truncation.
                     self.connection.read_tls(&mut io::empty())?;
                     self.process()?;
                     if self.connection.is_handshaking() {
@@ -271,7 +270,7 @@ impl Tls {
         Ok(true)
     }
 
-    /// Gives TLS some of what was read.
+    /// Gives TLS some of the bytes that were read.
     fn decrypt(&mut self) -> io::Result<()> {
         let mut some = &self.raw[self.from..self.to];
         let before = some.len();
@@ -283,26 +282,27 @@ impl Tls {
     fn process(&mut self) -> io::Result<()> {
         match self.connection.process_new_packets() {
             Ok(_) => Ok(()),
-            // An alert may be queued: it is not sent. A stranger learns nothing from this end.
+            // A queued alert is not sent: a stranger learns nothing from this end.
             Err(e) => Err(io::Error::new(ErrorKind::InvalidData, e)),
         }
     }
 }
 
-/// Reads what is there. Less than there was room for means that nothing is left: the next call waits at once, instead of
-/// asking the system first.
+/// Reads the available bytes. A short read means that the buffer is empty, so the next call waits without another
+/// system call.
 fn read_now(stream: &TcpStream, runs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
     let room = runs.iter().map(|run| run.len()).sum();
     at_once(stream, Interest::READABLE, room, |mut socket| socket.read_vectored(runs))
 }
 
-/// Writes what there is room for. Less than was to be written means that there is no more: the next call waits at once.
+/// Writes as much as fits. A short write means that the buffer is full, so the next call waits without another
+/// system call.
 fn write_now(stream: &TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
     let all = slices.iter().map(|slice| slice.len()).sum();
     at_once(stream, Interest::WRITABLE, all, |mut socket| socket.write_vectored(slices))
 }
 
-/// Asks the system, which is not what the event loop knows: a write that was taken whole says nothing of the next.
+/// Asks the system itself: after a complete write the event loop still assumes that there is room.
 fn has_room(stream: &TcpStream) -> io::Result<()> {
     stream.try_io(Interest::WRITABLE, || {
         let mut asked = [PollFd::new(stream, PollFlags::OUT)];
@@ -313,7 +313,7 @@ fn has_room(stream: &TcpStream) -> io::Result<()> {
     })
 }
 
-/// One call of the system, if the socket is ready as far as is known; `whole` is what leaves it ready.
+/// One system call, if the event loop takes the socket for ready; `whole` is the result that leaves it ready.
 fn at_once(
     stream: &TcpStream,
     interest: Interest,
@@ -324,7 +324,7 @@ fn at_once(
     let result = stream.try_io(interest, || {
         let moved = call(&socket2::SockRef::from(stream))?;
         if 0 < moved && moved < whole {
-            // The event loop takes the socket for exhausted until the system tells of a change.
+            // The event loop takes the socket for exhausted until the system reports a change.
             part = Some(moved);
             return Err(ErrorKind::WouldBlock.into());
         }
@@ -333,12 +333,12 @@ fn at_once(
     part.map_or(result, Ok)
 }
 
-/// The stream ended, and TLS did not say goodbye: the process there is gone, or somebody on the way did it.
+/// The stream ended without `close_notify`: the peer's process died, or the connection was cut on the network path.
 fn cut_off() -> io::Error {
-    io::Error::new(ErrorKind::UnexpectedEof, "it was cut off")
+    io::Error::new(ErrorKind::UnexpectedEof, "it ended without close_notify")
 }
 
-/// The socket as a writer that never waits.
+/// The socket as a writer that never blocks.
 struct NoWait<'a>(&'a TcpStream);
 
 impl Write for NoWait<'_> {

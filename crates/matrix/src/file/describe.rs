@@ -1,45 +1,45 @@
-//! What is in a matrix file, whether it can be multiplied or not: `bramble matrix`.
+//! Describes a matrix file, whether it can be multiplied or not: `bramble matrix`.
 //!
-//! Place in the flow: beside `Matrix::open`, with the same names and the same readers; only headers are read.
+//! Place in the flow: beside `Matrix::open`, with the same names and the same readers; it reads only headers.
 
 use super::{Format, KNOWN, Operand, format_of, map, mtx, npy, packed, safetensors};
 use crate::{DType, MatrixError, generate};
 use std::ffi::OsStr;
 
-/// What one name on the command line, or one tensor of a file, stands for.
+/// The description of a matrix that is named on the command line, or of one tensor of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Described {
+pub struct MatrixDescription {
     /// `npy`, `mtx`, `safetensors`, `random` or `identity`.
     pub format: &'static str,
-    /// Its name in a file of several.
+    /// The tensor's name, in a file with several tensors.
     pub tensor: Option<String>,
     /// Elements along each dimension.
     pub dims: Vec<u64>,
-    /// The type of an element, as the file has it.
+    /// The element type, as the file states it.
     pub dtype: String,
-    /// The type that it is multiplied in, or why it is not multiplied.
+    /// The element type in a product, or the reason why it cannot be multiplied.
     pub product: Result<DType, String>,
-    /// How its elements follow each other.
-    pub order: Order,
-    /// Bytes of its elements: in the file, or where they are made from it or from nothing, in memory.
+    /// The storage order of its elements.
+    pub order: StorageOrder,
+    /// Bytes of its elements: in the file, or in memory if they are converted or generated.
     pub bytes: u64,
 }
 
-/// How the elements of a matrix follow each other.
+/// The storage order of the elements of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum StorageOrder {
     /// Row by row (C).
     Rows,
     /// Column by column (Fortran).
     Columns,
-    /// One by one, with their places: the others are 0.
+    /// Each with its position; all others are 0.
     Sparse,
-    /// They are computed.
+    /// Computed.
     Generated,
 }
 
-impl Order {
-    /// In one word.
+impl StorageOrder {
+    /// The order in one word.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rows => "rows",
@@ -50,9 +50,9 @@ impl Order {
     }
 }
 
-/// What the text that `Matrix::open` would take stands for; of a `.safetensors` file without a tensor, all tensors in the
-/// order of their names.
-pub fn describe(spec: &OsStr) -> Result<Vec<Described>, MatrixError> {
+/// Describes the matrix that a text as for `Matrix::open` names; for a `.safetensors` file without a tensor, all
+/// tensors in the order of their names.
+pub fn describe(spec: &OsStr) -> Result<Vec<MatrixDescription>, MatrixError> {
     if let Some(parsed) = spec.to_str().and_then(generate::parse) {
         let name = spec.to_string_lossy();
         let (_, shape, dtype) = parsed?;
@@ -62,14 +62,31 @@ pub fn describe(spec: &OsStr) -> Result<Vec<Described>, MatrixError> {
         };
         shape.check_sides(&name)?;
         let format = if name.starts_with("random") { "random" } else { "identity" };
-        let (dims, order) = (vec![shape.rows, shape.cols], Order::Generated);
+        let (dims, order) = (vec![shape.rows, shape.cols], StorageOrder::Generated);
         let dtype_name = dtype.name().to_owned();
         let product = Ok(dtype);
-        return Ok(vec![Described { format, tensor: None, dims, dtype: dtype_name, product, order, bytes }]);
+        return Ok(vec![MatrixDescription {
+            format,
+            tensor: None,
+            dims,
+            dtype: dtype_name,
+            product,
+            order,
+            bytes,
+        }]);
     }
     let operand = Operand::of(spec);
     let (map, _) = map::map_file(operand.path)?;
-    let bytes: &[u8] = &map;
+    contents(operand, &map)
+}
+
+/// The same of the bytes of a file that has no name to open it by; `name` is what messages call it.
+pub fn describe_bytes(name: &str, bytes: &[u8]) -> Result<Vec<MatrixDescription>, MatrixError> {
+    contents(Operand::by_ending(OsStr::new(name)), bytes)
+}
+
+/// What a file holds.
+fn contents(operand: Operand<'_>, bytes: &[u8]) -> Result<Vec<MatrixDescription>, MatrixError> {
     let name = operand.name();
     if let Some(way_out) = packed(bytes) {
         return Err(MatrixError::format(name, way_out));

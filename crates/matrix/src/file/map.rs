@@ -14,10 +14,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Maps a file that is to be read; gives it back beside its map.
+/// Maps a file for reading; returns the map and the file.
 pub(crate) fn map_file(path: &Path) -> Result<(Arc<Mmap>, File), MatrixError> {
     let name = || path.display().to_string();
-    // A pipe would be waited for until somebody writes to it.
+    // Opening a pipe would block until another process writes to it.
     let at_once = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new()
         .read(true)

@@ -3,14 +3,14 @@
 //! Place in the flow: `open` parses the text once into a buffer of f64 (real, double, pattern) or i64
 //! (integer). Array files become column-major, as they are written; coordinate files row-major.
 //!
-//! Invariants: the sizes in the file are checked against its length and against the machine's free
-//! memory before memory is taken; every error names the line; entries that are given twice are summed, as
-//! SciPy does; no bytes whatever make the reader panic.
+//! Invariants: the sizes in the file are checked against its length and against the machine's free memory before
+//! memory is allocated; every error names the line; duplicate entries are summed, as in SciPy; no input makes the
+//! reader panic.
 //!
-//! Deliberately absent: complex and hermitian matrices (refused by name), and sparse products: the
-//! matrix is made dense, and one that would not fit in memory is refused with the numbers.
+//! Deliberately absent: complex and hermitian matrices (refused by name), and sparse products: the matrix is made
+//! dense, and one that would not fit in memory is refused with the numbers.
 
-use crate::file::{Contents, Described, Order};
+use crate::file::{Contents, MatrixDescription, StorageOrder};
 use crate::{Buffer, DType, Element, Layout, Matrix, MatrixError, Shape};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// How every file begins, in any case of letters.
 pub(crate) const BANNER: &[u8] = b"%%MatrixMarket";
 
-/// The part of the first line that is looked at: it is five words.
+/// The part of the first line that is read: it has five words.
 const LONGEST_BANNER: usize = 200;
 
 /// The fewest bytes of an entry in an array file ("1", newline) and in a coordinate file ("1 1", newline).
@@ -45,16 +45,16 @@ enum Symmetry {
     Skew,
 }
 
-/// What the first line and the size line say.
+/// The contents of the first line and the size line.
 #[derive(Debug)]
 struct Head {
     form: Form,
     field: Field,
     symmetry: Symmetry,
     shape: Shape,
-    /// Entries that the file gives.
+    /// Number of entries in the file.
     entries: u64,
-    /// Form, numbers and symmetry, as the file says them.
+    /// Format, field and symmetry, as the file states them.
     words: String,
 }
 
@@ -64,7 +64,7 @@ impl Head {
     }
 }
 
-/// What is wrong, and in which line.
+/// An error, with its line.
 struct Wrong {
     line: u64,
     what: String,
@@ -75,21 +75,21 @@ pub(crate) fn open(name: &str, contents: Contents) -> Result<Matrix, MatrixError
     parse(name, (*contents.bytes).as_ref(), contents.dense_bytes_max.or_else(available_memory))
 }
 
-/// What a file holds; its entries are not read.
-pub(crate) fn describe(name: &str, text: &[u8]) -> Result<Described, MatrixError> {
+/// Describes a file without reading its entries.
+pub(crate) fn describe(name: &str, text: &[u8]) -> Result<MatrixDescription, MatrixError> {
     let mut lines = TextLines { rest: text, line: 0 };
     let head =
         read_head(&mut lines).map_err(|w| MatrixError::format(format!("{name}:{}", w.line), w.what))?;
     let dtype = head.dtype();
     let bytes = head.shape.bytes(dtype);
     let too_large = || MatrixError::TooLarge { name: name.to_owned(), shape: head.shape, dtype };
-    Ok(Described {
+    Ok(MatrixDescription {
         format: "mtx",
         tensor: None,
         dims: vec![head.shape.rows, head.shape.cols],
         dtype: head.words.clone(),
         product: head.shape.check_sides(name).map(|()| dtype).map_err(|e| e.to_string()),
-        order: if head.form == Form::Array { Order::Columns } else { Order::Sparse },
+        order: if head.form == Form::Array { StorageOrder::Columns } else { StorageOrder::Sparse },
         bytes: bytes.ok_or_else(too_large)?,
     })
 }
@@ -125,22 +125,22 @@ fn parse(name: &str, text: &[u8], available: Option<u64>) -> Result<Matrix, Matr
     Matrix::from_shared(name, Arc::new(dense), 0, head.shape, dtype, layout)
 }
 
-/// Bytes that can be taken without swapping, where the system says so.
+/// Bytes that can be allocated without swapping, if the system reports them.
 fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.split_ascii_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The lines that hold something, with their numbers.
+/// The lines that are neither blank nor comments, with their numbers.
 struct TextLines<'a> {
     rest: &'a [u8],
-    /// Number of the line given last, from 1.
+    /// Number of the last line returned, from 1.
     line: u64,
 }
 
 impl<'a> TextLines<'a> {
-    /// The next line, whatever it holds.
+    /// The next line of any kind.
     fn raw(&mut self) -> Option<&'a [u8]> {
         if self.rest.is_empty() {
             return None;
@@ -183,7 +183,7 @@ impl<'a> Words<'a> {
         Some(word)
     }
 
-    /// The next word as a number, in words of the error where it is none.
+    /// Parses the next word as a number; `meaning` names it in errors.
     fn number<N: Number>(&mut self, lines: &TextLines<'_>, meaning: &str) -> Result<N, Wrong> {
         let word = self.next().ok_or_else(|| lines.wrong(format!("{meaning} is missing")))?;
         let text = std::str::from_utf8(word).ok();
@@ -198,7 +198,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// A number as files have it.
+/// A number in a file.
 trait Number: FromStr {
     fn of_file(text: &str) -> Option<Self> {
         text.parse().ok()
@@ -239,7 +239,7 @@ fn read_head(lines: &mut TextLines<'_>) -> Result<Head, Wrong> {
     };
     let field = match word() {
         "real" | "double" => Field::Real,
-        // Those that do not fit i64 are refused where they are.
+        // A value that does not fit i64 is refused where it occurs.
         "integer" | "unsigned-integer" => Field::Integer,
         "pattern" if form == Form::Coordinate => Field::Pattern,
         "complex" => {
@@ -282,7 +282,7 @@ fn read_head(lines: &mut TextLines<'_>) -> Result<Head, Wrong> {
     Ok(Head { form, field, symmetry, shape, entries, words: said })
 }
 
-/// Entries of an array file: all, or the lower triangle with or without the diagonal.
+/// Number of entries of an array file: all, or the lower triangle with or without the diagonal.
 fn array_entries(shape: Shape, symmetry: Symmetry) -> Option<u64> {
     let n = shape.rows;
     match symmetry {
@@ -292,7 +292,7 @@ fn array_entries(shape: Shape, symmetry: Symmetry) -> Option<u64> {
     }
 }
 
-/// Refuses numbers of entries that the rest of the file is too short for, before memory is taken.
+/// Refuses a number of entries for which the rest of the file is too short, before memory is allocated.
 fn check_entries(head: &Head, lines: &TextLines<'_>) -> Result<(), Wrong> {
     let least = if head.form == Form::Array { ARRAY_ENTRY } else { COORDINATE_ENTRY };
     // The last line may lack its newline.
@@ -338,9 +338,9 @@ fn read_entries<T: Entry>(head: &Head, lines: &mut TextLines<'_>, dense: &mut [T
     }
 }
 
-/// Column by column; only the lower triangle where the matrix is symmetric.
+/// Reads column by column; only the lower triangle if the matrix is symmetric.
 fn read_array<T: Entry>(head: &Head, lines: &mut TextLines<'_>, dense: &mut [T]) -> Result<(), Wrong> {
-    // `dense` holds rows × cols elements; where one of them is 0 there is nothing to read.
+    // `dense` has rows × cols elements; if one of these is 0 there is nothing to read.
     let (rows, cols) =
         if dense.is_empty() { (0, 0) } else { (head.shape.rows as usize, head.shape.cols as usize) };
     for j in 0..cols {

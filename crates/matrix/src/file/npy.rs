@@ -1,19 +1,19 @@
 //! NumPy's `.npy` files: formats 1.0, 2.0 and 3.0, both orders, and the header of a result.
 //!
-//! Place in the flow: `open` turns a file into a `Matrix`; `write_header` gives `output` the bytes
-//! that come before the elements of C.
+//! Place in the flow: `open` turns a file into a `Matrix`; `write_header` gives `output` the bytes before the
+//! elements of C.
 //!
-//! Invariants: no bytes whatever make the parser panic; a header is understood where `numpy.load` understands it, but for
-//! negative sizes, which NumPy takes by chance; `write_header` gives byte for byte what
-//! `numpy.save` writes (NumPy 1.24 and later; earlier ones differ in padding only).
+//! Invariants: no input makes the parser panic; it accepts the headers that `numpy.load` accepts, except for
+//! negative sizes, which NumPy accepts by accident; `write_header` returns byte for byte the header of `numpy.save`
+//! (NumPy 1.24 and later; earlier versions differ in padding only).
 //!
 //! Deliberately absent: pickled objects, structures, and arrays of no or more than two dimensions. Bytes after
 //! the last element are allowed, as they are by `numpy.load`.
 
 use crate::element::{ByteOrder, FileElement};
 use crate::error::printable;
-use crate::file::{Contents, Described, Order};
-use crate::source::Found;
+use crate::file::{Contents, MatrixDescription, StorageOrder};
+use crate::source::{FoundMatrix, may_be_multiplied};
 use crate::{DType, Layout, Matrix, MatrixError, Shape};
 use descr::{Descr, element};
 use literal::Value;
@@ -24,13 +24,13 @@ mod literal;
 /// How every file begins.
 pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// Where elements start in the files that are written: a multiple of this.
+/// Elements start at a multiple of this in written files.
 const ALIGN: usize = 64;
 
 /// NumPy leaves room for the longest axis to grow to this many digits.
 const GROWTH_DIGITS: usize = 21;
 
-/// Characters of a header that are read, as by `numpy.load`: more would only be there to keep the reader busy.
+/// Most characters of a header, as in `numpy.load`: a longer one could only waste the reader's time.
 const HEADER_CHARS_MAX: usize = 10_000;
 
 /// The bytes before the elements of a row-major matrix.
@@ -60,7 +60,7 @@ pub(crate) fn write_header(shape: Shape, dtype: DType) -> Vec<u8> {
 /// The matrix in a file.
 pub(crate) fn open(name: &str, contents: Contents) -> Result<Matrix, MatrixError> {
     let header = parse((*contents.bytes).as_ref()).map_err(|what| MatrixError::format(name, what))?;
-    let found = Found {
+    let found = FoundMatrix {
         owner: contents.bytes,
         start: header.start,
         shape: header.shape,
@@ -72,26 +72,35 @@ pub(crate) fn open(name: &str, contents: Contents) -> Result<Matrix, MatrixError
     Matrix::from_found(name, found, contents.mapped)
 }
 
-/// What a file holds, whether it can be multiplied or not.
-pub(crate) fn describe(file: &[u8]) -> Result<Described, String> {
+/// Describes a file, whether it can be multiplied or not.
+pub(crate) fn describe(file: &[u8]) -> Result<MatrixDescription, String> {
     let raw = raw(file)?;
     let dtype = match &raw.descr {
         Descr::Name(text) => printable(text),
         Descr::Structure => "structure".to_owned(),
     };
-    let product = element(&raw.descr).and_then(|(element, _)| sides(&raw.dims).map(|_| element.dtype()));
-    Ok(Described {
+    let held_bytes = file.len() as u64 - raw.start as u64;
+    let element = element(&raw.descr).map(|(element, _)| element);
+    let elements = raw.dims.iter().try_fold(1u64, |product, side| product.checked_mul(*side));
+    let size_bytes = element.as_ref().ok().map(|element| element.size_bytes() as u64);
+    let bytes = elements.zip(size_bytes).and_then(|(elements, size)| elements.checked_mul(size));
+    let product = element.and_then(|element| {
+        let (shape, _) = sides(&raw.dims)?;
+        may_be_multiplied(shape, element, held_bytes)?;
+        Ok(element.dtype())
+    });
+    Ok(MatrixDescription {
         format: "npy",
         tensor: None,
-        order: if raw.fortran { Order::Columns } else { Order::Rows },
-        bytes: file.len() as u64 - raw.start as u64,
+        order: if raw.fortran { StorageOrder::Columns } else { StorageOrder::Rows },
+        bytes: bytes.unwrap_or(held_bytes),
         dims: raw.dims,
         dtype,
         product,
     })
 }
 
-/// What a header says, of a matrix.
+/// The header of a matrix.
 #[derive(Debug, PartialEq, Eq)]
 struct Header {
     start: usize,
@@ -110,7 +119,7 @@ fn parse(file: &[u8]) -> Result<Header, String> {
     Ok(Header { start: raw.start, shape, is_vector, layout, element, order })
 }
 
-/// What a header says.
+/// The header of an array.
 struct Raw {
     start: usize,
     descr: Descr,
@@ -121,7 +130,10 @@ struct Raw {
 fn raw(file: &[u8]) -> Result<Raw, String> {
     let (text, start, version) = header_text(file)?;
     let damaged = |why: &str, text: &str| {
-        format!("its header is damaged ({why}): '{}'; save the array again with np.save", printable(text))
+        format!(
+            "its header is damaged ({why}): '{}'; save the array again with np.save",
+            printable(text.trim_end())
+        )
     };
     let lossy = || String::from_utf8_lossy(text);
     let text = match version {
@@ -167,7 +179,7 @@ fn header_text(file: &[u8]) -> Result<(&[u8], usize, u8), String> {
     Ok((text, file.len() - rest.len() + len, version[0]))
 }
 
-/// Rows and columns, and whether that is a vector: n elements of one dimension are 1 x n.
+/// Rows and columns, and whether it is a vector: n elements of one dimension are 1 x n.
 fn sides(dims: &[u64]) -> Result<(Shape, bool), String> {
     let listed = dims.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
     match *dims {
@@ -189,8 +201,8 @@ struct Fields {
     shape: Vec<u64>,
 }
 
-/// What the dictionary `{'descr': …, 'fortran_order': …, 'shape': …}` says, or what is wrong with it. `longs`: numbers may be
-/// written as Python 2 did.
+/// Parses the dictionary `{'descr': …, 'fortran_order': …, 'shape': …}`, or says what is wrong with it. `longs`:
+/// numbers may have the suffix of Python 2.
 fn fields(text: &str, longs: bool) -> Result<Fields, &'static str> {
     let Some(Value::Dict(pairs)) = literal::evaluate(text, longs) else {
         return Err("it is not a Python dictionary");
@@ -219,7 +231,7 @@ fn fields(text: &str, longs: bool) -> Result<Fields, &'static str> {
         _ => None,
     };
     let shape = sides.iter().map(side).collect::<Option<Vec<u64>>>();
-    Ok(Fields { descr, fortran, shape: shape.ok_or("shape holds what is no size of 64 bits")? })
+    Ok(Fields { descr, fortran, shape: shape.ok_or("shape has a side that is no 64-bit size")? })
 }
 
 #[cfg(test)]

@@ -1,23 +1,23 @@
 //! Tensors of `.safetensors` files, named as `FILE.safetensors:TENSOR`.
 //!
-//! Place in the flow: the header says where a tensor lies in the file; its elements are used there.
+//! Place in the flow: the header gives the position of a tensor in the file; its elements are not copied.
 //!
-//! Invariants: only the header is parsed; offsets are checked against the file before they are used; no
-//! bytes whatever make the reader panic.
+//! Invariants: only the header is parsed; offsets are checked against the file before they are used; no input makes
+//! the reader panic.
 //!
 //! Deliberately absent: 8-bit and smaller floats, complex and unsigned 64-bit elements (refused by name),
 //! and tensors of no or more than two dimensions.
 
 use crate::element::{ByteOrder, FileElement};
 use crate::error::printable;
-use crate::file::{Contents, Described, Order, similar};
-use crate::source::Found;
+use crate::file::{Contents, MatrixDescription, StorageOrder, similar};
+use crate::source::{FoundMatrix, may_be_multiplied};
 use crate::{Layout, Matrix, MatrixError, Shape, SharedBytes};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::path::Path;
 
-/// Bytes of the number that says how long the header is.
+/// Bytes of the length of the header.
 const LENGTH_BYTES: usize = 8;
 
 /// The longest header that is parsed; the format's own limit.
@@ -26,7 +26,7 @@ const MAX_HEADER: usize = 100_000_000;
 /// How many tensor names a message lists.
 const LISTED: usize = 10;
 
-/// Whether a file without a telling name seems to be of this format, which has no magic number.
+/// Whether the bytes of a file without a known ending seem to have this format, which has no magic number.
 pub(crate) fn looks_like(bytes: &[u8]) -> bool {
     header(bytes).is_some_and(|(text, _)| text.first() == Some(&b'{'))
 }
@@ -46,9 +46,15 @@ pub(crate) fn open(path: &Path, tensor: Option<&str>, contents: Contents) -> Res
     Matrix::from_found(name, found, contents.mapped)
 }
 
-/// All tensors of a file in the order of their names, or the one that is named, whether they can be multiplied or not.
-pub(crate) fn describe(file: &str, tensor: Option<&str>, bytes: &[u8]) -> Result<Vec<Described>, String> {
-    let (metadata, _) = metadata(bytes)?;
+/// Describes all tensors of a file in the order of their names, or the named one, whether they can be multiplied or
+/// not.
+pub(crate) fn describe(
+    file: &str,
+    tensor: Option<&str>,
+    bytes: &[u8],
+) -> Result<Vec<MatrixDescription>, String> {
+    let (metadata, data) = metadata(bytes)?;
+    let held_bytes = (bytes.len() - data) as u64;
     let names = match tensor {
         Some(tensor) if metadata.info(tensor).is_none() => return Err(absent(file, tensor, &metadata)),
         Some(tensor) => vec![tensor.to_owned()],
@@ -56,21 +62,26 @@ pub(crate) fn describe(file: &str, tensor: Option<&str>, bytes: &[u8]) -> Result
     };
     let described = |name: String| {
         let info = metadata.info(&name)?;
-        let product = element(info.dtype).and_then(|element| sides(info).map(|_| element.dtype()));
-        Some(Described {
+        let product = element(info.dtype).and_then(|element| {
+            let (shape, _) = sides(info)?;
+            is_there(info, held_bytes)?;
+            may_be_multiplied(shape, element, held_bytes)?;
+            Ok(element.dtype())
+        });
+        Some(MatrixDescription {
             format: "safetensors",
             tensor: Some(name),
             dims: info.shape.iter().map(|side| *side as u64).collect(),
             dtype: format!("{:?}", info.dtype),
             product,
-            order: Order::Rows,
+            order: StorageOrder::Rows,
             bytes: (info.data_offsets.1 as u64).saturating_sub(info.data_offsets.0 as u64),
         })
     };
     Ok(names.into_iter().filter_map(described).collect())
 }
 
-/// What the header says, and where the data start.
+/// The parsed header, and the position of the data.
 fn metadata(bytes: &[u8]) -> Result<(Metadata, usize), String> {
     let (text, data) =
         header(bytes).ok_or("is not a .safetensors file (no header); copy or write it again")?;
@@ -81,7 +92,7 @@ fn metadata(bytes: &[u8]) -> Result<(Metadata, usize), String> {
     Ok((metadata, data))
 }
 
-fn find(file: &str, tensor: Option<&str>, owner: SharedBytes) -> Result<Found, String> {
+fn find(file: &str, tensor: Option<&str>, owner: SharedBytes) -> Result<FoundMatrix, String> {
     let bytes = (*owner).as_ref();
     let (metadata, data) = metadata(bytes)?;
     let Some(tensor) = tensor else {
@@ -90,15 +101,21 @@ fn find(file: &str, tensor: Option<&str>, owner: SharedBytes) -> Result<Found, S
     let info = metadata.info(tensor).ok_or_else(|| absent(file, tensor, &metadata))?;
     let (shape, is_vector) = sides(info)?;
     let element = element(info.dtype)?;
-    let (from, to) = info.data_offsets;
-    let held = (bytes.len() - data) as u64;
-    if to as u64 > held {
-        return Err(format!(
-            "needs data bytes {from} to {to}, but the file holds {held}: it is cut short, copy or download it again"
-        ));
-    }
+    is_there(info, (bytes.len() - data) as u64)?;
+    let (from, _) = info.data_offsets;
     let (start, layout, order) = (data + from, Layout::RowMajor, ByteOrder::Little);
-    Ok(Found { owner, start, shape, is_vector, layout, element, order })
+    Ok(FoundMatrix { owner, start, shape, is_vector, layout, element, order })
+}
+
+/// Refuses a tensor whose bytes lie beyond the end of the file.
+fn is_there(info: &TensorInfo, held_bytes: u64) -> Result<(), String> {
+    let (from, to) = info.data_offsets;
+    if to as u64 <= held_bytes {
+        return Ok(());
+    }
+    Err(format!(
+        "needs data bytes {from} to {to}, but the file holds {held_bytes}: it is cut short, copy or download it again"
+    ))
 }
 
 /// All names.
@@ -108,7 +125,7 @@ fn sorted(metadata: &Metadata) -> Vec<String> {
     names
 }
 
-/// That there is no such tensor, with the names that are most like it.
+/// The message that there is no such tensor, with the most similar names.
 fn absent(file: &str, tensor: &str, metadata: &Metadata) -> String {
     let names = sorted(metadata);
     let like = similar(tensor, &names);
@@ -142,7 +159,7 @@ fn present(file: &str, metadata: &Metadata) -> String {
     format!("Its tensors of one or two dimensions: {listed}{rest}")
 }
 
-/// Those that a list leaves out: `more` of its own kind, and others.
+/// The tensors that a list omits: `more` of its own kind, and `others` of other dimensions.
 fn counted(more: usize, others: usize) -> String {
     match (more, others) {
         (more, 0) => format!("{more} more"),
@@ -151,7 +168,7 @@ fn counted(more: usize, others: usize) -> String {
     }
 }
 
-/// Rows and columns, and whether that is a vector: n elements of one dimension are 1 x n.
+/// Rows and columns, and whether it is a vector: n elements of one dimension are 1 x n.
 fn sides(info: &TensorInfo) -> Result<(Shape, bool), String> {
     match *info.shape.as_slice() {
         [rows, cols] => Ok((Shape::new(rows as u64, cols as u64), false)),

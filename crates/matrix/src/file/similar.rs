@@ -1,15 +1,15 @@
-//! Names that are most like one that was mistyped.
+//! The names most similar to a mistyped one.
 //!
-//! Place in the flow: below the messages about tensors that are not there.
+//! Place in the flow: for messages about tensors that do not exist.
 
-/// How many are named at most.
+/// Most names in a message.
 const NAMED_MAX: usize = 3;
 
-/// Longer names are not compared: nobody types them.
+/// Longer names are not compared: users do not type them.
 const CHARS_MAX: usize = 200;
 
-/// The names that `typed` may have been meant for, the most likely first; none where nothing is like it. Those that differ in
-/// a few letters only come before those that it is a part of.
+/// The names that the user may have meant, the most likely first; none if no name is similar. Names that differ in
+/// a few letters precede names that contain `typed`.
 pub(crate) fn similar(typed: &str, names: &[String]) -> Vec<String> {
     let lower = |text: &str| text.to_lowercase().chars().collect::<Vec<char>>();
     let wanted = lower(typed);
@@ -36,7 +36,7 @@ pub(crate) fn similar(typed: &str, names: &[String]) -> Vec<String> {
     found.into_iter().take(NAMED_MAX).map(|(_, name)| name.clone()).collect()
 }
 
-/// Letters that have to be put in, left out or replaced to make one of the other (Levenshtein).
+/// The edit distance (Levenshtein): letters to insert, delete or replace.
 fn changes(one: &[char], other: &[char]) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (i, a) in one.iter().enumerate() {

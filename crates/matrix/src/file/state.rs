@@ -1,7 +1,7 @@
 //! Detects that a file was written to after it was opened, from its length and times.
 //!
-//! Place in the flow: a file's state is recorded when the file is mapped. The primary compares it before it accuses a machine of
-//! wrong results, and before it keeps C.
+//! Place in the flow: a file's state is recorded when the file is mapped. The primary compares it before it blames
+//! a machine for wrong results, and before it keeps C.
 //!
 //! Invariant: the state is that of the open file, never of its name. After a rename over that name the old file still exists,
 //! unchanged, and the product still reads the old file.

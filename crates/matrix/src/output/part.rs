@@ -1,15 +1,17 @@
-//! The file `NAME.part` of a result: reserved, mapped, and renamed or removed (`replace` does what is the same for all files).
+//! The file `NAME.part` of a result: reserved, mapped, and renamed or removed (`replace` has the part that all
+//! written files share).
 //!
 //! Place in the flow: `Unfinished::lock` opens it, `Sealed::commit` renames it.
 //!
-//! Invariants: it is cut to length only while the lock is held, so a run never shortens the file under
-//! another's map; it is removed on drop unless it was renamed, or is kept for a run that goes on with it; what another run
-//! left in it stays until it is said what becomes of that; the old file of the name is not touched before.
+//! Invariants: its length is changed only while the lock is held, so a run never shortens the file under another
+//! run's map. It is removed on drop unless it was renamed, or is kept for a resumed run. Data that another run left
+//! in it stays until the caller chooses to restart or resume. The old file of the name is not changed before the
+//! rename.
 //!
-//! Deliberately absent: knowing what of an unfinished file is right. That is for who asks for it.
+//! Deliberately absent: which parts of an unfinished file are valid. The journal records that.
 
 use crate::MatrixError;
-use crate::replace::{Destination, Replacement};
+use crate::replace::{OutputTarget, Replacement};
 use memmap2::{MmapOptions, MmapRaw};
 #[cfg(target_os = "linux")]
 use rustix::fs::FallocateFlags;
@@ -20,7 +22,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Endings of formats that are not written: a `.npy` file of such a name would only confuse.
+/// Endings of formats that are not written: a `.npy` file of such a name would mislead.
 const OTHER_FORMATS: [&str; 18] = [
     "mtx",
     "safetensors",
@@ -47,16 +49,17 @@ const OTHER_FORMATS: [&str; 18] = [
 pub(super) struct PartFile(Replacement);
 
 impl PartFile {
-    /// Makes and locks `PATH.part`, or opens the one that is there, after checking that the result can be called `path`.
+    /// Creates and locks `PATH.part`, or opens the existing one, after checking that the result can be called
+    /// `path`.
     pub(super) fn open(path: &Path) -> Result<Self, MatrixError> {
         let refuse = |what: &str| Err(MatrixError::format(path.display().to_string(), what));
         let ending = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
         if OTHER_FORMATS.contains(&ending.as_str()) {
             return refuse("results are written as .npy; choose a name that ends in .npy");
         }
-        match Destination::of(path)? {
-            Destination::File(place) => Ok(Self(place.begin()?)),
-            Destination::Stream => refuse(
+        match OutputTarget::of(path)? {
+            OutputTarget::File(place) => Ok(Self(place.begin()?)),
+            OutputTarget::Stream => refuse(
                 "is not a regular file, and C is written in any order; choose a file, or write it to standard output with -o -",
             ),
         }
@@ -65,11 +68,11 @@ impl PartFile {
     pub(super) fn path(&self) -> &Path {
         self.0.part()
     }
-    /// What it will be called.
+    /// The final name.
     pub(super) fn target(&self) -> &Path {
         self.0.target()
     }
-    /// Bytes.
+    /// Length in bytes.
     pub(super) fn len(&self) -> Result<u64, MatrixError> {
         Ok(self.file().metadata().map_err(|e| self.error("cannot examine", e))?.len())
     }
@@ -78,17 +81,17 @@ impl PartFile {
         self.0.file()
     }
 
-    /// Throws away what is in it.
+    /// Discards the contents.
     pub(super) fn empty(&self) -> Result<(), MatrixError> {
         self.0.empty()
     }
 
-    /// Whether it stays when this is dropped.
+    /// Whether the file is kept when this is dropped.
     pub(super) fn keep(&self, kept: bool) {
         self.0.keep(kept);
     }
 
-    /// Whether it begins with these bytes.
+    /// Whether the file begins with these bytes.
     pub(super) fn begins_with(&self, bytes: &[u8]) -> Result<bool, MatrixError> {
         let mut found = vec![0; bytes.len()];
         match self.file().read_exact_at(&mut found, 0) {
@@ -98,7 +101,7 @@ impl PartFile {
         }
     }
 
-    /// Takes `bytes` of disk space, all or none.
+    /// Reserves `bytes` of disk space, all or none.
     #[cfg(target_os = "linux")]
     pub(super) fn reserve(&self, bytes: u64) -> Result<(), MatrixError> {
         loop {
@@ -118,13 +121,13 @@ impl PartFile {
         self.reserve_roughly(bytes)
     }
 
-    /// The same for a file that was reserved before, and may have been copied since. What is in it stays in any case.
+    /// The same for a file that was reserved before, and may have been copied since. Its contents always stay.
     #[cfg(not(target_os = "linux"))]
     pub(super) fn reserve_again(&self, _bytes: u64) -> Result<(), MatrixError> {
         Ok(())
     }
 
-    /// The same for a file that was reserved before, and may have been copied since. What is in it stays in any case.
+    /// The same for a file that was reserved before, and may have been copied since. Its contents always stay.
     #[cfg(target_os = "linux")]
     pub(super) fn reserve_again(&self, bytes: u64) -> Result<(), MatrixError> {
         match rustix::fs::fallocate(self.file(), FallocateFlags::empty(), 0, bytes) {
@@ -135,8 +138,8 @@ impl PartFile {
         }
     }
 
-    /// For filesystems that cannot reserve: compares with the free space, which another program may still
-    /// take in the meantime.
+    /// For filesystems that cannot reserve space: compares with the free space, which another program may still use
+    /// up.
     fn reserve_roughly(&self, bytes: u64) -> Result<(), MatrixError> {
         if self.free_bytes().is_some_and(|free| free < bytes) {
             return Err(self.no_space(bytes));
@@ -150,7 +153,8 @@ impl PartFile {
     }
 
     fn no_space(&self, bytes: u64) -> MatrixError {
-        // What was taken before the disk was full is given back, or the number would be too small.
+        // Free the space that was allocated before the disk was full; otherwise the reported number would be too
+        // small.
         let _ = self.file().set_len(0);
         MatrixError::NoSpace { path: self.target().to_owned(), bytes, free: self.free_bytes() }
     }
@@ -165,7 +169,7 @@ impl PartFile {
         MmapOptions::new().len(len).map_raw(self.file()).map_err(|e| self.error("cannot map", e))
     }
 
-    /// Asks the system to begin writing a range of the file.
+    /// Asks the system to begin writing a range of the file to the disk.
     pub(super) fn start_writeback(&self, from: u64, bytes: u64) {
         // Linux begins to write the dirty pages of a range that is "not needed", without waiting; pages that
         // are mapped stay in memory, so nothing is read again.
@@ -177,7 +181,7 @@ impl PartFile {
         let _ = (from, bytes);
     }
 
-    /// Brings the file to the disk and gives it its name.
+    /// Writes the file to the disk and gives it its name.
     pub(super) fn commit(self) -> Result<(), MatrixError> {
         self.0.commit()
     }

@@ -1,4 +1,4 @@
-//! The output: there whole or not at all, lent to one at a time.
+//! The output: complete or absent, and leased to one holder at a time.
 
 use super::*;
 use std::fs;
@@ -21,7 +21,7 @@ fn rect(rows: (u64, u64), cols: (u64, u64)) -> Rect {
 }
 
 /// Writes i * 1000 + j into a rectangle.
-fn number(mut lent: Lent) {
+fn number(mut lent: TileLease) {
     let Rect { rows, cols } = lent.rect();
     let mut view = lent.view_mut::<i32>();
     for i in 0..view.rows() {
@@ -47,7 +47,7 @@ fn commit_replaces_and_drop_leaves_nothing() {
     assert_eq!((names(folder.path()), fs::read(&path).unwrap()), (vec!["c.npy".to_owned()], b"old".to_vec()));
     let output = make();
     assert_eq!(names(folder.path()), ["c.npy", "c.npy.part"]);
-    number(output.lend(output.shape().rect()));
+    number(output.lease(output.shape().rect()));
     let sealed = output.seal().unwrap();
     let matrix = sealed.matrix().unwrap();
     let mut bytes = npy::write_header(Shape::new(3, 5), DType::I32);
@@ -74,7 +74,7 @@ fn threads_write_interleaved_tiles() {
                 for (i, j) in (0..10).flat_map(|i| (0..21).map(move |j| (i, j))) {
                     if (i + j) % 2 == thread {
                         let (i, j) = (i * 10, j * 10);
-                        number(output.lend(rect((i, (i + 10).min(97)), (j, (j + 10).min(203)))));
+                        number(output.lease(rect((i, (i + 10).min(97)), (j, (j + 10).min(203)))));
                     }
                 }
                 output.start_writeback(Span::new(0, 97));
@@ -103,7 +103,7 @@ fn nothing_is_lost_where_threads_write_while_pages_go_to_the_disk() {
             let (output, writers_left) = (&output, &writers_left);
             scope.spawn(move || {
                 for i in (parity..600).step_by(2) {
-                    let mut row = output.lend(rect((i, i + 1), (0, 1200)));
+                    let mut row = output.lease(rect((i, i + 1), (0, 1200)));
                     let mut view = row.view_mut::<i32>();
                     (0..1200).for_each(|j| *view.at_mut(0, j) = number(i, j));
                 }
@@ -124,7 +124,7 @@ fn nothing_is_lost_where_threads_write_while_pages_go_to_the_disk() {
 #[test]
 fn lines_of_a_lent_rectangle_are_its_rows() {
     let output = Output::anonymous(Shape::new(4, 6), DType::F32).unwrap();
-    let mut lent = output.lend(rect((1, 3), (2, 5)));
+    let mut lent = output.lease(rect((1, 3), (2, 5)));
     assert_eq!((lent.lines(), lent.line_bytes(), lent.dtype()), (2, 12, DType::F32));
     lent.line_mut(1).copy_from_slice(&[7; 12]);
     assert_eq!((lent.line(0), lent.line(1)), (&[0; 12][..], &[7; 12][..]));
@@ -139,15 +139,15 @@ fn lines_of_a_lent_rectangle_are_its_rows() {
 #[should_panic(expected = "overlaps [0..2, 0..2], which is still lent")]
 fn overlapping_loans_are_a_bug() {
     let output = Output::anonymous(Shape::new(4, 4), DType::F32).unwrap();
-    let _one = output.lend(rect((0, 2), (0, 2)));
-    let _free = output.lend(rect((0, 2), (2, 4)));
-    output.lend(rect((1, 3), (1, 3)));
+    let _one = output.lease(rect((0, 2), (0, 2)));
+    let _free = output.lease(rect((0, 2), (2, 4)));
+    output.lease(rect((1, 3), (1, 3)));
 }
 
 #[test]
 #[should_panic(expected = "outside the output")]
 fn loans_outside_are_a_bug() {
-    Output::anonymous(Shape::new(4, 4), DType::F32).unwrap().lend(rect((0, 5), (0, 1)));
+    Output::anonymous(Shape::new(4, 4), DType::F32).unwrap().lease(rect((0, 5), (0, 1)));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn what_is_lent_cannot_be_sealed_and_outlives_the_output() {
     let folder = folder();
     let path = folder.path().join("c.npy");
     let output = Output::create(&path, Shape::new(4, 4), DType::F64).unwrap();
-    let mut lent = output.lend(rect((0, 2), (0, 4)));
+    let mut lent = output.lease(rect((0, 2), (0, 4)));
     let message = output.seal().unwrap_err().to_string();
     assert!(message.contains("1 rectangles are still being written"), "{message}");
     assert!(names(folder.path()).is_empty());
@@ -170,8 +170,8 @@ fn matrices_without_elements_are_written() {
         for output in
             [Output::create(&path, shape, DType::F64).unwrap(), Output::anonymous(shape, DType::F64).unwrap()]
         {
-            let mut lent = output.lend(shape.rect());
-            let also = output.lend(shape.rect());
+            let mut lent = output.lease(shape.rect());
+            let also = output.lease(shape.rect());
             let view = lent.view_mut::<f64>();
             assert_eq!((view.rows() as u64, view.cols() as u64), (rows, cols));
             drop((lent, also));
@@ -259,10 +259,10 @@ fn links_are_followed_for_the_result_but_not_for_the_part() {
 fn thousands_of_tiles_can_be_lent_at_once() {
     let output = Output::anonymous(Shape::new(1000, 1000), DType::F32).unwrap();
     let tiles = (0..100).flat_map(|i| (0..100).map(move |j| (i * 10, j * 10)));
-    let lent: Vec<Lent> = tiles.map(|(i, j)| output.lend(rect((i, i + 10), (j, j + 10)))).collect();
+    let lent: Vec<TileLease> = tiles.map(|(i, j)| output.lease(rect((i, i + 10), (j, j + 10)))).collect();
     assert_eq!(output.lent(), 10_000);
     drop(lent);
-    output.lend(Shape::new(1000, 1000).rect());
+    output.lease(Shape::new(1000, 1000).rect());
 }
 
 #[test]
@@ -275,8 +275,8 @@ fn what_is_kept_is_there_for_another_run_and_only_for_the_same_shape_and_type() 
     drop(locked);
     assert!(names(folder.path()).is_empty(), "an empty file stays");
     let output = Output::create(&path, shape, DType::I32).unwrap();
-    number(output.lend(rect((5, 10), (0, 3))));
-    let digest = output.lend(rect((5, 10), (0, 3))).digest();
+    number(output.lease(rect((5, 10), (0, 3))));
+    let digest = output.lease(rect((5, 10), (0, 3))).digest();
     output.sync().unwrap();
     output.keep(true);
     assert!(Unfinished::lock(&path).unwrap_err().to_string().contains("another run"));
@@ -290,9 +290,9 @@ fn what_is_kept_is_there_for_another_run_and_only_for_the_same_shape_and_type() 
         assert!(error.contains("--restart") && error.contains("c.npy.part"), "{error}");
     }
     let output = Unfinished::lock(&path).unwrap().resume(shape, DType::I32).unwrap();
-    assert_eq!(output.lend(rect((5, 10), (0, 3))).digest(), digest);
-    number(output.lend(rect((0, 5), (0, 3))));
-    number(output.lend(rect((10, 40), (0, 3))));
+    assert_eq!(output.lease(rect((5, 10), (0, 3))).digest(), digest);
+    number(output.lease(rect((0, 5), (0, 3))));
+    number(output.lease(rect((10, 40), (0, 3))));
     output.seal().unwrap().commit().unwrap();
     let read = Matrix::open(path.to_str().unwrap()).unwrap();
     assert_eq!(read.lines(shape.rect()).unwrap().view::<i32>().at(7, 2), 7002);
@@ -306,14 +306,14 @@ fn what_is_begun_anew_or_discarded_is_gone() {
     let shape = Shape::new(4, 3);
     let make = || {
         let output = Output::create(&path, shape, DType::I32).unwrap();
-        number(output.lend(shape.rect()));
+        number(output.lease(shape.rect()));
         output.keep(true);
         output
     };
     drop(make().seal().unwrap());
     assert_eq!(names(folder.path()), ["c.npy.part"]);
     let again = Unfinished::lock(&path).unwrap().restart(shape, DType::I32).unwrap();
-    assert_eq!(again.lend(shape.rect()).line(2), [0; 12]);
+    assert_eq!(again.lease(shape.rect()).line(2), [0; 12]);
     drop(again);
     assert!(names(folder.path()).is_empty());
     make().seal().unwrap().discard();
@@ -323,8 +323,8 @@ fn what_is_begun_anew_or_discarded_is_gone() {
 #[test]
 fn what_is_written_can_be_read_and_then_written_again() {
     let output = Output::anonymous(Shape::new(3, 5), DType::I32).unwrap();
-    number(output.lend(output.shape().rect()));
-    let one = output.lend(rect((0, 1), (0, 1)));
+    number(output.lease(output.shape().rect()));
+    let one = output.lease(rect((0, 1), (0, 1)));
     assert!(output.matrix().unwrap_err().to_string().contains("while it is written"));
     drop(one);
     let matrix = output.matrix().unwrap();
@@ -334,7 +334,7 @@ fn what_is_written_can_be_read_and_then_written_again() {
         2003
     );
     drop(matrix);
-    number(output.lend(rect((1, 3), (0, 5))));
+    number(output.lease(rect((1, 3), (0, 5))));
     let sealed = output.seal().unwrap();
     assert_eq!(sealed.matrix().unwrap().lines(rect((2, 3), (1, 3))).unwrap().view::<i32>().at(0, 1), 2002);
 }
@@ -344,5 +344,5 @@ fn what_is_written_can_be_read_and_then_written_again() {
 fn who_reads_all_keeps_writers_out() {
     let output = Output::anonymous(Shape::new(3, 5), DType::I32).unwrap();
     let _all = output.matrix().unwrap();
-    output.lend(rect((2, 3), (4, 5)));
+    output.lease(rect((2, 3), (4, 5)));
 }

@@ -1,4 +1,4 @@
-//! The reading of blocks: every store gives what a plain loop over the elements gives.
+//! Reading blocks: every store returns the elements that a plain loop returns.
 
 use super::*;
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ fn pair(shape: Shape, layout: Layout) -> (Matrix, Matrix) {
     let native: Vec<u8> = (0..i32::from(count)).flat_map(i32::to_le_bytes).collect();
     let mut buffer = crate::Buffer::zeroed(native.len()).unwrap();
     buffer.bytes_mut().copy_from_slice(&native);
-    let found = Found {
+    let found = FoundMatrix {
         owner: Arc::new(foreign),
         start: 0,
         shape,

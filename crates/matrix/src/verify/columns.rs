@@ -1,39 +1,41 @@
-//! How large the columns of C are, told from A, B and C0, so that the check can weigh them alike.
+//! Column weights: the sizes of the columns of C, estimated from A, B and C0, so that every column counts equally in the
+//! check.
 //!
-//! Place: before the passes of the check. An element of the random vector is divided by the size of its column; without
-//! that, one large column of B raises the tolerance of every row until all other columns may hold anything.
+//! Place: before the passes of the check. Each element of the random vector is divided by the size of its column. Without
+//! these weights, one large column of B would raise the tolerance of every row so far that faults in all other columns
+//! would pass.
 //!
-//! Invariants: sizes are powers of two, so that scaling rounds nothing. They come from the operands and never from C, which
-//! may be wrong. They do not depend on the number of threads. NaN and infinities count as zeros here.
+//! Invariants: weights are powers of two, so scaling rounds nothing. They are computed from the operands and never from C,
+//! which may be wrong. They do not depend on the number of threads. NaN and infinities count as zeros here.
 //!
-//! It only weighs: a size that is off makes the check blunter, and never convicts. docs/verification.md says for which
-//! operands one size for each column is not enough.
+//! A wrong estimate makes the check less sensitive; it never makes a correct product fail. docs/verification.md lists the
+//! operands for which one weight per column is not enough.
 
 use super::mixing::{Mixing, Side};
 use super::random::sample;
-use super::recompute::Problem;
+use super::recompute::VerifyProblem;
 use super::scalar::{Real, with_widest_vectors};
 use super::tile::{Cut, Loader, Tile, parallel, zeros};
 use super::{Effort, MatrixError, SAMPLE_STREAM};
 use crate::{Layout, Matrix, Rect, Span};
 
-/// Independent maxima of a line.
+/// Independent running maxima in one line, for vectorisation.
 const LANES: usize = 8;
-/// Elements whose maxima stay in the first-level cache while the lines of a tile go by.
+/// Columns processed together, so that their maxima stay in the first-level cache for all lines of a tile.
 const PIECE: usize = 1024;
 /// Parts of a matrix for each thread, each with its own maxima.
 const PARTS: usize = 2;
-/// Fewer bands of rows than these are shared out by columns.
+/// With fewer bands of rows than this, threads divide the matrix by columns instead.
 const BANDS_MIN: usize = 16;
-/// Fast effort reads one in so many bands of A.
+/// Fast effort reads one band of A in `SAMPLED`, chosen at random.
 const SAMPLED: u64 = 8;
-/// Where there are not so many bands to choose, it reads all of A.
+/// Fast effort samples A only if the sample has at least this many bands; otherwise it reads all of A.
 const SAMPLED_MIN: u64 = 8;
 
-/// What each column of C is multiplied by, so that all weigh alike: one over the largest |c_ij| that the operands may
-/// make, each in units of its row.
+/// The weight of each column of C: about one over the largest |c_ij| that the operands can produce in it, relative to the
+/// size of row i. Weighted columns are all of similar size.
 pub(super) fn weights<T: Real>(
-    problem: &Problem,
+    problem: &VerifyProblem,
     effort: Effort,
     seed: u64,
 ) -> Result<Vec<f64>, MatrixError> {
@@ -41,9 +43,9 @@ pub(super) fn weights<T: Real>(
     let generated = |m: &Matrix| m.generator().is_some();
     let is_alike = generated(&problem.a) && generated(&problem.b);
     let mut sizes: Vec<f64> = zeros(cols)?;
-    // A single column weighs what it weighs.
+    // Equal weights do for a single column, and for generated operands, whose columns are all of similar size.
     if cols > 1 && !(is_alike && problem.c0.is_none()) {
-        // With C0 each row's size is needed.
+        // With C0, the size of every row of A is needed, so A is not sampled.
         let is_sampled = effort == Effort::Fast && problem.c0.is_none();
         let bands = if is_sampled { sampled_bands(&problem.a, seed) } else { None };
         measure::<T>(problem, bands.as_deref(), &mut sizes)?;
@@ -51,10 +53,10 @@ pub(super) fn weights<T: Real>(
     Ok(as_weights(problem, sizes))
 }
 
-/// Some bands of rows, chosen by the check's seed; `None` where the matrix is too small for that to be worth anything.
+/// A random sample of bands of rows, chosen by the check's seed; `None` if the matrix is too small for sampling to pay.
 fn sampled_bands(matrix: &Matrix, seed: u64) -> Option<Vec<Span>> {
     let rows = matrix.shape().rows;
-    // Long enough runs of memory.
+    // High enough that each read covers a long contiguous range of memory.
     let height = if matrix.layout() == Layout::RowMajor { 32 } else { 64 };
     let count = rows.div_ceil(height);
     if count < SAMPLED * SAMPLED_MIN {
@@ -64,8 +66,12 @@ fn sampled_bands(matrix: &Matrix, seed: u64) -> Option<Vec<Span>> {
     Some(chosen.into_iter().map(|i| Span::new(i * height, ((i + 1) * height).min(rows))).collect())
 }
 
-/// Measures the columns of C. Of A only these bands are read, if there are any.
-fn measure<T: Real>(problem: &Problem, bands: Option<&[Span]>, sizes: &mut [f64]) -> Result<(), MatrixError> {
+/// Estimates the sizes of the columns of C. If `bands` is given, only those bands of A are read.
+fn measure<T: Real>(
+    problem: &VerifyProblem,
+    bands: Option<&[Span]>,
+    sizes: &mut [f64],
+) -> Result<(), MatrixError> {
     let threads = problem.threads;
     let mut rows: Vec<f64> = zeros(problem.c.shape().rows as usize)?;
     let (alpha, beta) = (problem.alpha.abs(), problem.beta.abs());
@@ -76,14 +82,14 @@ fn measure<T: Real>(problem: &Problem, bands: Option<&[Span]>, sizes: &mut [f64]
             a.by_bands::<T>(bands, &mut rows, &mut depth)?;
         }
         if bands.is_some() && rows.iter().any(|size| *size > 0.0) {
-            // What no sampled row has may be the largest of another row.
+            // A column of A that is zero in all sampled rows may hold the largest element of a row outside the sample.
             depth.iter_mut().filter(|size| **size == 0.0).for_each(|size| *size = 1.0);
         } else {
             a.run::<T>(&mut rows, &mut depth)?;
         }
         Mixing::of(problem, Side::Depth).spread(&mut depth, 1.0);
         Scan { matrix: &problem.b, rows: Some(&depth), threads }.run::<T>(&mut [], sizes)?;
-        // Where results are below the smallest normal number, their errors are those of underflow, not relative.
+        // Results below the smallest normal number have absolute errors from underflow, not relative ones.
         let floor = T::SMALLEST / (rows.iter().copied().fold(0.0, larger) * alpha);
         sizes.iter_mut().filter(|size| **size > 0.0).for_each(|size| *size = larger(floor, *size));
     }
@@ -91,7 +97,7 @@ fn measure<T: Real>(problem: &Problem, bands: Option<&[Span]>, sizes: &mut [f64]
     let mut base: Vec<f64> = zeros(sizes.len())?;
     let mut base_rows: Vec<f64> = zeros(rows.len())?;
     Scan { matrix: c0, rows: None, threads }.run::<T>(&mut base_rows, &mut base)?;
-    // Each part in units of the larger one of its row, where it is largest.
+    // In each row, divide the sizes of alpha A B and of beta C0 by the larger of the two; keep the largest quotient of each.
     let most = alpha * sizes.iter().copied().fold(0.0, f64::max);
     let (mut product_part, mut base_part) = (0.0f64, 0.0f64);
     for (row, base) in rows.iter().zip(&base_rows) {
@@ -109,8 +115,8 @@ fn measure<T: Real>(problem: &Problem, bands: Option<&[Span]>, sizes: &mut [f64]
     Ok(())
 }
 
-/// Turns sizes into weights. Columns of zeros weigh as much as the heaviest.
-fn as_weights(problem: &Problem, mut sizes: Vec<f64>) -> Vec<f64> {
+/// Turns sizes into weights. Columns of zeros get the largest weight.
+fn as_weights(problem: &VerifyProblem, mut sizes: Vec<f64>) -> Vec<f64> {
     Mixing::of(problem, Side::Cols).spread(&mut sizes, 1.0);
     let largest = sizes.iter().copied().filter(|x| x.is_finite()).fold(0.0, f64::max);
     let smallest = sizes.iter().copied().filter(|x| *x > 0.0).fold(largest, f64::min);
@@ -121,23 +127,24 @@ fn as_weights(problem: &Problem, mut sizes: Vec<f64>) -> Vec<f64> {
     sizes.into_iter().map(units).collect()
 }
 
-/// The power of two next below 1 / x; within the range in which the check's sums stay.
+/// A power of two near 1 / x; the exponent is limited so that the check's sums stay in range.
 fn power_below_reciprocal(x: f64) -> f64 {
     const BIAS: i64 = 1023;
     let exponent = (x.to_bits() >> 52 & 0x7ff) as i64 - BIAS;
     f64::from_bits(((BIAS - exponent.clamp(-400, 400)) as u64) << 52)
 }
 
-/// A look at the sizes of a matrix's elements.
+/// A pass that finds the largest elements of a matrix's rows and columns.
 struct Scan<'a> {
     matrix: &'a Matrix,
-    /// What each row counts; absent where rows count as one over their largest element.
+    /// The factor for each row; `None`: one over the row's largest element, which the pass then finds itself.
     rows: Option<&'a [f64]>,
     threads: usize,
 }
 
 impl Scan<'_> {
-    /// The largest of each column, in units of the rows; and the largest of each row, where rows have no units yet.
+    /// Finds the largest element of each column, each row scaled by its factor; and the largest element of each row if
+    /// no row factors are given.
     fn run<T: Real>(&self, rows: &mut [f64], cols: &mut [f64]) -> Result<(), MatrixError> {
         let cut = Cut::of(self.matrix);
         if cut.bands() >= BANDS_MIN {
@@ -148,7 +155,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Band by band, so that what the rows' sizes were read for is still in cache when the columns' are.
+    /// Works band by band: a band that was read for its row maxima is still in cache for its column maxima.
     fn by_bands<T: Real>(
         &self,
         bands: &[Span],
@@ -183,7 +190,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Of few rows: each block has columns of its own. Rows' sizes, which are long, come from some of their elements.
+    /// For matrices with few rows: each block has its own columns. Rows are long, so their largest elements are estimated
+    /// from the first columns of each tile.
     fn by_blocks<T: Real>(&self, cut: &Cut, rows: &mut [f64], cols: &mut [f64]) -> Result<(), MatrixError> {
         let tiles_of = |block: usize| -> Vec<Rect> { cut.tiles(block).collect() };
         let mut units = self.rows.unwrap_or_default().to_vec();
@@ -219,7 +227,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// The largest element of each row in some tiles.
+    /// The largest element of each row in these tiles.
     fn largest_of_rows<T: Real>(
         &self,
         loader: &mut Loader,
@@ -239,7 +247,7 @@ impl Scan<'_> {
         Ok(sizes)
     }
 
-    /// Raises `most`, which is as long as a row, by some tiles.
+    /// Raises `most`, with one maximum for each column of the matrix, by the elements of these tiles.
     fn largest_of_columns<T: Real>(
         &self,
         loader: &mut Loader,
@@ -254,7 +262,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Raises `most`, which is as long as a row of the tile, by a tile.
+    /// Raises `most`, with one maximum for each column of the tile, by the tile's elements.
     fn raise<T: Real>(
         &self,
         loader: &mut Loader,
@@ -272,24 +280,24 @@ impl Scan<'_> {
     }
 }
 
-/// An eighth of a tile.
+/// The first eighth of a tile's columns.
 fn first_columns(rect: Rect) -> Rect {
     let some = rect.cols.len().div_ceil(8);
     Rect::new(rect.rows, Span::new(rect.cols.start, rect.cols.start + some))
 }
 
-/// One over x as near as f64 has it; nothing for nothing.
+/// 1 / x, limited to the largest f64; 0 for 0.
 fn reciprocal(x: f64) -> f64 {
     if x > 0.0 { (1.0 / x).min(f64::MAX) } else { 0.0 }
 }
 
-/// `a` if it is larger, else `b`: one instruction, which a NaN as `a` passes by.
+/// `a` if it is larger, else `b`: one instruction. If `a` is NaN, the result is `b`.
 #[inline(always)]
 fn larger(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
 }
 
-/// The size of an element; NaN where it is infinite.
+/// The absolute value of an element; 0 for NaN and infinities.
 #[inline(always)]
 fn size<T: Real>(x: T) -> f64 {
     let x = x.to_f64().abs();
@@ -327,7 +335,7 @@ fn largest_of_columns<T: Real>(tile: &Tile<'_>, by_rows: bool, units: &[f64], mo
             let span = start..(start + PIECE).min(width);
             let most = &mut most[span.clone()];
             let line = |row: usize| &tile.line::<T>(row)[span.clone()];
-            // Four rows for each time that a maximum is loaded and stored.
+            // Four rows at once, so that each maximum is loaded and stored once for four rows.
             let (fours, rest) = units.as_chunks::<4>();
             for (i, units) in fours.iter().enumerate() {
                 let (a, b, c, d) = (line(4 * i), line(4 * i + 1), line(4 * i + 2), line(4 * i + 3));

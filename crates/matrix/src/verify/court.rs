@@ -1,37 +1,38 @@
-//! Which rows and columns are looked at element by element, and in which order.
+//! Chooses the rows and columns that are recomputed element by element, and their order.
 //!
 //! Place: between the statistical test (`float`) and the judgement of elements (`judge`).
 //!
-//! Invariants: an alarm alone never fails a product. Work is bounded wherever a whole matrix of suspects may be innocent.
-//! Elements that nothing was found out about are counted, and why is said.
+//! Invariants: an alarm alone never fails a product. The work is bounded even where every row is a suspect and none is
+//! wrong. Elements that remain unverified are counted, with the reason.
 
 use super::MatrixError;
 use super::float::Alarm;
-use super::judge::{Conviction, Judged, judge_rows};
+use super::judge::{Conviction, Judged, judge_all, judge_rows};
 use super::pass::Wild;
 use super::random::sample;
-use super::recompute::Problem;
+use super::recompute::VerifyProblem;
 use super::scalar::Real;
 use super::tile::{Loader, parallel};
 use super::{Effort, Unverified, Verdict};
 use crate::{Matrix, Rect, Shape, Span};
 
-/// Alarmed rows that are recomputed whatever their residual, and the least that full effort recomputes.
+/// The number of alarmed rows that fast effort recomputes whatever their residual, worst first; also the most rows that
+/// are recomputed because C lacks a NaN in them.
 const ARBITRATED: usize = 32;
-/// What may be recomputed where there is reason to recompute everything: `Problem::terms_max`, and one in so many rows. A
-/// term takes about as long as 32 of a good kernel.
+/// The budget where everything is suspect: `VerifyProblem::terms_max` terms, or one row in `SHARE` if that is more. One
+/// recomputed term takes about as long as 32 terms of a good kernel.
 const SHARE: u64 = 32;
-/// The least number of rows or columns that are recomputed.
+/// The least number of rows or columns that the budget allows.
 const LINES_MIN: u64 = 64;
-/// Streams of the seed for samples: of rows, of columns, of rows that may overflow.
+/// Streams of the seed for three samples: of non-finite rows, of non-finite columns, of rows that may overflow.
 const STREAMS: [u64; 3] = [1 << 33, 1 << 34, 1 << 35];
 
-/// What was found so far.
+/// The findings so far.
 #[derive(Default)]
 pub(super) struct Record {
-    /// What was done, for the verdict's `method`.
+    /// The steps that the check took, for the verdict's `method`.
     pub(super) notes: Vec<String>,
-    /// Largest ratio of anything that is right.
+    /// Largest ratio among rows and elements that are not wrong.
     pub(super) worst_ratio: f64,
     /// Alarmed rows recomputed so far.
     pub(super) arbitrated: u64,
@@ -41,14 +42,14 @@ pub(super) struct Record {
     wild: u64,
     /// A wrong element.
     pub(super) conviction: Option<Conviction>,
-    /// Elements that nothing is known of.
+    /// Elements that could not be verified.
     pub(super) unverified: Unverified,
-    /// The first column of C in the part that is looked at now.
+    /// The first column of C in the part that is being checked.
     pub(super) first_col: u64,
 }
 
 impl Record {
-    /// What it comes to.
+    /// The verdict on these findings.
     pub(super) fn verdict(mut self, shape: Shape) -> Verdict {
         if self.wild > 0 {
             self.notes
@@ -80,9 +81,9 @@ impl Record {
     }
 }
 
-/// Judges suspects and keeps the record.
+/// Judges suspect rows and columns element by element and records the findings.
 pub(super) struct Court<'a> {
-    pub(super) problem: &'a Problem,
+    pub(super) problem: &'a VerifyProblem,
     pub(super) seed: u64,
     pub(super) effort: Effort,
     pub(super) record: &'a mut Record,
@@ -93,7 +94,7 @@ const MIXED: &str = "NaN or infinity may reach them through levels of Strassenâ€
 const OVERFLOW: &str = "sums may overflow in one order of summation and not in another";
 
 impl Court<'_> {
-    /// Judges rows and columns that the statistical test had to leave out.
+    /// Judges the rows and columns that the statistical test left out because they hold NaN or infinities.
     pub(super) fn wild<T: Real>(&mut self, rows: &Wild, cols: &Wild) -> Result<(), MatrixError> {
         let shape = self.problem.c.shape();
         if self.problem.levels_most() > 0 {
@@ -109,10 +110,11 @@ impl Court<'_> {
         Ok(())
     }
 
-    /// Rows that hold a NaN have to be NaN all over; the others are recomputed, or sampled where that takes too long.
+    /// A row of A with a NaN requires a row of C that is all NaN, which needs reading only. Rows with infinities are
+    /// recomputed, or a sample of them where recomputing all exceeds the budget.
     fn wild_rows<T: Real>(
         &mut self,
-        problem: &Problem,
+        problem: &VerifyProblem,
         rows: &Wild,
         stream: u64,
         is_turned: bool,
@@ -134,15 +136,15 @@ impl Court<'_> {
         Ok(())
     }
 
-    /// How many rows may be recomputed.
-    fn lines_max(&self, problem: &Problem) -> u64 {
+    /// The budget in rows.
+    fn lines_max(&self, problem: &VerifyProblem) -> u64 {
         let shape = problem.c.shape();
         let row = problem.depth.max(1).saturating_mul(shape.cols.max(1));
         (problem.terms_max / row).max(shape.rows / SHARE).max(LINES_MIN)
     }
 
-    /// Judges alarmed rows, worst first: a fixed number of any, then those that no rounding explains, then those that
-    /// could not be tested.
+    /// Judges alarmed rows, worst first: a fixed number whatever their residual (in full effort the whole budget), then all
+    /// rows whose residual no rounding explains, then a sample of the rows that the test could not measure.
     pub(super) fn arbitrate<T: Real>(&mut self, alarms: &[Alarm]) -> Result<(), MatrixError> {
         let (measured, rest): (Vec<&Alarm>, Vec<&Alarm>) =
             alarms.iter().partition(|alarm| alarm.is_measured());
@@ -155,7 +157,7 @@ impl Court<'_> {
         self.judge_alarms::<T>(&rows)?;
         let certain: Vec<u64> = others.iter().filter(|a| a.rigorous > 1.0).map(|alarm| alarm.row).collect();
         self.judge_alarms::<T>(&certain)?;
-        // Below what any order of summation may do, and not worth a look at each element.
+        // Rounding in some order of summation can explain these residuals, so the rows are not recomputed.
         let explained = others.iter().map(|alarm| alarm.rigorous).filter(|ratio| *ratio <= 1.0);
         self.record.worst_ratio = explained.fold(self.record.worst_ratio, f64::max);
         let some = sample(self.seed, STREAMS[2], rest.len() as u64, self.lines_max(self.problem));
@@ -177,20 +179,34 @@ impl Court<'_> {
         Ok(())
     }
 
-    /// Judges all elements of some rows.
+    /// Judges all elements of these rows.
     pub(super) fn judge<T: Real>(&mut self, rows: &[u64]) -> Result<(), MatrixError> {
-        let Judged { conviction, worst, unsure } = judge_rows::<T>(self.problem, rows)?;
+        let judged = judge_rows::<T>(self.problem, rows)?;
+        self.keep(judged);
+        Ok(())
+    }
+
+    /// Judges all elements in one pass over A and B (`direct`); `false` if a sum is not finite or near the largest number,
+    /// so that this pass cannot judge it.
+    pub(super) fn judge_cheaply<T: Real>(&mut self) -> Result<bool, MatrixError> {
+        let judged = judge_all::<T>(self.problem)?;
+        let is_done = judged.is_some();
+        judged.into_iter().for_each(|judged| self.keep(judged));
+        Ok(is_done)
+    }
+
+    fn keep(&mut self, judged: Judged) {
+        let Judged { conviction, worst, unsure } = judged;
         if let Some(conviction) = conviction {
             self.record.convict(conviction);
         } else {
             self.record.worst_ratio = self.record.worst_ratio.max(worst);
             self.record.skip(unsure, OVERFLOW);
         }
-        Ok(())
     }
 }
 
-/// Which of these rows hold anything but NaN.
+/// The rows, of those given, that hold an element other than NaN.
 fn not_all_nan<T: Real>(c: &Matrix, rows: &[u64], threads: usize) -> Result<Vec<u64>, MatrixError> {
     const TOGETHER: usize = 64;
     const PIECE: u64 = 1 << 16;

@@ -1,18 +1,19 @@
 //! The check of floating-point products: Freivalds with a statistical tolerance, then arbitration.
 //!
-//! Place: what `verify` does for f32 and f64. docs/verification.md has the formulas and what they rest on.
+//! Place: `verify` for f32 and f64. docs/verification.md has the formulas and their derivations.
 //!
 //! Invariants: no product of a correct kernel fails, whatever its order of summation, with or without
-//! fused multiply-add: an alarm of the statistical test is only ever a reason to look at elements. A NaN
-//! anywhere counts as an alarm. Verdict and ratio do not depend on the number of threads. Every element is covered, or
+//! fused multiply-add: an alarm of the statistical test only leads to recomputing elements. A NaN residual
+//! counts as an alarm. Verdict and ratio do not depend on the number of threads. Every element is either checked or
 //! counted as not verified.
 
 use super::columns::weights;
 use super::court::{Court, Record};
+use super::direct::is_cheap;
 use super::mixing::{Mixing, Side};
 use super::pass::{Pass, Rows, Size, Wild, wild};
 use super::random::{LARGEST_REAL, reals, sample};
-use super::recompute::Problem;
+use super::recompute::VerifyProblem;
 use super::scalar::{Real, add_scaled, within};
 use super::tile::zeros;
 use super::{Effort, FULL_ROWS, MatrixError, SAMPLE_STREAM, Verdict};
@@ -20,27 +21,30 @@ use crate::{Matrix, Span};
 
 /// The tolerance in units of the modelled residual; the largest measured ratio was 0.83.
 const SAFETY: f64 = 8.0;
-/// A row stands out above this many medians of the rows' ratios (normally distributed ones reach 8).
+/// A row stands out if its ratio exceeds this many times the median ratio of all rows (normally distributed ratios reach 8).
 const OUTLIER: f64 = 32.0;
-/// Rows without which there is no median to speak of.
+/// With fewer rows than this, the median is not used.
 const ROWS_FOR_MEDIAN: usize = 16;
-/// No row raises an alarm below this ratio, however good the others are.
+/// No row raises an alarm below this ratio, however small the ratios of all other rows are.
 const LOWEST_LIMIT: f64 = 1.0 / 64.0;
 
-/// What a level of Strassen–Winograd adds to the modelled residual, on top of the root of sums of squares of what is
-/// mixed (which doubles it for even data). Random data have √18 / 4.
+/// The factor by which a level of Strassen–Winograd raises the modelled residual, beyond the root of the sum of squares
+/// over each class of mixed lines (which itself doubles it for even data). For random data it is √18 / 4.
 const GROWTH: f64 = 1.5;
-/// What a level adds to the rigorous bound in the same units: 8 / `GROWTH`.
+/// The factor for each level in the rigorous bound, in the same units: 8 / `GROWTH`.
 const GROWTH_MAX: f64 = 16.0 / 3.0;
 
-/// Full effort looks at so many columns together at most: an eighth of the depth, and not fewer than `COLUMNS_MIN`.
-/// A fault of one element must stand out from the rounding of all columns that share its sum.
+/// The most columns that full effort checks together: the depth divided by this, or `COLUMNS_MIN` if that is more. A fault
+/// of one element must stand out from the rounding errors of all columns in the same sum.
 const DEPTH_PER_COLUMN: u64 = 8;
 const COLUMNS_MIN: u64 = 32;
-/// Full effort recomputes everything up to this depth: rounding is then too little of an element for sums to show less.
+/// Full effort recomputes everything up to this depth: rounding errors are then so small a part of an element that faults
+/// of that size do not show in a sum over columns.
 const DEPTH_RECOMPUTED: u64 = 48;
+/// The verdict's `method` where everything is recomputed.
+const ALL: &str = "all elements recomputed";
 
-/// What is taken out of the statistical test, because NaN or infinities lie there.
+/// Rows and columns that the statistical test leaves out because they hold NaN or infinities.
 #[derive(Default)]
 struct Exempt {
     rows: Wild,
@@ -49,18 +53,18 @@ struct Exempt {
 
 /// The sums of all passes.
 struct Sums {
-    /// Of A with B r; absent where alpha is 0.
+    /// A (B r); absent if alpha is 0.
     product: Option<Rows<f64>>,
-    /// Of C0 with r.
+    /// C0 r.
     base: Option<Rows<f64>>,
-    /// Of C with r.
+    /// C r.
     c: Rows<f64>,
 }
 
-/// How a product is looked at.
+/// The parameters of one statistical test.
 #[derive(Clone, Copy)]
 struct Look<'a> {
-    /// What each column of C is multiplied by.
+    /// The weight of each column of C.
     weights: &'a [f64],
     vectors: u64,
     effort: Effort,
@@ -68,12 +72,20 @@ struct Look<'a> {
 }
 
 /// Checks the product.
-pub(super) fn verify<T: Real>(problem: &Problem, effort: Effort, seed: u64) -> Result<Verdict, MatrixError> {
+pub(super) fn verify<T: Real>(
+    problem: &VerifyProblem,
+    effort: Effort,
+    seed: u64,
+) -> Result<Verdict, MatrixError> {
     let mut record = Record::default();
     let shape = problem.c.shape();
-    if effort == Effort::Full && problem.levels_most() == 0 && problem.depth <= DEPTH_RECOMPUTED {
+    if is_cheap(problem) && (Court { problem, seed, effort, record: &mut record }).judge_cheaply::<T>()? {
+        record.notes.push(ALL.to_owned());
+        return Ok(record.verdict(shape));
+    }
+    if effort == Effort::Full && problem.levels_most() == 0 && is_recomputed(problem) {
         let rows: Vec<u64> = (0..shape.rows).collect();
-        record.notes.push("all elements recomputed".to_owned());
+        record.notes.push(ALL.to_owned());
         Court { problem, seed, effort, record: &mut record }.judge::<T>(&rows)?;
         return Ok(record.verdict(shape));
     }
@@ -94,7 +106,7 @@ pub(super) fn verify<T: Real>(problem: &Problem, effort: Effort, seed: u64) -> R
     }
     for (number, cols) in (0u64..).zip(&slabs) {
         let weights = &weights[cols.start as usize..cols.end as usize];
-        // Each part has vectors of its own.
+        // Each part has its own random vectors.
         let seed = seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let look = Look { weights, vectors, effort, seed };
         if slabs.len() == 1 {
@@ -116,8 +128,15 @@ pub(super) fn verify<T: Real>(problem: &Problem, effort: Effort, seed: u64) -> R
     Ok(record.verdict(shape))
 }
 
-/// The columns that are looked at together.
-fn slabs(problem: &Problem, effort: Effort) -> Vec<Span> {
+/// Whether full effort recomputes everything.
+fn is_recomputed(problem: &VerifyProblem) -> bool {
+    let shape = problem.c.shape();
+    let terms = shape.rows.saturating_mul(shape.cols).saturating_mul(problem.depth);
+    problem.depth <= DEPTH_RECOMPUTED || terms <= problem.recomputed_max
+}
+
+/// The parts of the columns, each checked by its own statistical test.
+fn slabs(problem: &VerifyProblem, effort: Effort) -> Vec<Span> {
     let cols = problem.c.shape().cols;
     let width = if effort == Effort::Full && problem.levels_most() == 0 {
         (problem.depth / DEPTH_PER_COLUMN).max(COLUMNS_MIN)
@@ -128,8 +147,8 @@ fn slabs(problem: &Problem, effort: Effort) -> Vec<Span> {
     (0..count).map(|i| Span::new(cols * i / count, cols * (i + 1) / count)).collect()
 }
 
-/// The test of all rows, and what follows from it.
-fn look_at<T: Real>(problem: &Problem, look: Look<'_>, record: &mut Record) -> Result<(), MatrixError> {
+/// Tests all rows, then judges the rows and columns left out of the test and the rows that raised an alarm.
+fn look_at<T: Real>(problem: &VerifyProblem, look: Look<'_>, record: &mut Record) -> Result<(), MatrixError> {
     let (sums, exempt) = passes::<T>(problem, look)?;
     let alarms = Test::of::<T>(problem, look.weights).alarms(&sums, &exempt.rows.lines);
     drop(sums);
@@ -143,7 +162,7 @@ fn look_at<T: Real>(problem: &Problem, look: Look<'_>, record: &mut Record) -> R
 }
 
 /// Makes the passes over B, C0, A and C; those over B and C0 twice where they hold NaN or infinities.
-fn passes<T: Real>(problem: &Problem, look: Look<'_>) -> Result<(Sums, Exempt), MatrixError> {
+fn passes<T: Real>(problem: &VerifyProblem, look: Look<'_>) -> Result<(Sums, Exempt), MatrixError> {
     let threads = problem.threads;
     let mut r = Vec::new();
     for v in 0..look.vectors {
@@ -152,7 +171,7 @@ fn passes<T: Real>(problem: &Problem, look: Look<'_>) -> Result<(Sums, Exempt), 
         vector.iter_mut().zip(look.weights).for_each(|(r, weight)| *r *= weight);
         r.push(vector);
     }
-    // One large part of the columns has the norm, which holds for whatever is in them; small parts the mean.
+    // All columns together use the 2-norm of a row, which holds however its weight is distributed. Narrow parts use the mean.
     let size = match look.effort {
         Effort::Full if problem.levels_most() == 0 => Size::Weighted(look.weights),
         _ => Size::Norm(look.weights),
@@ -174,7 +193,7 @@ fn passes<T: Real>(problem: &Problem, look: Look<'_>) -> Result<(Sums, Exempt), 
         exempt.cols = cols.spread(&Mixing::of(problem, Side::Cols));
     }
     if let (Some(c0), true) = (&problem.c0, base.as_ref().is_some_and(Rows::any_wild)) {
-        // Whichever is less leaves the test; both are judged element by element.
+        // Leave out either these rows or these columns, whichever are fewer; they are judged element by element.
         let (rows, cols) = wild::<T>(c0, threads)?;
         if cols.lines.len() < rows.lines.len() {
             exempt.cols.add(cols.lines);
@@ -213,13 +232,14 @@ fn passes<T: Real>(problem: &Problem, look: Look<'_>) -> Result<(Sums, Exempt), 
     Ok((Sums { product, base, c }, exempt))
 }
 
-/// What an element of A weighs: the norm of the row of B that it meets, or with levels of all rows that its sums meet.
-fn spread(problem: &Problem, mut sizes: Vec<f64>) -> Vec<f64> {
+/// The weight of each column of A: the norm of the row of B that it is multiplied by, or, with levels of Strassen–Winograd,
+/// of all rows of B that its sums are multiplied by.
+fn spread(problem: &VerifyProblem, mut sizes: Vec<f64>) -> Vec<f64> {
     Mixing::of(problem, Side::Depth).spread(&mut sizes, 1.0);
     sizes
 }
 
-/// Marks columns in a mask; `None` where there are none.
+/// A mask of `count` columns in which `cols` are marked; `None` if `cols` is empty.
 fn mask_of(cols: &[u64], count: u64) -> Result<Option<Vec<bool>>, MatrixError> {
     if cols.is_empty() {
         return Ok(None);
@@ -230,18 +250,18 @@ fn mask_of(cols: &[u64], count: u64) -> Result<Option<Vec<bool>>, MatrixError> {
     Ok(Some(mask))
 }
 
-/// A row's residual; among `Alarms` one that is above the limit.
+/// A row's residual; in `Alarms`, one above the limit.
 pub(super) struct Alarm {
     /// Which row of C.
     pub(super) row: u64,
     /// Residual in units of the tolerance; infinite where it could not be computed.
     pub(super) ratio: f64,
-    /// Residual in units of what any order of summation can explain; above 1 the row is wrong.
+    /// Residual divided by the most that rounding in any order of summation can cause; above 1 the row is wrong.
     pub(super) rigorous: f64,
 }
 
 impl Alarm {
-    /// Whether the test says anything of the row: a NaN or an infinity in it leaves nothing to compare.
+    /// Whether the test measured the row: a NaN or an infinity in it makes the residual useless.
     pub(super) fn is_measured(&self) -> bool {
         self.ratio.is_finite() && self.rigorous.is_finite()
     }
@@ -254,9 +274,9 @@ struct Alarms {
     worst_ratio: f64,
 }
 
-/// The ratio above which a row raises an alarm: 1, or less where the other rows are much better. The
-/// model allows for the worst data; on random data real ratios are far smaller, and a row that stands
-/// out is worth a look, which is all that an alarm costs.
+/// The ratio above which a row raises an alarm: 1, or less if most rows have much smaller ratios. The
+/// tolerance allows for the worst data; on random data ratios are far smaller, and a row that stands
+/// out is worth recomputing, which is all that an alarm costs.
 fn limit(mut ratios: Vec<f64>) -> f64 {
     if ratios.len() < ROWS_FOR_MEDIAN {
         return 1.0;
@@ -273,17 +293,18 @@ struct Test {
     unit: f64,
     depth: f64,
     cols: f64,
-    /// Roundings that a term goes through, for the rigorous bound: k + 3, or q times those of a part with its sums.
+    /// Roundings of a term, for the rigorous bound: k + 3, and with levels of Strassen–Winograd also those of its sums,
+    /// q · 12 · levels for each step.
     roundings: f64,
-    /// What levels add to the rigorous bound.
+    /// The factor of levels in the rigorous bound.
     growth_max: f64,
-    /// What underflow may add to a row's residual, in the statistical and in the rigorous bound.
+    /// The most that underflow may add to a row's residual: in the statistical tolerance and in the rigorous bound.
     lost: (f64, f64),
 }
 
 impl Test {
-    fn of<T: Real>(problem: &Problem, weights: &[f64]) -> Self {
-        // Without columns all residuals are 0, and the tolerance must not be.
+    fn of<T: Real>(problem: &VerifyProblem, weights: &[f64]) -> Self {
+        // With no columns all residuals are 0; the tolerance must still be above 0.
         let (depth, cols) = (problem.depth as f64, problem.c.shape().cols.max(1) as f64);
         let levels = problem.levels_most();
         let (q, steps) = (f64::from(1u32 << levels), problem.tiles.iter().map(|t| t.steps(problem.depth)));
@@ -299,7 +320,8 @@ impl Test {
             cols,
             roundings: depth + 3.0 + q * 12.0 * f64::from(levels) * steps,
             growth_max: GROWTH_MAX.powi(levels as i32),
-            // Gradual underflow; a kernel that flushes to zero may raise an alarm, and is acquitted by elements.
+            // The statistical tolerance assumes gradual underflow. A kernel that flushes to zero may raise an alarm; the
+            // element-wise judgement then acquits it.
             lost: (SAFETY * squares.sqrt() * element * 2.0 * T::UNIT, LARGEST_REAL * sum * element),
         }
     }
@@ -317,7 +339,7 @@ impl Test {
         Alarms { rows, worst_ratio }
     }
 
-    /// One row's residual and what it is compared with.
+    /// One row's residual in units of its tolerance and of its rigorous bound.
     fn row(&self, sums: &Sums, i: usize) -> Alarm {
         let size_of = |rows: &Option<Rows<f64>>| rows.as_ref().map_or(0.0, |rows| rows.sizes[i]);
         let (product, base, c) = (size_of(&sums.product), size_of(&sums.base), sums.c.sizes[i]);
@@ -325,19 +347,19 @@ impl Test {
         let tolerance = self.tolerance(product, base, c);
         let ratio = residual / tolerance;
         let sizes = self.alpha.abs() * product + self.beta.abs() * base;
-        // ‖r‖₂ is at most this.
+        // An upper bound of ‖r‖₂.
         let norm = LARGEST_REAL * self.cols.sqrt();
         let most = self.growth_max * norm * sizes;
         let rigorous = residual / (self.roundings * self.unit * most + self.lost.1);
         Alarm {
             row: i as u64,
-            // An infinite tolerance has measured nothing.
+            // An infinite tolerance is no measurement.
             ratio: if ratio.is_finite() && tolerance.is_finite() { ratio } else { f64::INFINITY },
             rigorous: if within(rigorous, f64::MAX) { rigorous } else { f64::INFINITY },
         }
     }
 
-    /// The largest |alpha A (B r) + beta C0 r - C r| of a row over all vectors; NaN where one is.
+    /// The largest |alpha A (B r) + beta C0 r - C r| of a row over all vectors; NaN if any is NaN.
     fn residual(&self, sums: &Sums, i: usize) -> f64 {
         (0..sums.c.products.len()).fold(0.0, |largest: f64, v| {
             let mut sum = [0.0; 2];
@@ -354,7 +376,7 @@ impl Test {
         })
     }
 
-    /// 8 u (√k |alpha| Σ|a_il| ‖b_l‖ + √(k+1) |beta| ‖c0_i‖ + ‖c_i‖), and what underflow may cost.
+    /// 8 u (√k |alpha| Σ|a_il| ‖b_l‖ + √(k+1) |beta| ‖c0_i‖ + ‖c_i‖), plus the allowance for underflow.
     fn tolerance(&self, product: f64, base: f64, c: f64) -> f64 {
         let sum = self.depth.sqrt() * self.alpha.abs() * product;
         let base = (self.depth + 1.0).sqrt() * self.beta.abs() * base;

@@ -1,20 +1,22 @@
-//! Judges single elements of a float product against what they should be.
+//! Judges single elements of a float product against a more exact recomputation.
 //!
-//! Place: the court of last resort. What it convicts is wrong for every kernel that does IEEE arithmetic
-//! in any order; what it acquits may still be less accurate than it should be (docs/verification.md).
+//! Place: the last stage of the check. An element that it convicts cannot come from a kernel with IEEE arithmetic in any
+//! order of summation; an element that it acquits may still be less accurate than it should be (docs/verification.md).
 //!
-//! Invariants: NaN and infinities are demanded exactly where exact arithmetic on the operands has them. Where a partial sum
-//! may overflow, what some order of summation gives is no fault; unless every order gives it, the element counts as unsure.
+//! Invariants: NaN and infinities are required exactly where exact arithmetic on the operands has them. Where a partial sum
+//! may overflow, a result of some order of summation is no fault; unless every order gives it, the element is unsure.
 //! Comparisons are written so that NaN convicts.
 
-use super::recompute::{Chunk, Problem, recompute};
+use super::direct;
+use super::recompute::{Chunk, VerifyProblem, recompute};
 use super::scalar::{Real, add_scaled, two_sum, within};
 use super::strassen::appeal;
-use super::tile::{Loader, zeros};
+use super::tile::{Loader, parallel, zeros};
 use super::{Fault, MatrixError};
-use crate::DType;
+use crate::{DType, Rect, Span};
 
-/// Elements of a row that are looked at twice for each reason, where Strassen's bound decides.
+/// The number of elements of a row that are compared with Strassen's bound, by two criteria: `APPEALS` with the largest
+/// excess over the classical bound, and `APPEALS` of the rest with the largest error.
 const APPEALS: usize = 4;
 
 /// An element that is certainly wrong.
@@ -22,7 +24,7 @@ const APPEALS: usize = 4;
 pub(super) struct Conviction {
     pub(super) row: u64,
     pub(super) col: u64,
-    /// Its error in units of what was allowed; infinite where the class is wrong.
+    /// Its error divided by the bound; infinite if C is NaN or infinite where it must not be, or the reverse.
     pub(super) excess: f64,
     got: f64,
     expected: f64,
@@ -42,8 +44,8 @@ impl Conviction {
         Self { row: self.col, col: self.row, ..self }
     }
 
-    /// The same element with more allowed; if it is within that, how much of it is used. What both bounds leave of the
-    /// check's own rounding is 2^-20 of what was allowed before.
+    /// The same element under the wider bound `allowed`, or, if it is within that bound, its error divided by it as `Err`.
+    /// The wider bound is raised by 2^-20 of the earlier one to cover the check's own rounding.
     pub(super) fn beyond(&self, allowed: f64) -> Result<Self, f64> {
         let allowed = allowed + self.allowed * 2f64.powi(-20);
         if within(self.error, allowed) {
@@ -53,7 +55,7 @@ impl Conviction {
         Ok(Self { excess, allowed, ..self.clone() })
     }
 
-    /// What is told to the user.
+    /// The fault as reported to the user.
     pub(super) fn fault(self) -> Fault {
         let Self { row, col, got, expected, error, allowed, .. } = self;
         let text = if error.is_finite() {
@@ -72,18 +74,18 @@ pub(super) fn worst(convictions: impl IntoIterator<Item = Option<Conviction>>) -
     convictions.into_iter().flatten().reduce(|a, b| if b.worse_than(&a) { b } else { a })
 }
 
-/// What recomputing some rows has shown.
+/// The result of recomputing some rows.
 #[derive(Default)]
 pub(super) struct Judged {
     /// The worst element that is certainly wrong.
     pub(super) conviction: Option<Conviction>,
-    /// The largest error of the others, in units of what was allowed.
+    /// The largest error divided by its bound, among elements that are not wrong.
     pub(super) worst: f64,
-    /// Elements that are not finite, where some orders of summation overflow and others do not.
+    /// Elements that are neither right nor wrong for certain, since sums overflow in one order and not in another.
     pub(super) unsure: u64,
 }
 
-/// What a chunk has shown.
+/// The result of judging one chunk.
 #[derive(Default)]
 struct Found {
     convictions: Vec<Conviction>,
@@ -92,7 +94,7 @@ struct Found {
 }
 
 /// Recomputes whole rows and judges every element. Stops after the first batch that has a wrong one.
-pub(super) fn judge_rows<T: Real>(problem: &Problem, rows: &[u64]) -> Result<Judged, MatrixError> {
+pub(super) fn judge_rows<T: Real>(problem: &VerifyProblem, rows: &[u64]) -> Result<Judged, MatrixError> {
     let mut judged = Judged::default();
     for batch in problem.batches(rows) {
         let found =
@@ -116,9 +118,63 @@ pub(super) fn judge_rows<T: Real>(problem: &Problem, rows: &[u64]) -> Result<Jud
     Ok(judged)
 }
 
-/// Whether an element has to be NaN or infinite, summed up without the finite values' size.
+/// Lines of C that one thread judges at a time where all of C is judged.
+const LINES: u64 = 1 << 14;
+
+/// Judges every element of a C for which `direct::is_cheap`. `None` if a sum is not finite or near the largest number.
+pub(super) fn judge_all<T: Real>(problem: &VerifyProblem) -> Result<Option<Judged>, MatrixError> {
+    let sums = direct::sums::<T>(problem)?;
+    let law = Law::of::<T>(problem);
+    if !sums.mag.iter().all(|mag| within(mag * law.alpha.abs().max(1.0), law.largest / 4.0)) {
+        return Ok(None);
+    }
+    let shape = problem.c.shape();
+    let is_row = shape.rows == 1;
+    let (lines, width) = if is_row { (shape.cols, 1) } else { (shape.rows, shape.cols) };
+    let found = parallel(lines.div_ceil(LINES) as usize, problem.threads, |loader, part| {
+        let start = part as u64 * LINES;
+        let span = Span::new(start, (start + LINES).min(lines));
+        let rect =
+            if is_row { Rect::new(Span::new(0, 1), span) } else { Rect::new(span, Span::new(0, width)) };
+        let len = (span.len() * width) as usize;
+        let (mut got, mut base) = (zeros(len)?, zeros(len)?);
+        loader.gather::<T, f64>(&problem.c, rect, T::widen, &mut got)?;
+        if let Some(c0) = &problem.c0 {
+            loader.gather::<T, f64>(c0, rect, T::widen, &mut base)?;
+        }
+        let mut found = Found::default();
+        for (i, (got, base)) in got.into_iter().zip(base).enumerate() {
+            let at = (start * width) as usize + i;
+            let exact = Exact { sum: [sums.hi[at], sums.lo[at]], mag: sums.mag[at], scale: 1.0 };
+            let place = (at as u64 / shape.cols, at as u64 % shape.cols);
+            found.add(law.judge(&exact, 0.0, base, got), place);
+        }
+        found.convictions = Vec::from_iter(worst(found.convictions.into_iter().map(Some)));
+        Ok(found)
+    })?;
+    let mut judged = Judged::default();
+    for found in found {
+        judged.unsure += found.unsure;
+        judged.worst = judged.worst.max(found.worst);
+        judged.conviction = worst([judged.conviction.take(), found.convictions.into_iter().next()]);
+    }
+    Ok(Some(judged))
+}
+
+impl Found {
+    /// Records the judgement of one element.
+    fn add(&mut self, judgement: Judgement, (row, col): (u64, u64)) {
+        match judgement {
+            Judgement::Right(ratio) => self.worst = self.worst.max(ratio),
+            Judgement::Unsure => self.unsure += 1,
+            Judgement::Wrong(verdict) => self.convictions.push(Conviction { row, col, ..verdict }),
+        }
+    }
+}
+
+/// Whether each element must be NaN or infinite, from sums that use only the signs of finite values.
 struct Classes {
-    /// Σ of products of signs and non-finite values: finite, or exactly what the sum must be.
+    /// Σ of products of signs and non-finite values: either finite, or the exact NaN or infinity that the sum must be.
     kind: Vec<f64>,
     /// Σ |a| |b| over finite factors.
     finite_mag: Vec<f64>,
@@ -127,7 +183,7 @@ struct Classes {
 impl Classes {
     /// Reads B's part once more; needed only where some magnitude is not finite.
     fn of<T: Real>(
-        problem: &Problem,
+        problem: &VerifyProblem,
         loader: &mut Loader,
         chunk: &Chunk<'_, f64>,
     ) -> Result<Self, MatrixError> {
@@ -155,7 +211,7 @@ fn wild_part(scale: f64, x: f64) -> f64 {
     if x.is_finite() { 0.0 } else { scale.signum() * x }
 }
 
-/// Of each row those elements that are off most, and those that break their bounds by most.
+/// For each row, the elements with the largest excess over their bounds, and, of the rest, those with the largest error.
 fn foremost(mut all: Vec<Conviction>) -> Vec<Conviction> {
     // A NaN counts as the largest.
     let above = |a: f64, b: f64| b.abs().total_cmp(&a.abs());
@@ -169,7 +225,7 @@ fn foremost(mut all: Vec<Conviction>) -> Vec<Conviction> {
     kept
 }
 
-/// f64 sums near the largest number are made of elements of A that are so much smaller.
+/// The factor by which A is scaled down to recompute f64 sums near the largest number.
 const SMALLER: f64 = f64::from_bits((1023 - 600) << 52);
 
 /// Σ a b and Σ |a b| over finite factors, in units of 1 / `scale`.
@@ -179,9 +235,10 @@ struct Exact {
     scale: f64,
 }
 
-/// The elements of a chunk that break the bound for classical products: the worst one, or with levels the foremost.
+/// The elements of a chunk that exceed the bound for classical products: the worst one, or with levels of
+/// Strassen–Winograd the candidates that `foremost` selects.
 fn judge_chunk<T: Real>(
-    problem: &Problem,
+    problem: &VerifyProblem,
     loader: &mut Loader,
     chunk: &Chunk<'_, f64>,
 ) -> Result<Found, MatrixError> {
@@ -193,7 +250,7 @@ fn judge_chunk<T: Real>(
     let all_finite = chunk.mag.iter().all(|mag| mag.is_finite());
     let classes = if all_finite { None } else { Some(Classes::of::<T>(problem, loader, chunk)?) };
     let law = Law::of::<T>(problem);
-    // f32 stays in f64's range.
+    // Only f64 sums can overflow here: f32 is summed in f64.
     let near =
         |mag: &f64| T::DTYPE == DType::F64 && !within(*mag * law.alpha.abs().max(1.0), law.largest / 4.0);
     let smaller =
@@ -214,14 +271,8 @@ fn judge_chunk<T: Real>(
             }
             _ => exact,
         };
-        match law.judge(&exact, kind, base[i], got) {
-            Judgement::Right(ratio) => found.worst = found.worst.max(ratio),
-            Judgement::Unsure => found.unsure += 1,
-            Judgement::Wrong(verdict) => {
-                let (row, col) = (chunk.rows[i / width], chunk.cols.start + (i % width) as u64);
-                found.convictions.push(Conviction { row, col, ..verdict });
-            }
-        }
+        let place = (chunk.rows[i / width], chunk.cols.start + (i % width) as u64);
+        found.add(law.judge(&exact, kind, base[i], got), place);
     }
     found.convictions = if problem.levels_most() > 0 {
         foremost(found.convictions)
@@ -231,17 +282,17 @@ fn judge_chunk<T: Real>(
     Ok(found)
 }
 
-/// What an element is.
+/// The judgement of one element.
 enum Judgement {
-    /// What it has to be, within so much of what is allowed.
+    /// Within the bound; the value is the error divided by the bound.
     Right(f64),
-    /// What some orders of summation give, where others give something else.
+    /// A result that some orders of summation give and others do not.
     Unsure,
-    /// A conviction without its place.
+    /// Certainly wrong; the caller fills in row and column.
     Wrong(Conviction),
 }
 
-/// How far an element may be off.
+/// The rigorous error bound of an element, with the scaling factors.
 struct Law {
     alpha: f64,
     beta: f64,
@@ -257,7 +308,7 @@ struct Law {
 }
 
 impl Law {
-    fn of<T: Real>(problem: &Problem) -> Self {
+    fn of<T: Real>(problem: &VerifyProblem) -> Self {
         let depth = problem.depth as f64;
         Self {
             alpha: problem.alpha,
@@ -281,7 +332,7 @@ impl Law {
         let must_be =
             wild_part(self.alpha, kind) + if self.beta == 0.0 { 0.0 } else { wild_part(self.beta, base) };
         if must_be != 0.0 {
-            // An infinity may meet an overflow of the other sign on its way.
+            // An infinity may be added to a partial sum that overflowed with the opposite sign: the result is NaN.
             let may_overflow = !within(size.max(mag), largest / 4.0);
             if got == must_be || got.is_nan() && must_be.is_nan() {
                 return Judgement::Right(0.0);
@@ -299,7 +350,7 @@ impl Law {
         let error = (difference + (rest - lo)).abs();
         let expected = (hi + lo) / scale;
         if got.is_finite() {
-            // Whatever might have overflowed has not.
+            // The result is finite, so nothing overflowed.
             if within(error, allowed) {
                 return Judgement::Right(error / allowed);
             }
@@ -318,12 +369,13 @@ impl Law {
         if !is_possible {
             return convict(f64::INFINITY, expected, f64::INFINITY, 0.0);
         }
-        // Too large however it is rounded: then this infinity is the answer, whichever way it came about.
+        // Beyond the largest number even after allowing for rounding: every order of summation gives this infinity.
         let is_due = (hi + lo).abs() - allowed > largest && !got.is_nan() && (hi > 0.0) == (got > 0.0);
         if is_due { Judgement::Right(0.0) } else { Judgement::Unsure }
     }
 
-    /// How far up and down any sum of some of the terms may come, scaled before, after or in between; with rounding.
+    /// The largest and the smallest value (as absolute values) that a sum of any subset of the terms may reach, with
+    /// scaling by alpha before, after or during summation, and with rounding.
     fn reach(&self, exact: &Exact, base: f64) -> [f64; 2] {
         let sum = exact.sum[0] + exact.sum[1];
         let (plus, minus) = ((exact.mag + sum) / 2.0, (exact.mag - sum) / 2.0);

@@ -1,26 +1,27 @@
-//! Which tiles of a wrong C are wrong.
+//! Finds the wrong tiles of a C that failed verification.
 //!
-//! Place in the flow: after a check has failed, so that only those are computed again that have to be.
+//! Place in the flow: after a failed check, so that only wrong tiles are recomputed.
 //!
-//! C is halved along the side that has more tiles, and each half is checked as a product of its own (rows of A, columns of
-//! B), until what is wrong is one tile. Each check is a call of `verify`, so what it finds wrong is wrong.
+//! C is halved along the side with more tiles, and each half is checked as a product of its own (its rows of A times its
+//! columns of B). Wrong halves are halved again, down to single tiles. Each check is a call of `verify`, so a part that
+//! fails is certainly wrong.
 //!
-//! Invariants: whatever is wrong in C is in what is named, unless a check has missed it that would miss it in the whole,
-//! too. Where C is wrong and neither half can be shown to be, both are named: so the answer is never empty. Random vectors
-//! are others in each check. Checks of parts cost less than computing these parts again.
+//! Invariants: the tiles returned contain every fault in C, except faults that a check of the whole of C would miss as
+//! well. If C is wrong and neither half can be shown to be wrong, both halves are returned, so the answer is never empty.
+//! Each check uses new random vectors. Checking a part costs less than recomputing it.
 //!
-//! Deliberately absent: products with levels of Strassen–Winograd above tiles. Their bounds are those of rows and columns that
-//! lie far apart, and a part alone would be convicted innocently.
+//! Deliberately absent: products with levels of Strassen–Winograd above tiles. The error bound of an element then depends
+//! on rows and columns outside its part, so a check of the part alone would convict correct elements.
 
 use super::random::Random;
 use super::{Check, Effort, verify};
 use crate::{Matrix, MatrixError, Rect, Span};
 
-/// Seeds of parts come from this stream.
+/// The random stream of the seeds for checks of parts.
 const PARTS_STREAM: u64 = 1 << 33;
 
-/// Of a C that failed the check, cut into tiles of so many rows and columns: rectangles of tiles (counted in tiles) in which
-/// everything has to be computed again. `check.levels` has to be 0.
+/// Finds the wrong tiles of a C that failed the check; a tile has `rows` rows and `cols` columns. Returns rectangles in
+/// units of tiles; every tile in them must be recomputed. `check.levels` must be 0.
 pub fn wrong_tiles(check: &Check<'_>, (rows, cols): (u64, u64)) -> Result<Vec<Rect>, MatrixError> {
     let shape = check.c.shape();
     let all = Rect::new(
@@ -60,7 +61,7 @@ pub fn wrong_tiles(check: &Check<'_>, (rows, cols): (u64, u64)) -> Result<Vec<Re
     Ok(found)
 }
 
-/// Whether a rectangle of C is surely wrong, where `c` is what is in it; `check.c` is not read. `check.levels` has to be 0.
+/// Whether the rectangle `rect` of C is certainly wrong if it holds `c`. `check.c` is not read; `check.levels` must be 0.
 pub fn part_is_wrong(check: &Check<'_>, rect: Rect, c: &Matrix) -> Result<bool, MatrixError> {
     let depth = Span::new(0, check.a.shape().cols);
     let a = check.a.part(Rect::new(rect.rows, depth));
@@ -70,7 +71,7 @@ pub fn part_is_wrong(check: &Check<'_>, rect: Rect, c: &Matrix) -> Result<bool, 
     Ok(!verify(&part)?.passed)
 }
 
-/// The two halves along the longer side; nothing where that is one.
+/// The two halves along the longer side; `None` for a single tile.
 fn halves(tiles: Rect) -> Option<[Rect; 2]> {
     let Rect { rows, cols } = tiles;
     let cut = |span: Span| {

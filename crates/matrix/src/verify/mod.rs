@@ -1,22 +1,25 @@
-//! Verification: whether C is what `alpha` A B + `beta` C0 should be, at the cost of reading each matrix
-//! once.
+//! Verification: whether C equals `alpha` A B + `beta` C0 up to rounding, at about the cost of reading each
+//! matrix once.
 //!
-//! Place in the flow: the last step before a product is called finished. The operands are read again
-//! from where they came from, so that whatever happened on the way (a wrong tile, a bad processor, a
-//! flipped bit) shows.
+//! Place in the flow: the last step before a product is reported as finished. The operands are read again
+//! from their sources, so that any fault after the first reading (a wrong tile, a bad processor, a
+//! flipped bit) is detected.
 //!
 //! Freivalds' test (1979): for a random vector r, C r must equal `alpha` A (B r) + `beta` C0 r. Exact for
-//! integers; for floats within a statistical tolerance, and an alarm is arbitrated by recomputing
-//! elements more exactly, so that no correct product fails. docs/verification.md has the formulas, what
-//! can slip through, and the cost.
+//! integers; for floats the test uses a statistical tolerance, and each alarm is arbitrated by recomputing
+//! elements more exactly, so that no correct product fails. docs/verification.md has the formulas, the
+//! faults that can go undetected, and the cost.
 //!
-//! Invariants: nothing is written; memory is a few vectors as long as m, n and k, and a small buffer per
+//! A C that is a vector or very small is recomputed instead, which costs no more.
+//!
+//! Invariants: nothing is written; memory is a few vectors of lengths m, n and k, and a small buffer per
 //! thread; the verdict does not depend on the number of threads; threads end with the call.
 //!
-//! It repairs nothing (it says which tiles are wrong), and draws no seed: the seed must not be known to who computes C.
+//! It repairs nothing (it names wrong tiles) and draws no seed: machines that compute C must not know the seed beforehand.
 
 mod columns;
 mod court;
+mod direct;
 mod exact;
 mod float;
 mod judge;
@@ -36,32 +39,35 @@ pub use locate::{part_is_wrong, wrong_tiles};
 pub use scaling::{Scaling, largest_element, scaling};
 
 use crate::{DType, Matrix, MatrixError, Shape, Winograd};
-use recompute::Problem;
+use recompute::VerifyProblem;
 
-/// Most levels of Strassen–Winograd that can be checked: 343 products.
+/// The most levels of Strassen–Winograd that can be checked: 7^3 = 343 products.
 const LEVELS_MAX: u32 = 3;
-/// How many terms are recomputed where there is reason to recompute everything: a second's worth.
+/// The most terms that are recomputed where everything is suspect: about one second of work.
 const TERMS_MAX: u64 = 1 << 31;
-/// Rows that full effort recomputes.
+/// Full effort recomputes everything up to this many terms: about 0.1 s on two threads of a server.
+const RECOMPUTED_MAX: u64 = 1 << 27;
+/// Random rows that full effort recomputes in larger products.
 const FULL_ROWS: u64 = 16;
-/// The seed's stream that chooses them.
+/// The random stream that chooses these rows.
 const SAMPLE_STREAM: u64 = 1 << 32;
 
-/// How hard to look.
+/// How thorough the check is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Effort {
-    /// Not at all.
+    /// No check.
     Off,
     /// One random vector.
     #[default]
     Fast,
-    /// Eight random vectors for each part of the columns, parts so narrow that a wrong element stands out from the
-    /// rounding of the others; and 16 random rows recomputed element by element. Little depth: everything recomputed.
+    /// Small or shallow products are recomputed entirely. All other products are checked by eight random vectors for each
+    /// part of the columns, parts so narrow that a wrong element stands out from the rounding errors of its part; and 16
+    /// random rows are recomputed element by element.
     Full,
 }
 
 impl Effort {
-    /// The effort with that name: `off`, `fast`, `full`.
+    /// The effort named `off`, `fast` or `full`.
     pub fn parse(name: &str) -> Option<Self> {
         match name {
             "off" => Some(Self::Off),
@@ -118,20 +124,20 @@ pub struct Check<'a> {
     pub alpha: f64,
     /// As `alpha`.
     pub beta: f64,
-    /// Levels of Strassen–Winograd that C was made with; 0 for classical products. Integers do not need it.
+    /// Levels of Strassen–Winograd in the plan that C was computed with; 0 for classical products. Integers do not need it.
     pub levels: u32,
-    /// Levels that kernels may have used inside the tiles of a classical product, in each of the ways that they may; not
-    /// beside `levels`. Integers do not need them.
+    /// Levels that kernels may have used inside the tiles of a classical product, one entry for each kernel that may have
+    /// taken part. Must be empty unless `levels` is 0. Integers do not need it.
     pub tiles: &'a [TileLevels],
-    /// How hard to look.
+    /// How thorough the check is.
     pub effort: Effort,
-    /// What the random vectors come from. Unknown to who computed C until C is finished.
+    /// Seed of the random vectors. It must be unknown to the machines that compute C until C is finished.
     pub seed: u64,
-    /// How many threads may be used; 0 counts as 1.
+    /// The most threads to use; 0 counts as 1.
     pub threads: usize,
 }
 
-/// Tiles and steps whose products a kernel made with levels of Strassen–Winograd.
+/// How a kernel cuts tiles and steps when it multiplies them with levels of Strassen–Winograd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileLevels {
     /// Rows of a tile of C.
@@ -140,48 +146,48 @@ pub struct TileLevels {
     pub tile_cols: u64,
     /// Depth of a step.
     pub depth: u64,
-    /// How the kernel cuts a tile's product.
+    /// The rules by which the kernel cuts the product of a tile and a step.
     pub rules: Winograd,
 }
 
-/// What the check found.
+/// The result of the check.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// What was done, in words, including what was only sampled.
+    /// The steps of the check in words, including sampling.
     pub method: String,
-    /// Whether nothing was found wrong. What could not be checked is in `unverified`.
+    /// Whether no fault was found. Elements that could not be checked are counted in `unverified`.
     pub passed: bool,
-    /// How much of what is allowed was used at most. Of rows that raised no alarm: the residual in units of the
-    /// statistical tolerance. Of elements that were recomputed: the error in units of the rigorous bound. Of other rows
-    /// that raised an alarm: the residual in units of what any order of summation may do. At most 1 where nothing is
-    /// wrong; otherwise the fault's own excess, above 1. 0 for right integers.
+    /// The largest error or residual relative to its bound. For rows that raised no alarm: the residual divided by the
+    /// statistical tolerance. For recomputed elements: the error divided by the rigorous bound. For alarmed rows that were
+    /// not recomputed: the residual divided by the most that rounding in any order of summation can cause. At most 1 if
+    /// no fault was found; otherwise the ratio of the fault, above 1. 0 for correct integers.
     pub worst_ratio: f64,
     /// Rows recomputed because they were above the tolerance or stood out from the others.
     pub arbitrated_rows: u64,
-    /// What could not be checked.
+    /// Elements that could not be checked.
     pub unverified: Unverified,
-    /// A wrong element, where there is one.
+    /// A wrong element, if one was found.
     pub fault: Option<Fault>,
 }
 
 impl Verdict {
-    /// Whether all of C was checked, and nothing was found wrong.
+    /// Whether all of C was checked and no fault was found.
     pub fn is_complete(&self) -> bool {
         self.passed && self.unverified.elements == 0
     }
 }
 
-/// Elements that nothing was found out about.
+/// Elements that the check could neither confirm nor refute.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Unverified {
-    /// How many.
+    /// The number of such elements.
     pub elements: u64,
-    /// Why, each reason once.
+    /// The reasons, each listed once.
     pub reasons: Vec<&'static str>,
 }
 
 impl Verdict {
-    /// The verdict where no element was tested.
+    /// The verdict of a check that tests no element.
     fn without_a_test(method: &str) -> Self {
         Self {
             method: method.to_owned(),
@@ -210,9 +216,9 @@ pub struct Fault {
     pub row: u64,
     /// Its column.
     pub col: u64,
-    /// What C holds (i64 beyond 2^53 rounded).
+    /// The value in C (i64 beyond 2^53 rounded).
     pub got: f64,
-    /// What it should be.
+    /// The recomputed value.
     pub expected: f64,
     /// The same as a sentence, exact for integers.
     pub text: String,
@@ -225,7 +231,7 @@ pub fn verify(check: &Check<'_>) -> Result<Verdict, MatrixError> {
         return Ok(Verdict::without_a_test("not verified"));
     }
     let problem = problem(check)?;
-    // No vectors in the length of a side, which may be very long: there is nothing that could be wrong.
+    // Return before vectors of a side's length are allocated: one side may be very long although C is empty.
     if check.c.shape().elements() == Some(0) {
         return Ok(Verdict::without_a_test("C has no elements"));
     }
@@ -237,10 +243,10 @@ pub fn verify(check: &Check<'_>) -> Result<Verdict, MatrixError> {
     }
 }
 
-/// The check with everything in it known to fit together.
-fn problem(check: &Check<'_>) -> Result<Problem, MatrixError> {
+/// Validates the check: types, shapes, factors and levels.
+fn problem(check: &Check<'_>) -> Result<VerifyProblem, MatrixError> {
     let (a, b, c) = (check.a, check.b, check.c);
-    // A kernel rounds factors to f32 where that holds them.
+    // For f32, a kernel rounds alpha and beta to f32 if f32 can represent them.
     let is_rounded = |x: f64| c.dtype() == DType::F32 && c.dtype().holds_factor(x);
     let factor = |x: f64| if is_rounded(x) { f64::from(x as f32) } else { x };
     let (alpha, beta) = (factor(check.alpha), factor(check.beta));
@@ -269,9 +275,9 @@ fn problem(check: &Check<'_>) -> Result<Problem, MatrixError> {
         return Err(MatrixError::format(c.name(), what.to_owned()));
     }
     let depth = if alpha == 0.0 { 0 } else { a.shape().cols };
-    // What is too small to be cut was multiplied classically.
+    // A product that is too small to be cut `levels` times was multiplied classically.
     let smallest = c.shape().rows.min(c.shape().cols).min(depth);
-    Ok(Problem {
+    Ok(VerifyProblem {
         a: a.clone(),
         b: b.clone(),
         c: c.clone(),
@@ -283,10 +289,11 @@ fn problem(check: &Check<'_>) -> Result<Problem, MatrixError> {
         tiles: check.tiles.iter().copied().filter(|t| t.most(c.shape(), depth) > 0).collect(),
         threads: check.threads.max(1),
         terms_max: TERMS_MAX,
+        recomputed_max: RECOMPUTED_MAX,
     })
 }
 
-/// Whether a matrix is what the product needs.
+/// An error if a matrix does not have the type and shape that the product needs.
 fn fits(matrix: &Matrix, dtype: DType, shape: Shape) -> Result<(), MatrixError> {
     if matrix.dtype() == dtype && matrix.shape() == shape {
         return Ok(());

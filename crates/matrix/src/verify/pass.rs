@@ -1,7 +1,7 @@
 //! One pass over a matrix: its products with a few vectors, and the size of each row.
 //!
-//! Place: B, A, C and C0 each go through `pass` once (again only where they hold NaN or infinities). It
-//! is bound by memory: each tile is fetched once and used for all vectors.
+//! Place: B, A, C and C0 are each passed over once (B and C0 again if they hold NaN or infinities). A pass
+//! is bound by memory bandwidth: each tile is fetched once and used for all vectors.
 //!
 //! Invariants: a row's results depend on the matrix, its layout and the vectors alone, not on the
 //! number of threads. A NaN or infinity in a row makes that row's size non-finite and touches no other
@@ -12,18 +12,18 @@ use super::scalar::{Real, Scalar, with_widest_vectors};
 use super::tile::{Cut, Loader, Tile, parallel, zeros};
 use crate::{DType, Element, Layout, Matrix, MatrixError, Rect};
 
-/// Independent sums of a row: one or two vector registers each for s and c of two-sum.
+/// Independent partial sums of a row: one or two vector registers each for s and c of two-sum.
 const LANES: usize = 8;
-/// Elements of a row that are used for every vector while they are in the first-level cache.
+/// Elements of a row that are multiplied with every vector while they are in the first-level cache.
 const PIECE: usize = 1024;
-/// Lines shorter than this are turned by 90 degrees first.
+/// Tiles whose lines are shorter than this are transposed first.
 const SHORT: u64 = 32;
-/// Scales for squares that leave f64's range, and where the unscaled sum is to be trusted.
+/// Scales for norms whose squares leave f64's range, and the range in which an unscaled sum of squares is accurate.
 const UP: f64 = f64::from_bits((1023 + 540) << 52);
 const DOWN: f64 = f64::from_bits((1023 - 540) << 52);
 const TRUSTED: std::ops::Range<f64> = f64::from_bits((1023 - 900) << 52)..f64::MAX;
 
-/// What is to be known of each row's size.
+/// The measure of each row's size.
 #[derive(Clone, Copy)]
 pub(super) enum Size<'a> {
     /// Nothing (integers).
@@ -40,19 +40,19 @@ pub(super) struct Pass<'a, X> {
     pub(super) matrix: &'a Matrix,
     /// The vectors, each as long as a row.
     pub(super) vectors: &'a [Vec<X>],
-    /// What else to compute.
+    /// The size to compute for each row.
     pub(super) size: Size<'a>,
     /// Columns to be read as zero.
     pub(super) mask: Option<&'a [bool]>,
-    /// How many threads may be used.
+    /// The most threads to use.
     pub(super) threads: usize,
 }
 
-/// What a pass found.
+/// The results of a pass.
 pub(super) struct Rows<X> {
     /// For each vector and row, the product as a pair `hi + lo`.
     pub(super) products: Vec<Vec<[X; 2]>>,
-    /// For each row its size; empty where none was asked for.
+    /// The size of each row; empty for `Size::None`.
     pub(super) sizes: Vec<f64>,
 }
 
@@ -73,7 +73,7 @@ struct Sums<X> {
 }
 
 impl Pass<'_, f64> {
-    /// Makes the pass for floats; norms that leave f64's range are computed again, scaled.
+    /// Makes the pass for floats. Norms whose squares leave f64's range are computed again from scaled elements.
     pub(super) fn real<T: Real>(&self) -> Result<Rows<f64>, MatrixError> {
         self.run::<T>(|loader, cut, block, sizes| {
             if let Size::Norm(_) = self.size {
@@ -96,7 +96,7 @@ impl<X: Element> Pass<'_, X> {
         self.run::<T>(|_, _, _, _| Ok(()))
     }
 
-    /// The pass over all blocks; `finish` sees each block's sizes.
+    /// The pass over all blocks; `finish` completes each block's sizes.
     fn run<T: Scalar<X = X>>(
         &self,
         finish: impl Fn(&mut Loader, &Cut, usize, &mut [f64]) -> Result<(), MatrixError> + Sync,
@@ -115,7 +115,7 @@ impl<X: Element> Pass<'_, X> {
         for _ in self.vectors {
             all.products.push(zeros(rows)?);
         }
-        // The blocks of a band are added from left to right, whoever made them.
+        // The blocks of a band are added from left to right, whichever threads computed them.
         for (block, (products, sizes)) in blocks.into_iter().enumerate() {
             let start = cut.rows(block).start as usize;
             for (to, from) in all.products.iter_mut().zip(products) {
@@ -150,7 +150,7 @@ impl<X: Element> Pass<'_, X> {
                 loader.load::<T>(self.matrix, rect, self.mask)?
             };
             let sums = &mut sums;
-            // What the processor has beyond the baseline is used from here on.
+            // From here on, code is compiled for the widest vectors of this processor.
             if by_rows {
                 with_widest_vectors(
                     #[inline(always)]
@@ -174,13 +174,31 @@ impl<X: Element> Pass<'_, X> {
             let mut col = rect.cols.start as usize;
             for piece in tile.line::<T>(row).chunks(PIECE) {
                 let span = col..col + piece.len();
-                for (v, x) in self.vectors.iter().enumerate() {
+                let size = sums.size.get_mut(row * LANES..).unwrap_or_default();
+                // One loop for the first product and the size, where both are needed: each element is read and converted once.
+                let is_joint = scale == 1.0 && !self.vectors.is_empty() && !matches!(self.size, Size::None);
+                for (v, x) in self.vectors.iter().enumerate().skip(usize::from(is_joint)) {
                     let at = (v * rows + row) * LANES;
                     dot(piece, &x[span.clone()], &mut sums.hi[at..], &mut sums.lo[at..]);
                 }
-                let size = sums.size.get_mut(row * LANES..).unwrap_or_default();
+                let at = row * LANES;
                 match self.size {
                     Size::None => {}
+                    Size::Norm(w) if is_joint => dot_and_size(
+                        (piece, &self.vectors[0][span.clone()], &w[span]),
+                        (&mut sums.hi[at..], &mut sums.lo[at..], size),
+                        #[inline(always)]
+                        |m, w| {
+                            let m = m.to_f64() * w;
+                            m * m
+                        },
+                    ),
+                    Size::Weighted(w) if is_joint => dot_and_size(
+                        (piece, &self.vectors[0][span.clone()], &w[span]),
+                        (&mut sums.hi[at..], &mut sums.lo[at..], size),
+                        #[inline(always)]
+                        |m, w| m.to_f64().abs() * w,
+                    ),
                     Size::Norm(w) => lanes(
                         piece,
                         &w[span],
@@ -235,7 +253,7 @@ impl<X: Element> Pass<'_, X> {
         }
     }
 
-    /// Turns sums of squares into norms where some left the trusted range.
+    /// Turns sums of squares into norms; sums outside the trusted range are computed again, scaled.
     fn scaled_norms<T: Scalar<X = X>>(
         &self,
         loader: &mut Loader,
@@ -297,6 +315,34 @@ fn dot<T: Scalar>(m: &[T], x: &[T::X], hi: &mut [T::X], lo: &mut [T::X]) {
     lo[..LANES].copy_from_slice(&c);
 }
 
+/// `dot` and `lanes` in one loop: adds `Σ m x` to the first `LANES` pairs of `hi + lo`, and `Σ term(m, z)` to those of `sizes`.
+#[inline(always)]
+fn dot_and_size<T: Scalar>(
+    (m, x, z): (&[T], &[T::X], &[f64]),
+    (hi, lo, sizes): (&mut [T::X], &mut [T::X], &mut [f64]),
+    term: impl Fn(T, f64) -> f64,
+) {
+    let (mut s, mut c, mut size) = ([T::X::ZERO; LANES], [T::X::ZERO; LANES], [0.0; LANES]);
+    s.copy_from_slice(&hi[..LANES]);
+    c.copy_from_slice(&lo[..LANES]);
+    size.copy_from_slice(&sizes[..LANES]);
+    let ((m, m_rest), (x, x_rest), (z, z_rest)) =
+        (m.as_chunks::<LANES>(), x.as_chunks::<LANES>(), z.as_chunks::<LANES>());
+    for ((m, x), z) in m.iter().zip(x).zip(z) {
+        for i in 0..LANES {
+            T::step(&mut s[i], &mut c[i], m[i].widen(), x[i]);
+            size[i] += term(m[i], z[i]);
+        }
+    }
+    for (i, ((m, x), z)) in m_rest.iter().zip(x_rest).zip(z_rest).enumerate() {
+        T::step(&mut s[i], &mut c[i], m.widen(), *x);
+        size[i] += term(*m, *z);
+    }
+    hi[..LANES].copy_from_slice(&s);
+    lo[..LANES].copy_from_slice(&c);
+    sizes[..LANES].copy_from_slice(&size);
+}
+
 /// Adds `Σ term(m, z)` to the first `LANES` elements of `sums`.
 #[inline(always)]
 fn lanes<T: Copy, Z: Copy>(m: &[T], z: &[Z], sums: &mut [f64], term: impl Fn(T, Z) -> f64) {
@@ -314,22 +360,22 @@ fn lanes<T: Copy, Z: Copy>(m: &[T], z: &[Z], sums: &mut [f64], term: impl Fn(T, 
     sums[..LANES].copy_from_slice(&s);
 }
 
-/// Lines of a matrix that hold a NaN or an infinity.
+/// Rows or columns (lines) of a matrix that hold a NaN or an infinity.
 #[derive(Default)]
 pub(super) struct Wild {
-    /// Ascending.
+    /// All such lines, ascending.
     pub(super) lines: Vec<u64>,
-    /// Those that hold a NaN, so that all that is made of them is NaN; ascending.
+    /// The lines that hold a NaN, so that the whole row or column of C must be NaN; ascending.
     pub(super) nans: Vec<u64>,
 }
 
 impl Wild {
-    /// These lines, and all that may have been mixed with one of them.
+    /// These lines and all lines that may have been mixed with one of them.
     pub(super) fn spread(self, mixing: &Mixing) -> Self {
         Self { lines: mixing.touched(&self.lines), nans: self.nans }
     }
 
-    /// These lines and others.
+    /// Adds lines and keeps the list ascending and distinct.
     pub(super) fn add(&mut self, lines: Vec<u64>) {
         self.lines.extend(lines);
         self.lines.sort_unstable();
@@ -354,7 +400,7 @@ pub(super) fn wild<T: Real>(matrix: &Matrix, threads: usize) -> Result<(Wild, Wi
                     }
                 }
             }
-            // Whole matrices of NaN must not fill memory: what is known of this block fits its edges.
+            // Bounds memory where a whole matrix is NaN: a few positions for each row and column of the block remain.
             compact(&mut found);
         }
         Ok(found)
@@ -372,7 +418,7 @@ pub(super) fn wild<T: Real>(matrix: &Matrix, threads: usize) -> Result<(Wild, Wi
     Ok((lines(|at| at.0), lines(|at| at.1)))
 }
 
-/// Keeps enough positions to name every row and every column among them, and those with a NaN.
+/// Drops positions that add no new row or column, counted separately for NaN and for infinities.
 fn compact(found: &mut Vec<(u64, u64, bool)>) {
     let (mut rows, mut cols) = (std::collections::HashSet::new(), std::collections::HashSet::new());
     found.retain(|&(row, col, nan)| {

@@ -1,7 +1,7 @@
 //! The check's random vectors and samples, from one seed.
 //!
-//! Invariants: the same seed gives the same vectors on every machine. The seed must be unknown to
-//! whoever computed the product before it is finished; nothing here draws one.
+//! Invariants: the same seed gives the same vectors on every machine. The seed must be unknown to the
+//! machines that compute the product until it is finished; this module draws no seed.
 
 use std::collections::BTreeSet;
 
@@ -29,8 +29,8 @@ impl Random {
 pub(super) const LARGEST_REAL: f64 = 1.25;
 
 /// Fills `out` with real vector number `vector`: each element has a random sign and a size uniform in 3/4..5/4, in steps of
-/// 2^-17 (so that a product with an f32 is exact in f64). A fault of one element therefore shows by at least 3/4 of itself,
-/// and equal faults do not cancel as they do under signs alone.
+/// 2^-17 (so that a product with an f32 is exact in f64). A fault of one element therefore changes the sum by at least 3/4
+/// of the fault, and equal faults do not cancel as they can with random signs alone.
 pub(super) fn reals(seed: u64, vector: u64, out: &mut [f64]) {
     const STEP: f64 = 1.0 / (1u64 << 17) as f64;
     let mut random = Random::new(seed, vector);
@@ -45,7 +45,7 @@ pub(super) fn reals(seed: u64, vector: u64, out: &mut [f64]) {
 }
 
 /// Fills `out` with integers for vector number `vector`: uniform mod 2^64, and odd for vector 0, which
-/// therefore sees every fault of a single element.
+/// therefore detects every fault of a single element.
 pub(super) fn integers(seed: u64, vector: u64, out: &mut [i64]) {
     let mut random = Random::new(seed, vector);
     for x in out {
@@ -53,12 +53,12 @@ pub(super) fn integers(seed: u64, vector: u64, out: &mut [i64]) {
     }
 }
 
-/// `want` distinct numbers below `count` (all where `count` is not larger), ascending.
+/// `want` distinct numbers below `count` (all of them if `count` <= `want`), ascending.
 pub(super) fn sample(seed: u64, stream: u64, count: u64, want: u64) -> Vec<u64> {
     if count <= want {
         return (0..count).collect();
     }
-    // Floyd's algorithm: `want` draws whatever `count` is.
+    // Floyd's algorithm: always `want` draws, however large `count` is.
     let mut random = Random::new(seed, stream);
     let mut chosen = BTreeSet::new();
     for last in count - want..count {
@@ -96,7 +96,7 @@ mod tests {
         assert!(a.iter().all(|x| (0.75..LARGEST_REAL).contains(&x.abs())));
         let mean: f64 = a.iter().map(|x| x.abs()).sum::<f64>() / 10_000.0;
         assert!((mean - 1.0).abs() < 0.01, "{mean}");
-        // Neighbours come from one word: their signs and sizes have nothing to do with each other.
+        // Neighbours come from one random word: their signs and sizes must be uncorrelated.
         let next: f64 = a.windows(2).map(|pair| pair[0] * pair[1]).sum();
         let sizes: f64 = a.windows(2).map(|pair| (pair[0].abs() - 1.0) * (pair[1].abs() - 1.0)).sum();
         assert!(next.abs() < 500.0 && sizes.abs() < 15.0, "{next} {sizes}");

@@ -1,15 +1,15 @@
-//! Chosen rows of A B, recomputed element by element more exactly than any kernel did.
+//! Recomputes chosen rows of A B element by element, more exactly than any kernel.
 //!
-//! Place: what arbitration, full effort and the matter of NaN rest on. Columns are reached by handing in
-//! the transposed problem.
+//! Place: used by arbitration, by full effort, and for rows with NaN or infinities. Columns are recomputed as the
+//! rows of the transposed problem.
 //!
 //! Invariants: elements do not depend on the number of threads. Memory: the chosen rows of A, and per
 //! thread one tile of B and the sums of `WIDTH` columns.
 //!
-//! It judges nothing.
+//! It compares nothing with C: that is the callers' part.
 
 use super::TileLevels;
-use super::scalar::Scalar;
+use super::scalar::{Scalar, with_widest_vectors};
 use super::tile::{Loader, parallel, zeros};
 use crate::{Element, Matrix, MatrixError, Rect, Span};
 
@@ -17,42 +17,45 @@ use crate::{Element, Matrix, MatrixError, Rect, Span};
 const WIDTH: u64 = 128;
 /// Rows of B per tile.
 const DEPTH: u64 = 256;
-/// Most rows computed in one pass over B.
+/// The most rows computed in one pass over B.
 const BATCH: u64 = 32;
-/// Most elements of A held at once.
+/// The most elements of A held at once.
 const HELD: u64 = 1 << 23;
 
 /// A product to be checked: C should be `alpha` A B + `beta` C0.
 #[derive(Clone)]
-pub(super) struct Problem {
+pub(super) struct VerifyProblem {
     pub(super) a: Matrix,
     pub(super) b: Matrix,
     pub(super) c: Matrix,
-    /// Absent where beta is 0: then it must not be read.
+    /// Absent if beta is 0: C0 must not be read then.
     pub(super) c0: Option<Matrix>,
     pub(super) alpha: f64,
     pub(super) beta: f64,
-    /// Terms of each inner product; 0 where alpha is 0, since A and B must not be read then.
+    /// Terms of each inner product; 0 if alpha is 0, since A and B must not be read then.
     pub(super) depth: u64,
-    /// Levels of Strassen–Winograd; above 0 every side can be cut so often.
+    /// Levels of Strassen–Winograd in the plan. If above 0, every side is long enough to be halved that often.
     pub(super) levels: u32,
-    /// Levels inside tiles; each has one at least, and then there are none above.
+    /// Levels of kernels inside tiles, at least one in each entry. Empty if `levels` is above 0.
     pub(super) tiles: Vec<TileLevels>,
     pub(super) threads: usize,
-    /// How many terms may be recomputed where there is reason to recompute everything.
+    /// The most terms that are recomputed where everything is suspect.
     pub(super) terms_max: u64,
+    /// Full effort recomputes everything up to this many terms, even without an alarm.
+    pub(super) recomputed_max: u64,
 }
 
-impl Problem {
-    /// Most levels that any element went through.
+impl VerifyProblem {
+    /// The most levels that any element may have been computed with.
     pub(super) fn levels_most(&self) -> u32 {
         let inside = self.tiles.iter().map(|t| t.most(self.c.shape(), self.depth));
         inside.fold(self.levels, u32::max)
     }
 
-    /// The same product as Cᵀ = Bᵀ Aᵀ; copies no element. Of classical products only: the recipe has another mirror image.
+    /// The same product as Cᵀ = Bᵀ Aᵀ; copies no element. For classical products only: the transposed recipe of
+    /// Strassen–Winograd is a different recipe.
     pub(super) fn transposed(&self) -> Self {
-        assert_eq!(self.levels_most(), 0, "only classical products are looked at by columns");
+        assert_eq!(self.levels_most(), 0, "only classical products can be checked by columns");
         Self {
             tiles: Vec::new(),
             a: self.b.clone().transposed(),
@@ -63,9 +66,10 @@ impl Problem {
         }
     }
 
-    /// The same product of some of B's columns. Of classical products only: levels mix columns that lie far apart.
+    /// The same product restricted to some columns of B. For classical products only: levels of Strassen–Winograd mix
+    /// columns that are far apart.
     pub(super) fn columns(&self, cols: Span) -> Self {
-        assert_eq!(self.levels_most(), 0, "only classical products are cut by columns");
+        assert_eq!(self.levels_most(), 0, "only classical products can be cut by columns");
         let side = |rows: u64| Rect::new(Span::new(0, rows), cols);
         Self {
             a: self.a.clone(),
@@ -77,13 +81,13 @@ impl Problem {
         }
     }
 
-    /// Cuts a list of rows into what is recomputed at once.
+    /// Cuts a list of rows into batches, each recomputed in one pass over B.
     pub(super) fn batches<'a>(&self, rows: &'a [u64]) -> std::slice::Chunks<'a, u64> {
         rows.chunks((HELD / self.depth.max(1)).clamp(1, BATCH) as usize)
     }
 }
 
-/// Some columns of the chosen rows.
+/// The recomputed elements of the chosen rows in some columns.
 pub(super) struct Chunk<'a, X> {
     /// The chosen rows.
     pub(super) rows: &'a [u64],
@@ -115,10 +119,11 @@ impl<X: Element> Chunk<'_, X> {
         Ok(values)
     }
 
-    /// Σ a b as `hi`, `lo`, and Σ |a b|, over finite factors and with every a times `scale`: where sums leave f64's range.
+    /// Σ a b as `hi`, `lo`, and Σ |a b|, over finite factors only and with every a multiplied by `scale`: for sums that
+    /// leave f64's range.
     pub(super) fn smaller<T: Scalar<X = X>>(
         &self,
-        problem: &Problem,
+        problem: &VerifyProblem,
         loader: &mut Loader,
         scale: X,
     ) -> Result<[Vec<X>; 3], MatrixError> {
@@ -140,7 +145,7 @@ impl<X: Element> Chunk<'_, X> {
     /// Calls `term` with (row of the chunk, a_il, part of row l of B) for every l, in order.
     pub(super) fn for_each_term<T: Scalar<X = X>>(
         &self,
-        problem: &Problem,
+        problem: &VerifyProblem,
         loader: &mut Loader,
         mut term: impl FnMut(usize, X, &[X]),
     ) -> Result<(), MatrixError> {
@@ -163,10 +168,10 @@ impl<X: Element> Chunk<'_, X> {
     }
 }
 
-/// Recomputes `rows` (one batch) and hands every chunk of columns to `judge`; its answers from left to
+/// Recomputes `rows` (one batch) and passes every chunk of columns to `judge`; returns its results from left to
 /// right.
 pub(super) fn recompute<T: Scalar, R: Send>(
-    problem: &Problem,
+    problem: &VerifyProblem,
     rows: &[u64],
     judge: impl Fn(&mut Loader, &Chunk<'_, T::X>) -> Result<R, MatrixError> + Sync,
 ) -> Result<Vec<R>, MatrixError> {
@@ -191,7 +196,11 @@ pub(super) fn recompute<T: Scalar, R: Send>(
         let (mut hi, mut lo, mut mag) = (zeros(len)?, zeros(len)?, zeros(len)?);
         chunk.for_each_term::<T>(problem, loader, |row, a, b| {
             let at = row * width..(row + 1) * width;
-            T::axpy(a, b, &mut hi[at.clone()], &mut lo[at.clone()], &mut mag[at]);
+            let (hi, lo, mag) = (&mut hi[at.clone()], &mut lo[at.clone()], &mut mag[at]);
+            with_widest_vectors(
+                #[inline(always)]
+                || T::axpy(a, b, hi, lo, mag),
+            );
         })?;
         (chunk.hi, chunk.lo, chunk.mag) = (hi, lo, mag);
         judge(loader, &chunk)

@@ -1,27 +1,33 @@
 //! The arithmetic of the check for each element type: how sums are accumulated in a pass, and how an
-//! element is recomputed more exactly than any kernel did it.
+//! element is recomputed more exactly than by any kernel.
 //!
 //! Invariants: integers wrap exactly (all sums are taken mod 2^64 in i64 and compared mod 2^w). f32 is
 //! summed in f64, where products of two f32 are exact and the check's own error is about 2^-29 of the
 //! kernel's. f64 is summed as an unevaluated pair `s + c` by Knuth's two-sum.
 //!
-//! Written for auto-vectorisation: fixed lanes, no branches, no fused multiply-add (a baseline x86-64 has
-//! none and would call a library for it).
+//! Written for auto-vectorisation: fixed lanes, no branches, no fused multiply-add (baseline x86-64 lacks
+//! the instruction and would call a library function for each).
 
 use crate::Element;
 use pulp::{Arch, NullaryFnOnce};
 
 /// An element type that can be checked.
 pub(super) trait Scalar: Element {
-    /// What it is widened to: f64 or i64.
+    /// The type in which the check computes: f64 or i64.
     type X: Element;
     /// The value, exactly.
     fn widen(self) -> Self::X;
     /// `s + c <- s + c + m * x`.
     fn step(s: &mut Self::X, c: &mut Self::X, m: Self::X, x: Self::X);
-    /// `hi + lo <- hi + lo + a * b` element by element, more exactly than the type's own arithmetic, and
-    /// `mag <- mag + |a * b|` for floats.
-    fn axpy(a: Self::X, b: &[Self::X], hi: &mut [Self::X], lo: &mut [Self::X], mag: &mut [Self::X]);
+    /// `hi + lo <- hi + lo + a * b`, more exactly than the type's own arithmetic, and `mag <- mag + |a * b|` for floats.
+    fn term(a: Self::X, b: Self::X, hi: &mut Self::X, lo: &mut Self::X, mag: &mut Self::X);
+    /// `term` for every element of `b`.
+    #[inline(always)]
+    fn axpy(a: Self::X, b: &[Self::X], hi: &mut [Self::X], lo: &mut [Self::X], mag: &mut [Self::X]) {
+        for (((b, hi), lo), mag) in b.iter().zip(hi).zip(lo).zip(mag) {
+            Self::term(a, *b, hi, lo, mag);
+        }
+    }
     /// Folds lanes of pairs `s + c` into one pair.
     fn fold(s: &[Self::X], c: &[Self::X]) -> [Self::X; 2] {
         let mut sum = [Self::X::ZERO; 2];
@@ -40,7 +46,7 @@ pub(super) trait Real: Scalar<X = f64> {
     const UNIT: f64;
     /// Largest finite number.
     const LARGEST: f64;
-    /// Smallest normal number: what an operation may lose to underflow, flushed to zero or not.
+    /// Smallest normal number: the most that an operation may lose to underflow, gradual or flushed to zero.
     const SMALLEST: f64;
 }
 
@@ -67,12 +73,10 @@ impl Scalar for f32 {
         *s += m * x;
     }
     #[inline(always)]
-    fn axpy(a: f64, b: &[f64], hi: &mut [f64], _: &mut [f64], mag: &mut [f64]) {
-        for ((b, hi), mag) in b.iter().zip(hi).zip(mag) {
-            let p = a * b;
-            *hi += p;
-            *mag += p.abs();
-        }
+    fn term(a: f64, b: f64, hi: &mut f64, _: &mut f64, mag: &mut f64) {
+        let p = a * b;
+        *hi += p;
+        *mag += p.abs();
     }
 }
 
@@ -82,7 +86,7 @@ impl Scalar for f64 {
     fn widen(self) -> Self {
         self
     }
-    /// The product is rounded, its sum is not.
+    /// Rounds the product; adds it without rounding.
     #[inline(always)]
     fn step(s: &mut Self, c: &mut Self, m: Self, x: Self) {
         let (sum, error) = two_sum(*s, m * x);
@@ -90,14 +94,12 @@ impl Scalar for f64 {
         *c += error;
     }
     #[inline(always)]
-    fn axpy(a: Self, b: &[Self], hi: &mut [Self], lo: &mut [Self], mag: &mut [Self]) {
-        for (((b, hi), lo), mag) in b.iter().zip(hi).zip(lo).zip(mag) {
-            let (p, e) = two_product(a, *b);
-            let (sum, d) = two_sum(*hi, p);
-            *hi = sum;
-            *lo += d + e;
-            *mag += p.abs();
-        }
+    fn term(a: Self, b: Self, hi: &mut Self, lo: &mut Self, mag: &mut Self) {
+        let (p, e) = two_product(a, b);
+        let (sum, d) = two_sum(*hi, p);
+        *hi = sum;
+        *lo += d + e;
+        *mag += p.abs();
     }
 }
 
@@ -114,10 +116,8 @@ macro_rules! integer {
                 *s = s.wrapping_add(m.wrapping_mul(x));
             }
             #[inline(always)]
-            fn axpy(a: i64, b: &[i64], hi: &mut [i64], _: &mut [i64], _: &mut [i64]) {
-                for (b, hi) in b.iter().zip(hi) {
-                    *hi = hi.wrapping_add(a.wrapping_mul(*b));
-                }
+            fn term(a: i64, b: i64, hi: &mut i64, _: &mut i64, _: &mut i64) {
+                *hi = hi.wrapping_add(a.wrapping_mul(b));
             }
         }
     };
@@ -125,10 +125,10 @@ macro_rules! integer {
 integer!(i32);
 integer!(i64);
 
-/// Runs `work` compiled for the widest vectors that this processor has. All that it calls must be `#[inline(always)]`, and so
-/// must the closure be.
+/// Runs `work` compiled for the widest vectors that this processor has. The closure and every function that it calls must
+/// be `#[inline(always)]`.
 pub(super) fn with_widest_vectors(work: impl FnMut()) {
-    /// Called as `FnMut`: as `FnOnce` a closure is called through a function that is compiled for the baseline.
+    /// Calls the closure as `FnMut`: an `FnOnce` would be called through a function that is compiled for the baseline.
     struct Work<F>(F);
     impl<F: FnMut()> NullaryFnOnce for Work<F> {
         type Output = ();
@@ -140,7 +140,7 @@ pub(super) fn with_widest_vectors(work: impl FnMut()) {
     Arch::new().dispatch(Work(work));
 }
 
-/// Whether `x` is known to be at most `limit`: a NaN is not.
+/// Whether `x` <= `limit`; false for NaN.
 #[inline(always)]
 pub(super) fn within(x: f64, limit: f64) -> bool {
     x <= limit
@@ -154,7 +154,7 @@ pub(super) fn two_sum(a: f64, b: f64) -> (f64, f64) {
     (s, (a - (s - t)) + (b - t))
 }
 
-/// The leading 26 bits of `x`, and the rest. Masking bits overflows for no finite `x`, unlike Veltkamp's
+/// The leading 26 bits of `x`, and the remainder. Masking bits never overflows for a finite `x`, unlike Veltkamp's
 /// multiplication.
 #[inline(always)]
 fn split(x: f64) -> (f64, f64) {

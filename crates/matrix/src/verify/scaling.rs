@@ -1,55 +1,55 @@
-//! How unevenly operands are scaled: what Strassen–Winograd may cost in accuracy, told before the product is made.
+//! Measures how unevenly the operands are scaled, to predict the accuracy that Strassen–Winograd may lose.
 //!
-//! Place: asked by whoever chooses a strategy, before anything is sent. Classical products err element by element,
-//! relative to (|A||B|)ᵢⱼ; with levels of Strassen–Winograd all of C errs relative to the largest elements of A and B.
-//! Where rows of A, columns of B or the depth are scaled unevenly, small elements of C drown.
+//! Place: called when the strategy is chosen, before any operand is sent. In a classical product the error of each element
+//! is relative to (|A||B|)ᵢⱼ; with levels of Strassen–Winograd the error of every element is relative to the largest
+//! elements of A and B. If rows of A, columns of B or the depth are scaled unevenly, errors may exceed small elements of C.
 //!
-//! Invariants: each operand is read once (of a generated one a corner, since all of it is alike); memory is a number for
-//! each row and column, in each of four stripes a thread; the answer does not depend on the number of
+//! Invariants: each operand is read once (of a generated matrix only a corner, since it is evenly scaled); memory is one
+//! number for each row and column, in each of four stripes per thread; the result does not depend on the number of
 //! threads, and threads end with the call.
 //!
-//! It looks at the largest element of each row and column and not at products: see docs/verification.md for what it
-//! cannot see.
+//! It measures the largest element of each row and column, and no products: docs/verification.md lists the uneven scalings
+//! that it does not detect.
 
 use super::scalar::Real;
 use super::tile::{Cut, Loader, parallel, zeros};
 use super::{MatrixError, fits};
 use crate::{DType, Layout, Matrix, Rect, Shape, Span};
 
-/// Rows and columns of the corner that stands for a generated matrix.
+/// Rows and columns of the corner that is measured in place of a generated matrix.
 const CORNER: u64 = 512;
-/// Elements that are looked at together.
+/// Independent running maxima, for vectorisation.
 const LANES: usize = 16;
-/// Stripes of a matrix for each thread.
+/// Stripes of a matrix per thread.
 const STRIPES: usize = 4;
 /// How unevenly the operands of a product are scaled. Each ratio is at least 1; rows and columns of zeros do not count.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scaling {
-    /// Largest element of A over the smallest of its rows' largest elements.
+    /// Largest element of A divided by the smallest of its row maxima.
     pub rows: f64,
-    /// Largest element of B over the smallest of its columns' largest elements.
+    /// Largest element of B divided by the smallest of its column maxima.
     pub cols: f64,
-    /// What the largest elements of A and B would make if they met, over the largest product that may occur.
+    /// The product of the largest elements of A and B, divided by the largest term aᵢₗ bₗⱼ that can occur.
     pub depth: f64,
     /// Largest absolute values in A and in B.
     pub largest: [f64; 2],
-    /// There is no NaN and no infinity.
+    /// Whether neither operand holds a NaN or an infinity.
     pub is_finite: bool,
 }
 
 impl Scaling {
-    /// Binary digits that an even product loses at most to a badly scaled one.
+    /// The most bits of accuracy that scaling may cost before a product counts as badly scaled.
     pub const BITS_MAX: f64 = 10.0;
     const EVEN: Self = Self { rows: 1.0, cols: 1.0, depth: 1.0, largest: [0.0; 2], is_finite: true };
 
-    /// By how much the norm-wise bound of an element may exceed its elementwise bound because of the scaling, in powers
-    /// of two.
+    /// The base-2 logarithm of the factor by which, because of the scaling, the norm-wise bound of an element may exceed its
+    /// elementwise bound.
     pub fn bits(&self) -> f64 {
         // The logarithms are added, since the product may overflow.
         self.rows.log2() + self.cols.log2() + self.depth.log2()
     }
 
-    /// Whether the product should rather be made classically.
+    /// Whether the product should be computed classically, without levels of Strassen–Winograd.
     pub fn is_bad(&self) -> bool {
         !self.is_finite || self.bits() > Self::BITS_MAX
     }
@@ -69,7 +69,7 @@ impl std::fmt::Display for Scaling {
     }
 }
 
-/// Measures how unevenly the operands of A B are scaled. Integers are always even: their products are exact.
+/// Measures how unevenly the operands of A B are scaled. Integers count as evenly scaled: their products are exact.
 pub fn scaling(a: &Matrix, b: &Matrix, threads: usize) -> Result<Scaling, MatrixError> {
     fits(b, a.dtype(), Shape::new(a.shape().cols, b.shape().cols))?;
     match a.dtype() {
@@ -79,7 +79,7 @@ pub fn scaling(a: &Matrix, b: &Matrix, threads: usize) -> Result<Scaling, Matrix
     }
 }
 
-/// The largest absolute value in a matrix, and whether it has neither NaN nor infinity. Integers are always in range.
+/// The largest absolute value in a matrix, and whether all elements are finite. For integers (0, true): they are not read.
 pub fn largest_element(matrix: &Matrix, threads: usize) -> Result<(f64, bool), MatrixError> {
     let sizes = match matrix.dtype() {
         DType::F32 => Sizes::<f64>::of::<f32>(matrix, threads)?,
@@ -97,7 +97,7 @@ fn of<T: Magnitude>(a: &Matrix, b: &Matrix, threads: usize) -> Result<Scaling, M
     if largest_a == 0.0 || largest_b == 0.0 {
         return Ok(all);
     }
-    // In units of the largest elements, so that products stay in range.
+    // Relative to the largest elements, so that products stay in range.
     let meet = left.cols.iter().zip(&right.rows).map(|(a, b)| (a / largest_a) * (b / largest_b));
     Ok(Scaling {
         rows: largest_a / smallest(&left.rows),
@@ -111,7 +111,7 @@ fn largest(sizes: &[f64]) -> f64 {
     sizes.iter().copied().fold(0.0, f64::max)
 }
 
-/// The smallest that is not zero.
+/// The smallest value above zero.
 fn smallest(sizes: &[f64]) -> f64 {
     sizes.iter().copied().filter(|x| *x > 0.0).fold(f64::INFINITY, f64::min)
 }
@@ -135,7 +135,7 @@ impl Magnitude for f64 {
     }
 }
 
-/// The largest sizes of each row and each column, and whether there is a NaN or an infinity.
+/// The largest absolute value of each row and each column, and whether there is a NaN or an infinity.
 struct Sizes<X> {
     rows: Vec<X>,
     cols: Vec<X>,
@@ -145,7 +145,7 @@ struct Sizes<X> {
 impl Sizes<f64> {
     fn of<T: Magnitude>(matrix: &Matrix, threads: usize) -> Result<Self, MatrixError> {
         if matrix.layout() == Layout::ColMajor {
-            // Runs are longest along the lines.
+            // Elements are contiguous along columns: measure the transposed matrix and exchange the results.
             let Self { rows, cols, wild } = Self::of::<T>(&matrix.clone().transposed(), threads)?;
             return Ok(Self { rows: cols, cols: rows, wild });
         }
@@ -160,7 +160,7 @@ impl Sizes<f64> {
         };
         let wide = |sizes: Vec<T>| -> Vec<f64> { sizes.into_iter().map(T::to_f64).collect() };
         let mut sizes = Self { rows: wide(found.rows), cols: wide(found.cols), wild: found.wild };
-        // All rows and columns of a generated matrix are alike.
+        // All rows and columns of a generated matrix are of the same size.
         let most = largest(&sizes.rows);
         sizes.rows.resize(shape.rows as usize, most);
         sizes.cols.resize(shape.cols as usize, most);
@@ -173,7 +173,7 @@ impl<T: Magnitude> Sizes<T> {
         Ok(Self { rows: zeros(shape.rows as usize)?, cols: zeros(shape.cols as usize)?, wild: false })
     }
 
-    /// Of all of a matrix, stripe by stripe.
+    /// Measures a whole matrix, stripe by stripe.
     fn whole(matrix: &Matrix, threads: usize) -> Result<Self, MatrixError> {
         let cut = Cut::of(matrix);
         let blocks = cut.blocks();
@@ -197,7 +197,7 @@ impl<T: Magnitude> Sizes<T> {
         Ok(all)
     }
 
-    /// Adds a rectangle of contiguous rows.
+    /// Includes a rectangle of contiguous rows.
     fn add(&mut self, loader: &mut Loader, matrix: &Matrix, rect: Rect) -> Result<(), MatrixError> {
         let tile = loader.load::<T>(matrix, rect, None)?;
         let along = part(&mut self.cols, rect.cols);
@@ -217,13 +217,14 @@ fn part<T>(sizes: &mut [T], span: Span) -> &mut [T] {
     &mut sizes[span.start as usize..span.end as usize]
 }
 
-/// `a` if it is larger, else `b`: one instruction, which a NaN as `a` passes by.
+/// `a` if it is larger, else `b`: one instruction. If `a` is NaN, the result is `b`.
 #[inline(always)]
 fn larger<T: PartialOrd>(a: T, b: T) -> T {
     if a > b { a } else { b }
 }
 
-/// The largest size in a line, and whether it has a NaN or an infinity; raises the sizes `along` it.
+/// The largest absolute value in a line, and whether it holds a NaN or an infinity; raises the maxima in `along`, one for
+/// each element of the line.
 fn largest_of_line<T: Magnitude>(line: &[T], along: &mut [T]) -> (T, bool) {
     // A finite number times 0 is 0; NaN and infinities become NaN.
     let (mut most, mut zero) = ([T::ZERO; LANES], [T::ZERO; LANES]);

@@ -1,39 +1,39 @@
-//! How far elements of a product may be off that was made with levels of Strassen–Winograd.
+//! The error bound of an element in a product with levels of Strassen–Winograd.
 //!
-//! Place: the second instance of `judge`. What breaks the bound for classical products is measured here against what
-//! the sums and products of its own cell may have lost. docs/verification.md derives the formula.
+//! Place: the second instance after `judge`. An element that exceeds the bound for classical products is compared here
+//! with the error that the sums and products of its own cell may cause. docs/verification.md derives the formula.
 //!
-//! Invariants: the bound holds for every order of summation within a product, for every way to scale by alpha and
-//! beta, and whatever the operands are; where something may have overflowed, or a NaN or an infinity may have come in,
-//! there is none. Memory: two cells of q × q runs of `PIECE` elements for each level.
+//! Invariants: the bound holds for every order of summation within each of the products, for every way to apply alpha and
+//! beta, and for all operands. Where a sum may have overflowed, or a NaN or an infinity may have been mixed in, there is no
+//! bound. Memory: two cells of q × q runs of `PIECE` elements for each level.
 //!
-//! It rests on the recipe (Winograd's form, 7 products and 15 additions) and on how matrices are cut: rows, columns and
-//! depth into q = 2^levels equal parts, what is left over multiplied classically. That holds of the whole product, or of
-//! each piece of a tile and step (`mixing`). Another recipe needs another bound.
+//! The bound depends on the recipe (Winograd's form, 7 products and 15 additions) and on how matrices are cut: rows,
+//! columns and depth into q = 2^levels equal parts, with the remainder multiplied classically. The whole product is cut in
+//! this way, or each piece of a tile and step (`mixing`). Another recipe needs another bound.
 
 use super::MatrixError;
 use super::judge::Conviction;
 use super::mixing::Parts;
-use super::recompute::Problem;
+use super::recompute::VerifyProblem;
 use super::scalar::{Real, within};
 use super::tile::{Loader, parallel, zeros};
 use crate::{Matrix, Rect, Span};
 
-/// Elements of the depth of one part that are looked at together.
+/// Elements of one part of the depth that are processed together.
 const PIECE: u64 = 256;
-/// Additions of a level that a part goes through at most, on each side and in the results: s4, t4 and c12 have three.
+/// The most additions per level in a sum: of parts of A, of parts of B, and of products (s4, t4 and c12 have three).
 const ADDITIONS: u32 = 3;
 
-/// Of elements that break the bound for classical products, those that break Strassen's too; of the others the error in
-/// units of what is allowed, infinite where there is no bound.
+/// Compares elements that exceed the bound for classical products with Strassen's bound. For each suspect: `Ok` if it
+/// exceeds this bound too, otherwise `Err` with its error divided by the bound, infinite if there is no bound.
 pub(super) fn appeal<T: Real>(
-    problem: &Problem,
+    problem: &VerifyProblem,
     suspects: &[Conviction],
 ) -> Result<Vec<Result<Conviction, f64>>, MatrixError> {
     parallel(suspects.len(), problem.threads, |loader, i| {
         let suspect = &suspects[i];
         let mut left = Ok(suspect.clone());
-        // Whoever made the element, it is within the bound of one of the ways in which it may have been made.
+        // A correct element is within the bound of at least one of the ways in which a kernel may have computed it.
         for cells in cells(problem, suspect) {
             left = match allowed::<T>(problem, &cells, loader, suspect)? {
                 None => return Ok(Err(f64::INFINITY)),
@@ -44,12 +44,12 @@ pub(super) fn appeal<T: Real>(
     })
 }
 
-/// For each way in which the element may have been made, the products that it is the sum of.
-fn cells<'a>(problem: &'a Problem, suspect: &Conviction) -> Vec<Vec<Cell<'a>>> {
+/// For each way in which the element may have been computed, the cells whose results are added up to it.
+fn cells<'a>(problem: &'a VerifyProblem, suspect: &Conviction) -> Vec<Vec<Cell<'a>>> {
     let (shape, whole) = (problem.c.shape(), |side: u64| Span::new(0, side));
     if problem.levels > 0 {
         let spans = [whole(shape.rows), whole(shape.cols), whole(problem.depth)];
-        // What was peeled off is classical, and broke that bound.
+        // Rows and columns outside the equal parts are computed classically, and the element exceeds that bound.
         let cell = Cell::of(problem, suspect, spans, problem.levels);
         return cell.filter(|cell| cell.levels > 0).into_iter().map(|cell| vec![cell]).collect();
     }
@@ -66,16 +66,16 @@ fn cells<'a>(problem: &'a Problem, suspect: &Conviction) -> Vec<Vec<Cell<'a>>> {
     made.collect()
 }
 
-/// How far an element may be off that is a sum of such products; `None` where anything may be right.
+/// The largest error of an element that is the sum of these cells' results; `None` if there is no bound.
 fn allowed<T: Real>(
-    problem: &Problem,
+    problem: &VerifyProblem,
     cells: &[Cell<'_>],
     loader: &mut Loader,
     suspect: &Conviction,
 ) -> Result<Option<f64>, MatrixError> {
     let (alpha, beta) = (problem.alpha.abs(), problem.beta.abs());
     let mut core = Bound::default();
-    // Of what was peeled off the depth: Σ |a b|, and how many terms.
+    // Over the rims (the depth outside the equal parts, added classically): Σ |a b| and the number of terms.
     let (mut rim_size, mut rim_len, mut roundings) = (0.0, 0, 0.0f64);
     for cell in cells {
         let law = cell.law::<T>();
@@ -88,7 +88,7 @@ fn allowed<T: Real>(
         Some(c0) => run::<T>(loader, c0, Rect::new(one(suspect.row), one(suspect.col)))?[0].abs(),
         None => 0.0,
     };
-    // Sums, scaling and the rim, whose terms may be added one by one; each further product goes through four additions.
+    // Operations on the final sums: scaling, and the rim, whose terms may be added one by one. Each further cell adds four.
     let last = rim_len as f64 + 8.0 + 4.0 * cells.len().saturating_sub(1) as f64;
     let size = alpha * (core.size + rim_size) + beta * base;
     let rounding = alpha * (core.error + (last * rim_size) * T::UNIT) + last * T::UNIT * (size + base);
@@ -101,26 +101,26 @@ fn allowed<T: Real>(
     Ok(Some(rounding / slack + lost))
 }
 
-/// The elements of C that are made from the same products as one of them, for a span of the depth.
+/// The q × q elements of C that share the 7^levels products of one of them, for a span of the depth.
 struct Cell<'a> {
-    problem: &'a Problem,
+    problem: &'a VerifyProblem,
     levels: u32,
     rows: Parts,
     cols: Parts,
     depth: Parts,
     /// The span of the depth.
     span: Span,
-    /// The part of the element, and where in it.
+    /// The part that holds the element's row, and the offset in that part.
     row: (u64, u64),
-    /// See `row`.
+    /// The same for the element's column.
     col: (u64, u64),
 }
 
 impl<'a> Cell<'a> {
-    /// The cell of an element of these rows and columns, over this span of the depth. What is beyond the parts has no
-    /// levels.
+    /// The cell of an element, in these rows and columns and over this span of the depth. An element beyond the equal
+    /// parts gets a cell with 0 levels.
     fn of(
-        problem: &'a Problem,
+        problem: &'a VerifyProblem,
         suspect: &Conviction,
         [rows, cols, span]: [Span; 3],
         levels: u32,
@@ -138,7 +138,7 @@ impl<'a> Cell<'a> {
         Law { unit: T::UNIT, lost: T::SMALLEST, part, levels: f64::from(self.levels) }
     }
 
-    /// What its products give for the element.
+    /// The bound of the element's sum of products, without the rim.
     fn core<T: Real>(&self, law: &Law, loader: &mut Loader) -> Result<Bound, MatrixError> {
         let mut products = vec![Product::default(); 7usize.pow(self.levels)];
         for start in (0..self.depth.len).step_by(PIECE as usize) {
@@ -151,7 +151,7 @@ impl<'a> Cell<'a> {
         Ok(law.together(&mut bounds.iter().copied(), 1 << self.levels)[element as usize])
     }
 
-    /// What was peeled off the depth.
+    /// The rim: the end of the depth, outside the equal parts.
     fn rim(&self) -> Span {
         Span::new(self.span.start + self.depth.q * self.depth.len, self.span.end)
     }
@@ -162,14 +162,14 @@ impl<'a> Cell<'a> {
         Ok(a.iter().zip(&b).map(|(a, b)| (a * b).abs()).sum())
     }
 
-    /// The parts of A that the cell's rows meet, in a piece of the depth.
+    /// A in the cell's rows and in a piece of each part of the depth.
     fn left<T: Real>(&self, loader: &mut Loader, piece: Span) -> Result<Runs, MatrixError> {
         self.runs::<T>(loader, &self.problem.a, piece, |u, w| {
             Rect::new(one(self.rows.index(u, self.row.1)), moved(piece, self.depth.index(w, 0)))
         })
     }
 
-    /// The parts of B that the cell's columns meet, in a piece of the depth.
+    /// B in a piece of each part of the depth and in the cell's columns.
     fn right<T: Real>(&self, loader: &mut Loader, piece: Span) -> Result<Runs, MatrixError> {
         self.runs::<T>(loader, &self.problem.b, piece, |w, v| {
             Rect::new(moved(piece, self.depth.index(w, 0)), one(self.cols.index(v, self.col.1)))
@@ -193,7 +193,7 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// A part of a row or of a column.
+/// The elements of a part of a row or of a column.
 fn run<T: Real>(loader: &mut Loader, matrix: &Matrix, rect: Rect) -> Result<Vec<f64>, MatrixError> {
     let mut run = zeros((rect.rows.len() * rect.cols.len()) as usize)?;
     loader.gather::<T, f64>(matrix, rect, T::widen, &mut run)?;
@@ -208,7 +208,8 @@ fn moved(span: Span, by: u64) -> Span {
     Span::new(span.start + by, span.end + by)
 }
 
-/// q × q runs of one side: what they are, and Σ |x| over the elements that they are sums of.
+/// q × q runs (parts of rows of A, or of columns of B) or sums of such runs: the values, and for each value Σ |x| over the
+/// elements that it is the sum of.
 struct Runs {
     q: usize,
     len: usize,
@@ -243,7 +244,7 @@ impl Runs {
     }
 }
 
-/// Calls `meet` with the operands of every product, numbered in the recipe's order.
+/// Calls `meet` with the number and the two operands of every product, in the recipe's order.
 fn each_product(left: &Runs, right: &Runs, meet: &mut impl FnMut(usize, &Runs, &Runs), next: &mut usize) {
     if left.q == 1 {
         meet(*next, left, right);
@@ -268,14 +269,14 @@ fn each_product(left: &Runs, right: &Runs, meet: &mut impl FnMut(usize, &Runs, &
     }
 }
 
-/// What is known of an element of one product.
+/// Sums over the terms of one element of one product.
 #[derive(Clone, Copy, Default)]
 struct Product {
-    /// Σ |s t| over the sums s and t as they are.
+    /// Σ |s t| over the operands' elements s and t, which are sums of elements of A and of B.
     terms: f64,
-    /// Σ ŝ t̂, where ŝ is the sum of the absolute values of what s is the sum of.
+    /// Σ ŝ t̂, where ŝ is the sum of the absolute values of the elements that s is the sum of, and t̂ likewise.
     sizes: f64,
-    /// Σ ŝ + t̂.
+    /// Σ (ŝ + t̂).
     sides: f64,
     /// The largest ŝ or t̂.
     largest: f64,
@@ -289,27 +290,27 @@ impl Product {
         for (s, t) in left.sizes.iter().zip(&right.sizes) {
             self.sizes += s * t;
             self.sides += s + t;
-            // `max` would drop a NaN, but the sum has it.
+            // `max` drops a NaN; `sizes` and `sides` keep it.
             self.largest = self.largest.max(s.max(*t));
         }
     }
 }
 
-/// How large a product or a sum of products may be, and how far off.
+/// Bounds of the value and of the error of a product or a sum of products.
 #[derive(Clone, Copy, Default)]
 struct Bound {
-    /// Of the exact value.
+    /// Bound of the exact absolute value.
     size: f64,
-    /// By rounding.
+    /// Bound of the error from rounding.
     error: f64,
-    /// By underflow.
+    /// Bound of the error from underflow.
     lost: f64,
-    /// Of whatever is computed on the way.
+    /// Bound of all intermediate values.
     peak: f64,
 }
 
 impl Bound {
-    /// Of both together, without the addition.
+    /// The bounds of both added up, without the rounding error of an addition.
     fn beside(self, other: Self) -> Self {
         Self {
             size: self.size + other.size,
@@ -320,13 +321,13 @@ impl Bound {
     }
 }
 
-/// The arithmetic.
+/// The parameters of the arithmetic, and its error bounds.
 struct Law {
     /// Unit roundoff.
     unit: f64,
-    /// What an operation may lose to underflow.
+    /// The most that an operation may lose to underflow.
     lost: f64,
-    /// Terms of a product.
+    /// Terms of each product: the depth of one part.
     part: f64,
     levels: f64,
 }
@@ -338,7 +339,7 @@ impl Law {
             size: p.terms,
             error: self.unit * ((self.part + 3.0) * p.terms + (2.0 * additions + 2.0) * p.sizes),
             lost: self.lost * (2.0 * self.part + 4.0 + (additions + 1.0) * p.sides),
-            // The last is 0, or NaN where a side was infinite.
+            // The last summand is 0, or NaN if `sides` is infinite or NaN.
             peak: p.sizes.max(p.largest) + p.sides * 0.0,
         }
     }
@@ -353,7 +354,7 @@ impl Law {
         }
     }
 
-    /// The q × q elements of the cell from its products, in the recipe's order.
+    /// The bounds of the cell's q × q elements from those of its products, in the recipe's order.
     fn together(&self, products: &mut impl Iterator<Item = Bound>, q: usize) -> Vec<Bound> {
         if q == 1 {
             return products.next().into_iter().collect();

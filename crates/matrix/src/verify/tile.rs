@@ -1,12 +1,12 @@
 //! Reading matrices tile by tile, and spreading row blocks over threads.
 //!
-//! Place: the floor under every pass of the check. A tile is used where it lies if its memory can be
-//! seen as elements, and copied to a small buffer otherwise (generated or converted matrices, and
-//! wherever columns have to be blanked out).
+//! Place: used by every pass of the check. A tile is read in place if its memory can be viewed as
+//! elements, and copied to a small buffer otherwise (generated or converted matrices, and
+//! tiles in which columns are masked).
 //!
 //! Invariants: the cut into blocks depends on the matrix alone, never on the number of threads, and each
 //! block is computed by one thread, so that results do not depend on `threads`. A buffer holds at most
-//! one tile of about 1 MiB (or one row, where that is longer).
+//! one tile of about 1 MiB (or one row, if that is longer).
 //!
 //! It does no arithmetic.
 
@@ -18,7 +18,7 @@ const TILE_ELEMENTS: u64 = 1 << 17;
 
 /// A tile's elements: `lines` runs in the matrix's own layout.
 pub(super) enum Tile<'a> {
-    /// Where they lie.
+    /// In the matrix's own memory.
     Lines(Lines),
     /// In the loader's buffer, without gaps.
     Copy {
@@ -38,6 +38,22 @@ impl Tile<'_> {
                 bytemuck::cast_slice(&bytes[i * line_bytes..(i + 1) * line_bytes])
             }
         }
+    }
+
+    /// All `len` elements as one slice, where lines follow each other without gaps.
+    pub(super) fn whole<T: Element>(&self, len: usize) -> Option<&[T]> {
+        let bytes = len * size_of::<T>();
+        let all = match self {
+            Self::Lines(lines) => {
+                let has_gaps = lines.lines > 1 && lines.pitch_bytes != lines.line_bytes;
+                if has_gaps || lines.lines * lines.line_bytes != bytes {
+                    return None;
+                }
+                (*lines.owner).as_ref().get(lines.start..lines.start + bytes)?
+            }
+            Self::Copy { bytes: all, .. } => all.get(..bytes)?,
+        };
+        bytemuck::try_cast_slice(all).ok()
     }
 }
 
@@ -73,7 +89,7 @@ impl Loader {
         Ok(Tile::Copy { bytes, line_bytes })
     }
 
-    /// The same with lines along the other side: for matrices whose own lines are too short to be worth a loop each.
+    /// As `load`, but transposed: for matrices whose lines are too short for an inner loop.
     pub(super) fn load_turned<T: Element>(
         &mut self,
         matrix: &Matrix,
@@ -133,7 +149,7 @@ impl Loader {
     }
 }
 
-/// A buffer of exactly `len` bytes: the one given, where it is large enough.
+/// A buffer of exactly `len` bytes: `kept` if it is large enough, otherwise a new one.
 fn sized(kept: Option<Buffer>, len: usize) -> Result<Buffer, MatrixError> {
     let mut buffer = match kept.filter(|buffer| buffer.capacity() >= len) {
         Some(buffer) => buffer,
@@ -143,7 +159,7 @@ fn sized(kept: Option<Buffer>, len: usize) -> Result<Buffer, MatrixError> {
     Ok(buffer)
 }
 
-/// Whether every line of shared memory can be seen as elements of `T`.
+/// Whether every line of shared memory can be viewed as elements of `T`.
 fn usable_in_place<T: Element>(lines: &Lines) -> bool {
     lines.lines > 0
         && (lines.lines == 1 || lines.pitch_bytes.is_multiple_of(size_of::<T>()))
@@ -165,11 +181,11 @@ fn blank<T: Element>(elements: &mut [T], line: usize, layout: Layout, mask: &[bo
     }
 }
 
-/// Blocks that a matrix is cut into at least, if it has so many tiles: work for all threads.
+/// The least number of blocks that a matrix is cut into if it has enough tiles, so that all threads have work.
 const BLOCKS_MIN: u64 = 64;
 
-/// How a matrix is cut: into bands of whole rows, each band into segments of columns where there are few bands, and each
-/// of these blocks into tiles.
+/// How a matrix is cut: into bands of whole rows; each band into blocks, one for each segment of columns (several only if
+/// there are few bands); and each block into tiles.
 pub(super) struct Cut {
     rows: u64,
     cols: u64,
@@ -179,7 +195,7 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// The cut that suits the layout: long runs of a line, and few enough rows to keep sums in cache.
+    /// The cut for a matrix's layout: long contiguous reads, and few enough rows that their sums stay in cache.
     pub(super) fn of(matrix: &Matrix) -> Self {
         let shape = matrix.shape();
         let band_rows = match matrix.layout() {
@@ -193,7 +209,7 @@ impl Cut {
         Self { rows: shape.rows, cols: shape.cols, band_rows, tile_cols, segments }
     }
 
-    /// Tiles over all columns of a band of rows, left to right.
+    /// The tiles that cover a band of rows, left to right.
     pub(super) fn across(matrix: &Matrix, band: Span) -> impl Iterator<Item = Rect> {
         let cols = matrix.shape().cols;
         let width = (TILE_ELEMENTS / band.len().max(1)).max(1);
@@ -233,7 +249,7 @@ impl Cut {
     }
 }
 
-/// Does `work` for blocks `0..blocks` on up to `threads` threads; the results in block order, or the
+/// Runs `work` for blocks `0..blocks` on up to `threads` threads; returns the results in block order, or the
 /// error of the first block that failed.
 pub(super) fn parallel<R: Send>(
     blocks: usize,
@@ -268,7 +284,7 @@ pub(super) fn parallel<R: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// A zeroed vector, or an error where the machine has not that much memory.
+/// A zeroed vector, or an error if the memory cannot be allocated.
 pub(super) fn zeros<X: bytemuck::Zeroable>(len: usize) -> Result<Vec<X>, MatrixError> {
     let bytes = (len as u64).saturating_mul(size_of::<X>() as u64);
     bytemuck::allocation::try_zeroed_vec(len).map_err(|()| MatrixError::OutOfMemory { bytes })

@@ -1,7 +1,7 @@
-//! What a share moves, frame by frame: matrices, jobs, results, credit (docs/wire-format.md).
+//! The bytes that a share moves, frame by frame: matrices, jobs, results, credit (docs/wire-format.md).
 //!
-//! Invariant: the same numbers as the schedule's walk gives, but for credits, which gather while a link is busy, and for
-//! operands that lie by columns, whose lines are cut elsewhere.
+//! Invariant: the same numbers as the schedule's, except for credits, which accumulate while a link is busy, and
+//! for operands in column order, whose lines are cut at other places.
 
 use super::FRAMES_A_CREDIT;
 use super::relay::{Panels, Passed};
@@ -9,22 +9,22 @@ use crate::winograd::Recipe;
 use crate::{Problem, Region, Share, Sums};
 use bramble_matrix::Span;
 
-/// Bytes of a frame's header.
+/// Length of a frame's header.
 const FRAME_BYTES: u64 = 16;
-/// Bytes of a matrix's header, of a job, and of the head of a result.
+/// Length of a matrix's header, of a job, and of the head of a result.
 const ENTRY_BYTES: u64 = 24;
-/// Bytes of a store's counts.
+/// Length of a store's counts.
 const COUNT_BYTES: u64 = 4;
-/// Bytes of a credit.
+/// Length of a credit.
 const CREDIT_BYTES: u64 = 8;
 /// Longest body of a frame.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// Bytes of the head of lines that are passed on.
+/// Length of the head of relayed lines.
 const PIECE_BYTES: u64 = 12;
-/// Bytes of a list of orders to pass on, and of one order.
+/// Length of an empty list of relay orders, and of one order.
 const ORDERS_BYTES: u64 = 2;
 const ORDER_BYTES: u64 = 12;
-/// Bytes that say how a panel is generated.
+/// Length of the description of a generated panel.
 const GENERATED_BYTES: u64 = 32;
 
 /// What a share moves and computes.
@@ -32,20 +32,20 @@ const GENERATED_BYTES: u64 = 32;
 pub(crate) struct Load {
     /// Operations of products.
     pub(crate) flops: f64,
-    /// Elements that are added by Strassen's method.
+    /// Elements that Strassen's method adds.
     pub(crate) added: f64,
     /// Bytes to the worker.
     pub(crate) out: u64,
-    /// Bytes that it sends back.
+    /// Bytes returned by the worker.
     pub(crate) back: u64,
-    /// Bytes of C in what it sends back.
+    /// Bytes of C in `back`.
     pub(crate) results: u64,
     pub(crate) jobs: u64,
     /// Bytes of partial sums that the primary adds.
     pub(crate) merged: u64,
 }
 
-/// Matrices with their bytes and the frames that they take.
+/// Matrices with their bytes and frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Matrices {
     count: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Matrices {
 }
 
 impl Matrices {
-    /// `count` matrices of so many lines of so many bytes.
+    /// `count` matrices of `lines` lines of `line_bytes` bytes.
     fn alike(count: u64, lines: u64, line_bytes: u64) -> Self {
         if count == 0 || lines == 0 || line_bytes == 0 {
             return Self::default();
@@ -69,13 +69,13 @@ impl Matrices {
         Self { count: by(self.count), bytes: by(self.bytes), frames: by(self.frames) }
     }
 
-    /// The part of number `at` of `count` that share them evenly; what cannot be divided is the first ones'.
+    /// Part number `at` of `count` even parts; the first parts take the remainder.
     pub(super) fn part(self, at: u64, count: u64) -> Self {
         let part = |x: u64| x / count + u64::from(at < x % count);
         Self { count: part(self.count), bytes: part(self.bytes), frames: part(self.frames) }
     }
 
-    /// What is left without a part.
+    /// The rest without a part.
     pub(super) fn minus(self, part: Self) -> Self {
         Self {
             count: self.count - part.count,
@@ -84,7 +84,7 @@ impl Matrices {
         }
     }
 
-    /// About so many times as much.
+    /// About `factor` times as much.
     pub(super) fn scaled(self, factor: f64) -> Self {
         let by = |x: u64| (x as f64 * factor).round() as u64;
         Self { count: by(self.count), bytes: by(self.bytes), frames: by(self.frames) }
@@ -98,7 +98,7 @@ impl Matrices {
         }
     }
 
-    /// Bytes of stores that carry them, or say how to make them.
+    /// Bytes of the stores that contain them, or the descriptions of generated ones.
     fn stored(self, travels: bool) -> u64 {
         let head = FRAME_BYTES + COUNT_BYTES + ENTRY_BYTES;
         if travels {
@@ -109,16 +109,16 @@ impl Matrices {
     }
 }
 
-/// Bytes of a member's panels that members share, by who sends them.
+/// Bytes of a member's shared panels, by sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Relayed {
-    /// What the primary need not send it.
+    /// Bytes that the primary need not send to it.
     pub(crate) spared: u64,
-    /// What the primary sends besides: announcements of what comes from others, and orders to pass on.
+    /// Bytes that the primary sends in addition: announcements of relayed panels, and relay orders.
     pub(crate) told: u64,
-    /// From other members.
+    /// Bytes from other members.
     pub(crate) taken: u64,
-    /// To other members.
+    /// Bytes to other members.
     pub(crate) given: u64,
 }
 
@@ -157,8 +157,8 @@ pub(super) fn panels(problem: &Problem, region: &Region, is_a: bool, lines: Span
     }
 }
 
-/// A span cut in pieces of `each` up to `whole`: (how many whole ones, length), (whether there is a shorter one, its
-/// length).
+/// A span cut into pieces of `each` up to `whole`: (number of whole ones, length), (1 if there is a shorter one,
+/// its length).
 fn pieces(span: Span, each: u64, whole: u64) -> [(u64, u64); 2] {
     let all = span.len();
     let length = |at: u64| ((at + 1) * each).min(whole) - (at * each).min(whole);
@@ -169,7 +169,7 @@ fn pieces(span: Span, each: u64, whole: u64) -> [(u64, u64); 2] {
     if last == each { [(all, each), (0, 0)] } else { [(all - 1, each), (1, last)] }
 }
 
-/// All rectangles of two cut sides.
+/// All rectangles from the pieces of two sides.
 fn rectangles(lines: [(u64, u64); 2], across: [(u64, u64); 2], element_bytes: u64) -> Matrices {
     let pairs = lines.into_iter().flat_map(|l| across.into_iter().map(move |a| (l, a)));
     let one = |((count, lines), (times, length)): ((u64, u64), (u64, u64))| {
@@ -195,7 +195,7 @@ pub(crate) fn load(problem: &Problem, region: &Region, recipe: &Recipe, sums: Su
     let b = of_side(rectangles(depth, cols, e), rectangles(rim, cols, e), down);
     let tiles = rectangles(rows, cols, e).times(q * q);
     let counts = Counts::of(region, recipe, share, (cells_down, cells_across));
-    // C as it was goes ahead of the first steps, a sum that is gone on from ahead of later ones.
+    // The old C is sent before the first steps, and a sum that the member continues is sent before later steps.
     let first = u64::from(share.steps.start == 0 && deep > 0);
     let with_elements = match sums {
         Sums::Chained => deep - first + if problem.reads_c { first } else { 0 },
@@ -231,7 +231,7 @@ pub(crate) fn load(problem: &Problem, region: &Region, recipe: &Recipe, sums: Su
     }
 }
 
-/// Steps that are not the rim.
+/// The steps except the rim.
 fn core_of(region: &Region, steps: Span) -> Span {
     let all = region.grid.steps();
     Span::new(steps.start.min(all), steps.end.min(all))
@@ -260,7 +260,7 @@ impl Counts {
                 .saturating_mul(a_sums)
                 .saturating_add(cols.saturating_mul(down).saturating_mul(b_sums)),
         );
-        // Blocks that have more than the rim put their products together.
+        // Blocks that have more than the rim combine their products into tiles.
         let joined = core.len().div_ceil(share.block.steps.max(1)).min(deep);
         let c_sums = count(recipe.results.sums.len());
         let parts = if region.levels == 0 { 0 } else { products + c_sums - q * q };

@@ -1,23 +1,24 @@
-//! How the primary's one link is shared by machines that want unequal amounts: who has got how much when.
+//! How machines that want unequal amounts share the primary's one link: which bytes each has received at which
+//! time.
 //!
-//! Place in the flow: between bytes and seconds. What a machine gets early it can compute early; one that wants much gets
-//! most of it late, when the others have theirs, and is left with the work for it.
+//! Place in the flow: between bytes and seconds. A machine can start early with the bytes that it gets early; a
+//! machine that wants many bytes gets most of them late, after the others, and still has to compute with these.
 //!
-//! Invariants: slow links are filled, the others share what is left evenly; the primary's link is full until only slow
-//! ones are left; a machine's bytes only grow.
+//! Invariants: slow links are fully used, and the others share the rest evenly; the primary's link is full until
+//! only slow links are left; the bytes of a machine only grow.
 
-/// Moments that are looked at: machines that are done at about the same time are done together.
+/// Most moments that are computed: machines that finish at about the same time share one.
 const MOMENTS_MAX: usize = 24;
 
-/// What each machine has got, at the moments when some of them have all of theirs.
-pub(super) struct Flow {
+/// The bytes of each machine, at the moments when some of them have received everything.
+pub(super) struct SharedFlow {
     bytes: Vec<f64>,
-    /// Seconds, and the bytes that each machine has by then.
+    /// Time, and the bytes that each machine has received by then.
     moments: Vec<(f64, Vec<f64>)>,
 }
 
-impl Flow {
-    /// Bytes that each machine wants, over links that carry at most so much (`None` for none), behind one that does.
+impl SharedFlow {
+    /// `bytes` per machine, over links with the given rates (`None`: no link), behind the primary's link.
     pub(super) fn new(links: &[Option<f64>], bytes: &[f64], primary: f64) -> Self {
         let mut order: Vec<usize> = (0..bytes.len()).filter(|i| links[*i].is_some()).collect();
         let cap = |i: usize| links[i].unwrap_or(f64::INFINITY);
@@ -28,7 +29,7 @@ impl Flow {
         let all = order.len();
         while !order.is_empty() {
             let rates = fair(&order, &cap, primary);
-            // The first that is done, and with it as many as keep the moments few.
+            // The first machine to finish, with the next ones as needed to limit the number of moments.
             let mut ends: Vec<f64> =
                 order.iter().zip(&rates).map(|(i, r)| (bytes[*i] - got[*i]) / r).collect();
             ends.sort_by(f64::total_cmp);
@@ -44,13 +45,13 @@ impl Flow {
         Self { bytes: bytes.to_vec(), moments }
     }
 
-    /// Seconds until a machine has all of its bytes.
+    /// Seconds until a machine has received all of its bytes.
     pub(super) fn end_s(&self, machine: usize) -> f64 {
         let all = self.bytes[machine] * (1.0 - 1e-9);
         self.moments.iter().find(|m| m.1[machine] >= all).map_or(0.0, |m| m.0)
     }
 
-    /// Seconds until a machine has done work that takes so long and needs its bytes one after another, evenly.
+    /// Seconds until a machine has done `work_s` of work that uses its bytes evenly, in order.
     pub(super) fn done_s(&self, machine: usize, work_s: f64) -> f64 {
         let all = self.bytes[machine].max(1.0);
         let after = |m: &(f64, Vec<f64>)| m.0 + work_s * (1.0 - m.1[machine] / all).max(0.0);
@@ -59,7 +60,7 @@ impl Flow {
     }
 }
 
-/// What each of some machines, in the order of their links, has of the primary's link.
+/// The rate of each of some machines on the primary's link, in order of their links.
 fn fair(order: &[usize], cap: &dyn Fn(usize) -> f64, primary: f64) -> Vec<f64> {
     let (mut left, mut sharers) = (primary, order.len());
     let share = |i: &usize| {
@@ -71,8 +72,8 @@ fn fair(order: &[usize], cap: &dyn Fn(usize) -> f64, primary: f64) -> Vec<f64> {
     order.iter().map(share).collect()
 }
 
-/// Seconds until all of these are through a link, (from when on, bytes) each: it is busy from some moment on with all
-/// that comes after that.
+/// Seconds until all items, (start time, bytes) each, have passed a link: from some moment on the link is always
+/// busy with the items from there on.
 pub(super) fn queue_s(items: impl Iterator<Item = (f64, f64)>, bytes_per_s: f64) -> f64 {
     let mut items: Vec<(f64, f64)> = items.filter(|i| i.1 > 0.0).collect();
     items.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -83,7 +84,7 @@ pub(super) fn queue_s(items: impl Iterator<Item = (f64, f64)>, bytes_per_s: f64)
     })
 }
 
-/// What each member has of the primary's link when all want it at once; infinite without a link.
+/// The rate of each member when all use the primary's link at once; infinite without a link.
 pub(super) fn first_rates(links: &[Option<f64>], primary: f64) -> Vec<f64> {
     let cap = |at: usize| links[at].unwrap_or(f64::INFINITY);
     let mut order: Vec<usize> = (0..links.len()).filter(|at| links[*at].is_some()).collect();
@@ -105,7 +106,7 @@ mod tests {
 
     #[test]
     fn who_wants_more_gets_it_late() {
-        let flow = Flow::new(&[Some(10.0), None, Some(10.0)], &[10.0, 99.0, 30.0], 10.0);
+        let flow = SharedFlow::new(&[Some(10.0), None, Some(10.0)], &[10.0, 99.0, 30.0], 10.0);
         near(flow.end_s(0), 2.0);
         near(flow.end_s(1), 0.0);
         near(flow.end_s(2), 4.0);
@@ -113,16 +114,16 @@ mod tests {
         near(flow.done_s(2, 6.0), 6.0);
         near(flow.done_s(2, 3.0), 4.0);
         near(flow.done_s(1, 5.0), 5.0);
-        let late = Flow::new(&[Some(10.0), Some(10.0)], &[90.0, 10.0], 10.0);
+        let late = SharedFlow::new(&[Some(10.0), Some(10.0)], &[90.0, 10.0], 10.0);
         near(late.done_s(0, 9.0), 2.0 + 8.0);
     }
 
     #[test]
     fn slow_links_are_filled_and_many_machines_are_done_together() {
-        let flow = Flow::new(&[Some(1.0), Some(10.0), Some(10.0)], &[10.0, 45.0, 45.0], 10.0);
+        let flow = SharedFlow::new(&[Some(1.0), Some(10.0), Some(10.0)], &[10.0, 45.0, 45.0], 10.0);
         (0..3).for_each(|i| near(flow.end_s(i), 10.0));
         let bytes: Vec<f64> = (0..500).map(|i| 100.0 + f64::from(i)).collect();
-        let flow = Flow::new(&vec![Some(10.0); 500], &bytes, 100.0);
+        let flow = SharedFlow::new(&vec![Some(10.0); 500], &bytes, 100.0);
         assert!(flow.moments.len() <= 60, "{}", flow.moments.len());
         let all: f64 = bytes.iter().sum();
         assert!((flow.end_s(499) / (all / 100.0) - 1.0).abs() < 0.1, "{} {}", flow.end_s(499), all / 100.0);

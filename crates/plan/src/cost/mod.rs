@@ -2,7 +2,7 @@
 //!
 //! Units: seconds, bytes, Gflop/s = 10^9 operations a second. Links are full duplex.
 //!
-//! Invariant: bytes and memory are what the schedule will really send and hold, frame by frame; seconds are a model.
+//! Invariant: bytes and memory are exactly those of the schedule, frame by frame; seconds are a model.
 
 mod bytes;
 mod flow;
@@ -12,41 +12,41 @@ mod waits;
 
 use crate::memory::CellCharges;
 use crate::winograd::Recipe;
-use crate::{Machine, Member, Order, Problem, Region, Relay, Share, Sums, USE_BYTES};
+use crate::{Machine, Member, PanelOrder, Problem, Region, Relay, Share, Sums, USE_BYTES};
 pub(crate) use bytes::load;
 use bytes::{Load, Relayed};
 pub(crate) use relay::may_relay;
 pub(crate) use seconds::primary_rate;
 
-/// Processor seconds for each byte that leaves the primary or comes to it, on its one event loop. Measured over
-/// loopback: the primary spends 0.8 to 0.9 s of processor time on a gigabyte, half of it in the kernel's own threads.
+/// CPU seconds per byte that the primary sends or receives, on its one event loop. Measured over loopback: the
+/// primary spends 0.8 to 0.9 s of CPU time per gigabyte, half of it in the kernel's own threads.
 pub(crate) const LOOP_S_PER_BYTE: f64 = 0.45e-9;
-/// The same at the other end of a link, for workers on the primary's own cores.
+/// The same at the worker's end, for workers on the primary's own cores.
 pub(crate) const FAR_S_PER_BYTE: f64 = 0.4e-9;
-/// Seconds to add a byte of a partial sum to C, which is read from disk cache and written there.
+/// Seconds to add a byte of a partial sum to C, which is read from and written to the page cache.
 pub(crate) const ADD_S_PER_BYTE: f64 = 0.5e-9;
-/// Bytes a second that a machine's threads together read and write when they add matrices: three for each element's
-/// byte. Measured with Strassen's method on two cores of a server; small boards have 4 to 9 GB/s.
+/// Bytes per second that a machine's threads together read and write in additions of matrices: three per byte of
+/// the result. Measured with Strassen's method on two cores of a server; small boards have 4 to 9 GB/s.
 pub(crate) const ADDED_BYTES_PER_S: f64 = 6e9;
 
-/// An addition of matrices is bound by memory: the operations of a machine's kernel that take as long as that of one
-/// element.
+/// Additions of matrices are bound by memory: the number of kernel operations that take as long as the addition of
+/// one element.
 pub(crate) fn flops_an_addition(machine: &Machine, element_bytes: u64) -> f64 {
     3.0 * element_bytes as f64 * machine.gflops * 1e9 / ADDED_BYTES_PER_S
 }
-/// Operands and tiles that one credit stands for, about: credit gathers while a link is busy.
+/// About the number of operands and tiles per credit: credit accumulates while a link is busy.
 pub(crate) const FRAMES_A_CREDIT: u64 = 4;
 
-/// What one machine is expected to do.
+/// The predicted cost of one machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MachineCost {
     /// Operations.
     pub flops: f64,
-    /// Bytes that the primary sends to it.
+    /// Bytes from the primary to it.
     pub bytes_out: u64,
-    /// Bytes that it sends back.
+    /// Bytes that it returns to the primary.
     pub bytes_back: u64,
-    /// Bytes that other workers send to it.
+    /// Bytes that it receives from other workers.
     pub bytes_taken: u64,
     /// Bytes that it sends to other workers.
     pub bytes_given: u64,
@@ -56,50 +56,52 @@ pub struct MachineCost {
     pub memory_bytes: u64,
     /// Seconds in kernels.
     pub compute_s: f64,
-    /// Seconds that its link needs in the direction that needs more.
+    /// Seconds of its link, in the busier direction.
     pub link_s: f64,
-    /// Part of all work.
+    /// Its fraction of all work.
     pub part: f64,
-    /// Seconds until its last result is home, if nothing but itself and its link held it back.
+    /// Seconds until its last result is returned, if only the machine itself and its link delayed it.
     pub seconds: f64,
 }
 
-/// What a plan is expected to take.
+/// The predicted cost of a plan.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prediction {
-    /// From the first byte sent to the last tile landed.
+    /// From the first byte sent to the last tile received.
     pub seconds: f64,
-    /// What holds it back.
+    /// The resource that sets the time.
     pub by: Limit,
-    /// Bytes that leave the primary.
+    /// Bytes sent by the primary.
     pub bytes_sent: u64,
-    /// Bytes that come back.
+    /// Bytes received by the primary.
     pub bytes_received: u64,
-    /// Bytes that workers send to each other.
+    /// Bytes that workers relay.
     pub bytes_relayed: u64,
-    /// Most matrix bytes that any one worker holds at once.
+    /// Most matrix bytes at once at any one worker.
     pub worker_memory_bytes: u64,
-    /// Most bytes of partial sums that the primary holds, beside A, B and C.
+    /// Most bytes of partial sums at the primary, in addition to A, B and C.
     pub primary_memory_bytes: u64,
     /// Each member, in the plan's order.
     pub machines: Vec<MachineCost>,
 }
 
-/// What the predicted seconds come from.
+/// The resource that sets the predicted time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Limit {
-    /// Nothing to do.
+    /// No work.
     #[default]
     Nothing,
-    /// A machine's kernels.
+    /// The kernels of a machine.
     Compute(String),
+    /// The memory traffic of a machine.
+    Memory(String),
     /// A machine's link.
     Link(String),
-    /// What leaves the primary.
+    /// The bytes that the primary sends.
     Egress,
-    /// What comes back to it.
+    /// The bytes that the primary receives.
     Ingress,
-    /// The primary's own processor, which moves every byte.
+    /// The primary's own CPU, which handles every byte.
     Primary,
 }
 
@@ -108,6 +110,7 @@ impl std::fmt::Display for Limit {
         match self {
             Self::Nothing => f.write_str("nothing"),
             Self::Compute(name) => write!(f, "computing at {name}"),
+            Self::Memory(name) => write!(f, "the memory of {name}"),
             Self::Link(name) => write!(f, "the link to {name}"),
             Self::Egress => f.write_str("what the primary sends"),
             Self::Ingress => f.write_str("what the primary receives"),
@@ -116,21 +119,21 @@ impl std::fmt::Display for Limit {
     }
 }
 
-/// What the seconds of a plan are made from.
+/// The input of the cost model.
 pub(crate) struct Costs<'a> {
     pub(crate) problem: &'a Problem,
     pub(crate) regions: &'a [Region],
-    /// What the recipes of the regions are; made once for all plans.
+    /// The recipes of the regions, made once for all plans.
     pub(crate) recipes: &'a [Recipe],
     pub(crate) charges: &'a [CellCharges],
     pub(crate) sums: Sums,
     pub(crate) machines: &'a [Machine],
-    /// Who may relay, where it is done.
+    /// Which members may relay.
     pub(crate) relay: Relay,
 }
 
 impl Costs<'_> {
-    /// Whether a machine passes panels on, where that is done.
+    /// Whether a machine may relay.
     fn relays(&self, machine: &Machine) -> bool {
         machine.link.is_some() && (!machine.shares_cores || self.relay == Relay::On)
     }
@@ -143,7 +146,7 @@ impl Costs<'_> {
             && may_relay(self.sums == Sums::Chained, self.regions, members)
     }
 
-    /// Seconds and bytes of members' shares, where panels are passed on or not.
+    /// Seconds and bytes of members with their shares, with or without relaying.
     pub(crate) fn predict(&self, members: &[Member], relay: bool) -> Prediction {
         let relaying: Vec<bool> =
             members.iter().map(|m| relay && self.relays(&self.machines[m.machine])).collect();
@@ -189,7 +192,7 @@ impl Costs<'_> {
         member.shares.iter().map(one).collect()
     }
 
-    /// Partial sums that may have to wait for earlier ones: all but those from step 0, at worst.
+    /// Partial sums that may have to wait for earlier ones: in the worst case all except those from step 0.
     fn merge_memory(&self, members: &[Member]) -> u64 {
         if self.sums == Sums::Chained {
             return 0;
@@ -203,12 +206,12 @@ impl Costs<'_> {
             let region = &self.regions[share.region];
             let whole = share.steps.start == 0 && share.steps.end == region.steps();
             let (_, _, deep) = share.blocks_each_way();
-            // Sums from step 0 on are made in C itself.
+            // Sums from step 0 are made in C itself.
             if share.steps.start == 0 && deep == 1 {
                 return 0;
             }
             if whole {
-                // They come from one machine and nearly in order: what it has at once may wait.
+                // They come from one machine and nearly in order: those that it has at once may wait.
                 let block = (share.block.rows * share.block.cols).saturating_mul(region.q() * region.q());
                 let at_once = block.saturating_mul(member.blocks_at_once as u64 + 1).saturating_add(1);
                 return at_once.saturating_mul(tile(share));
@@ -220,15 +223,15 @@ impl Costs<'_> {
     }
 }
 
-/// What all matrices that workers will have been given count for, about: how far a product is shows in what they have
-/// given back of it.
+/// About the total charge of all matrices that workers will have been given: the part of it that they have freed
+/// shows the progress of a product.
 pub(crate) fn stored_bytes(problem: &Problem, regions: &[Region], members: &[Member]) -> u64 {
     let e = problem.element_bytes();
     let of = |share: &Share| {
         let region = &regions[share.region];
         let charges = CellCharges::of(region, e, &Recipe::new(region.levels));
         let (down, across, deep) = share.blocks_each_way();
-        let one = |rows, cols, steps| charges.need(crate::BlockSize { rows, cols, steps }, Order::Steps);
+        let one = |rows, cols, steps| charges.need(crate::BlockSize { rows, cols, steps }, PanelOrder::Steps);
         let (rows, cols) = (share.cells.rows.len(), share.cells.cols.len());
         let a = one(rows, 0, 1).saturating_mul(share.steps.len()).saturating_mul(across);
         let b = one(0, cols, 1).saturating_mul(share.steps.len()).saturating_mul(down);

@@ -1,35 +1,37 @@
-//! What members pass on to each other: which panels several of them need, and who gets how much from whom.
+//! Relaying: the panels that several members need, and the amounts that members send to each other.
 //!
-//! Place in the flow: between the shares' bytes and the seconds. The schedule decides panel by panel who has one; this file
-//! counts as it does, with equal shares of what depends on who comes first.
+//! Place in the flow: between the bytes of the shares and the seconds. The schedule decides panel by panel which
+//! member has one; this file counts in the same way, with equal shares of the amounts that depend on the order of
+//! arrival.
 //!
-//! What is shared: the *wave* of a block is its number among all blocks of its member. Members that relay and whose blocks of a
-//! wave are of the same region and order share each panel (side, row or column of cells, step) that both blocks cover. The
-//! primary sends it to the first of the g members that come to it, the others have it from each other: g − 1 transfers.
+//! Sharing: the *wave* of a block is its number among all blocks of its member. Relaying members whose blocks of a
+//! wave have the same region and order share each panel (side, row or column of cells, step) that both blocks
+//! cover. The primary sends it to the first of the g members that reach it, and the others receive it from each
+//! other: g − 1 transfers.
 //!
-//! Invariants: what the primary sends and what is passed on add up to what the members need, to the byte. Waves are counted
-//! one by one as long as waves × members are at most `LOOKED_AT_MAX`; of more, so many are counted, evenly spaced, and
-//! taken for all.
+//! Invariants: the bytes sent by the primary and the bytes relayed add up to the need of the members, to the byte.
+//! Waves are counted one by one as long as waves × members are at most `LOOKED_AT_MAX`; beyond that, a sample of
+//! evenly spaced waves stands for all.
 
 use super::bytes::{Matrices, panels};
 use crate::{Block, Member, Problem, Region};
 use bramble_matrix::Span;
 
-/// Most blocks that are looked at.
+/// Most blocks that are counted.
 const LOOKED_AT_MAX: usize = 4096;
 
-/// Panels of a member that others need too.
+/// Panels of a member that other members need, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Passed {
-    /// What it has from other members.
+    /// Received from other members.
     pub(crate) taken: Panels,
-    /// What it passes on.
+    /// Sent to other members.
     pub(crate) given: Panels,
     /// The most members that need one of its panels.
     pub(crate) sharers: u64,
 }
 
-/// Matrices, and the panels that they are.
+/// Panels, with their matrices.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Panels {
     pub(crate) matrices: Matrices,
@@ -44,7 +46,7 @@ impl Panels {
         }
     }
 
-    /// The part of number `at` of `count` that share it evenly.
+    /// Part number `at` of `count` even parts.
     fn part(self, at: u64, count: u64) -> Self {
         Self {
             matrices: self.matrices.part(at, count),
@@ -57,12 +59,12 @@ impl Panels {
     }
 
     fn times(self, factor: f64) -> Self {
-        // Estimates, and far from 2^64.
+        // Estimates, far below 2^64.
         Self { matrices: self.matrices.scaled(factor), panels: (self.panels as f64 * factor).round() as u64 }
     }
 }
 
-/// What each member takes and gives where the members of `relaying` pass panels on.
+/// The panels that each member receives and sends, if the members of `relaying` relay.
 pub(crate) fn passed(
     problem: &Problem,
     regions: &[Region],
@@ -75,7 +77,7 @@ pub(crate) fn passed(
         return all;
     }
     let blocks = |at: &usize| members[*at].shares.iter().map(|s| s.blocks()).fold(0, u64::saturating_add);
-    // A wave that only one member has shares nothing.
+    // A wave of only one member shares nothing.
     let mut counts: Vec<u64> = who.iter().map(blocks).collect();
     counts.sort_unstable();
     let waves = counts[counts.len() - 2];
@@ -88,7 +90,7 @@ pub(crate) fn passed(
             let alike = |b: &Block| b.region == first.region && b.order == first.order;
             let group: Vec<(usize, Block)> = left.iter().copied().filter(|(_, b)| alike(b)).collect();
             left.retain(|(_, b)| !alike(b));
-            for side in [Side::A, Side::B] {
+            for side in [PanelSide::A, PanelSide::B] {
                 if side.travels(problem) {
                     share(problem, &regions[first.region], side, &group, &mut all);
                 }
@@ -104,18 +106,18 @@ pub(crate) fn passed(
     all
 }
 
-/// Number `number` of `count` that lie evenly among `all`.
+/// Number `number` of `count` that are evenly spaced among `all`.
 fn spread(number: u64, count: u64, all: u64) -> u64 {
     if count == all { number } else { number * (all / count) + number * (all % count) / count }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+enum PanelSide {
     A,
     B,
 }
 
-impl Side {
+impl PanelSide {
     fn travels(self, problem: &Problem) -> bool {
         match self {
             Self::A => problem.sends_a,
@@ -123,7 +125,7 @@ impl Side {
         }
     }
 
-    /// The rows or columns of cells that a block needs panels for.
+    /// The rows or columns of cells for which a block needs panels.
     fn of(self, block: &Block) -> Span {
         match self {
             Self::A => block.cells.rows,
@@ -132,8 +134,8 @@ impl Side {
     }
 }
 
-/// Adds what the members of a group share on one side in one wave.
-fn share(problem: &Problem, region: &Region, side: Side, group: &[(usize, Block)], all: &mut [Passed]) {
+/// Adds the panels that the members of a group share on one side in one wave.
+fn share(problem: &Problem, region: &Region, side: PanelSide, group: &[(usize, Block)], all: &mut [Passed]) {
     for steps in pieces(group.iter().map(|(_, b)| b.steps)) {
         let here: Vec<&(usize, Block)> =
             group.iter().filter(|(_, b)| b.steps.contains(steps.start)).collect();
@@ -151,7 +153,7 @@ fn share(problem: &Problem, region: &Region, side: Side, group: &[(usize, Block)
             if sharers < 2 {
                 continue;
             }
-            let needed = panels(problem, region, side == Side::A, lines, steps);
+            let needed = panels(problem, region, side == PanelSide::A, lines, steps);
             for (number, (at, _)) in needing.iter().enumerate() {
                 let passed = needed.minus(needed.part(number as u64, sharers));
                 let one = &mut all[*at];
@@ -170,7 +172,7 @@ fn pieces(spans: impl Iterator<Item = Span>) -> Vec<Span> {
     ends.windows(2).map(|w| Span::new(w[0], w[1])).collect()
 }
 
-/// Whether members may relay at all by such shares: not where the sums of parts of k wait for each other.
+/// Whether members may relay with such shares: not if chained parts of k wait for each other.
 pub(crate) fn may_relay(is_chained: bool, regions: &[Region], members: &[Member]) -> bool {
     members.iter().flat_map(|m| &m.shares).all(|share| {
         let all = regions[share.region].steps();

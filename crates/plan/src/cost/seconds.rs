@@ -1,77 +1,84 @@
-//! Seconds: what each machine takes by itself, what all take of the primary, and which of them is longest.
+//! Seconds: the time of each machine alone, the time of the primary for all of them, and the maximum.
 //!
-//! Place in the flow: after the bytes. The page (docs/cost-model.md) has the same formulas in the same order.
+//! Place in the flow: after the bytes. The page docs/cost-model.md has the same formulas in the same order.
 
-use super::flow::{Flow, first_rates, queue_s};
+use super::flow::{SharedFlow, first_rates, queue_s};
 use super::waits::{after_s, behind_s, cells_a_unit, lag_s, last_results, rounds};
 use super::{ADD_S_PER_BYTE, FAR_S_PER_BYTE, LOOP_S_PER_BYTE, flops_an_addition};
 use super::{Costs, Limit, Load, MachineCost, Prediction};
-use crate::{Machine, Member, Order, Share, Sums};
+use crate::{Machine, Member, PanelOrder, Share, Sums};
 use std::collections::BTreeMap;
 
-/// The least part of a machine's speed that is reckoned with.
+/// The fraction of the memory rate at which kernels read operands: a loop that only reads is faster. Between 0.53
+/// (dot product) and 0.72 (products with eight columns) were measured on a server, where one core cannot use the
+/// full memory rate; with less memory bandwidth per core, kernels use nearly all of it.
+const MEMORY_USED: f64 = 0.75;
+/// The smallest fraction of a machine's speed that the model uses.
 const BUSY_MIN: f64 = 1e-3;
 
-/// What one member's link carries, and how many bytes a second of it the others leave.
+/// The rates of one member's link, and the bytes per second that the other members leave to it.
 struct Rates {
     /// Bytes to it, from the primary and from other members.
     whole: f64,
     /// Bytes to other members.
     given: f64,
-    /// Members that have a panel before it, at worst.
+    /// Members that receive a panel before it, at worst.
     before: f64,
-    /// When all want it at once.
+    /// Rate while all members use the primary's link.
     first: f64,
-    /// Until all of its bytes are there.
+    /// Rate until all of its bytes have arrived.
     out: f64,
-    /// Until all of its results are home.
+    /// Rate until all of its results are returned.
     back: f64,
 }
 
-/// What a member has beside a share.
+/// A member's work outside of one share.
 struct Beside {
-    /// Blocks in all.
+    /// Blocks in all shares.
     blocks: u64,
-    /// The most products at once in a block of another share.
+    /// The most concurrent products in a block of another share.
     products: u64,
 }
 
-/// What a member takes by itself.
+/// The time of a member alone.
 #[derive(Clone, Copy, Debug, Default)]
 struct Alone {
-    /// Kernels.
+    /// Kernels, including their wait for memory.
     compute_s: f64,
-    /// Its link, there and back.
+    /// Memory traffic of the machine, each element once.
+    memory_s: f64,
+    /// Its link, in both directions.
     there_s: f64,
     home_s: f64,
-    /// While no results can come home: until the last step of the first block, and of later ones that have to wait.
+    /// While no results can be returned: until the last step of the first block, and of later blocks that have to
+    /// wait.
     empty_s: f64,
-    /// As many blocks and steps at once as it has room for, each with its way there, its job and its way back.
+    /// In rounds of as many blocks and steps as it has room for, each with its transfer, its job and its return.
     rounds_s: f64,
-    /// Between blocks that it has no room for at once.
+    /// Between blocks for which it has no room at once.
     stalls_s: f64,
-    /// Until its work is done, which waits for its bytes.
+    /// Until its work is done, given the arrival of its bytes.
     late_s: f64,
     /// From the last byte until the jobs of the last step are done.
     lag_s: f64,
     /// One job.
     job_s: f64,
-    /// From when the primary sends a panel until the last of those that share it has it from the one before.
+    /// From the sending of a panel until the last of the members that share it has received it.
     chain_s: f64,
-    /// What it sends, results and what is passed on.
+    /// Sending, of results and of relayed panels.
     sends_s: f64,
-    /// One way there and one back.
+    /// One round trip.
     trip_s: f64,
-    /// From when the first bytes come until its threads are busy.
+    /// From the first bytes until its threads are busy.
     start_s: f64,
-    /// In which its threads wait for panels that come before their work.
+    /// While its threads wait for panels that precede their work.
     idle_s: f64,
-    /// By which its results come home later than if they came evenly from the start on.
+    /// How much later its results return than if they came evenly from the start.
     quiet_s: f64,
-    /// From the last job until the last tile is home, with the link for itself.
+    /// From the last job until the last tile is returned, with the link for itself.
     tail_s: f64,
-    /// Results that come home at the end: of the last step, from so long before the last job on; and of those the ones
-    /// that its threads end with.
+    /// Results that return at the end: those of the last step (from that long before the last job), and the ones
+    /// that its threads finish last.
     last_step: (f64, f64),
     last_tiles: f64,
 }
@@ -90,7 +97,7 @@ impl Alone {
 }
 
 impl Costs<'_> {
-    /// The seconds, and what they come from.
+    /// The seconds, and the resource that sets them.
     pub(super) fn seconds(
         &self,
         p: &mut Prediction,
@@ -104,14 +111,14 @@ impl Costs<'_> {
         let sum =
             |of: fn(&MachineCost) -> u64| -> Vec<f64> { p.machines.iter().map(|m| of(m) as f64).collect() };
         let (out, taken, back) = (sum(|m| m.bytes_out), sum(|m| m.bytes_taken), sum(|m| m.bytes_back));
-        // For each byte from the primary so many come in all; what is passed on comes as fast as it is sent.
+        // Bytes received in total per byte from the primary; relayed bytes arrive as fast as they are sent.
         let times: Vec<f64> = out.iter().zip(&taken).map(|(out, taken)| 1.0 + taken / out.max(1.0)).collect();
         let caps: Vec<Option<f64>> = links.iter().zip(&times).map(|(link, t)| link.map(|l| l / t)).collect();
-        let (there, home) = (Flow::new(&caps, &out, primary), Flow::new(&links, &back, primary));
+        let (there, home) = (SharedFlow::new(&caps, &out, primary), SharedFlow::new(&links, &back, primary));
         let first: Vec<f64> = first_rates(&caps, primary).iter().zip(&times).map(|(r, t)| r * t).collect();
         let mut alone: Vec<Alone> = Vec::with_capacity(members.len());
         for (at, (member, loads)) in members.iter().zip(loads).enumerate() {
-            let mean = |bytes: f64, flow: &Flow| match flow.end_s(at) {
+            let mean = |bytes: f64, flow: &SharedFlow| match flow.end_s(at) {
                 0.0 => first[at],
                 seconds => bytes / seconds,
             };
@@ -144,7 +151,13 @@ impl Costs<'_> {
             cost.compute_s = alone.compute_s;
             cost.link_s = alone.there_s.max(alone.sends_s).max(alone.rounds_s);
             cost.seconds = alone.all_s();
-            let by = if cost.link_s > alone.compute_s { Limit::Link } else { Limit::Compute };
+            let by = if cost.link_s > alone.compute_s {
+                Limit::Link
+            } else if alone.memory_s > alone.compute_s / 2.0 {
+                Limit::Memory
+            } else {
+                Limit::Compute
+            };
             longest.consider(cost.seconds, by(machine.name.clone()));
             if machine.shares_cores || machine.link.is_none() {
                 cost.seconds = cost.seconds.max(cores_s);
@@ -152,14 +165,14 @@ impl Costs<'_> {
         }
         longest.consider(loop_s.max(cores_s), Limit::Primary);
         longest.consider(self.chain_s(members, &alone), Limit::Ingress);
-        // Results that wait for those of others lengthen what was longest.
+        // Results that wait for results of other members lengthen the maximum so far.
         let begin = |a: &Alone| ((a.done_s() - a.last_step.0).max(0.0), a.last_step.1);
         let ends = |a: &Alone| (a.done_s(), a.last_tiles);
         let home_s = queue_s(alone.iter().map(begin), primary).max(queue_s(alone.iter().map(ends), primary));
         (p.seconds, p.by) = (longest.seconds.max(home_s), longest.by);
     }
 
-    /// What a member takes by itself, with so much of its link.
+    /// The time of a member alone, with these rates of its link.
     fn alone(&self, member: &Member, loads: &[Load], rates: &Rates) -> Alone {
         let machine = &self.machines[member.machine];
         let mut all = Alone::default();
@@ -191,16 +204,36 @@ impl Costs<'_> {
             work += self.work(machine, load);
             jobs += load.jobs as f64;
         }
-        // The last jobs may leave some threads without one.
+        // The last jobs may leave some threads idle.
         let threads = f64::from(machine.threads.max(1));
         let waves = (jobs / threads).ceil() * threads / jobs.max(1.0);
         all.compute_s = all.compute_s.max(work / (machine.gflops * 1e9) * waves);
+        all.memory_s = self.memory_s(machine, member);
+        // A thread computes with data that it has read: few of its bytes are loaded while it computes.
+        all.compute_s += all.memory_s;
         let link = machine.link.map_or(f64::INFINITY, |l| l.bytes_per_s);
         let (there_s, home_s, sends_s) = (rates.whole / link, back / link, (back + rates.given) / link);
         Alone { there_s, home_s, sends_s, ..all }
     }
 
-    /// Operations of a share, with those that take as long as its additions.
+    /// Seconds in which the elements of A, B and C of a member pass through its memory once: no cache can avoid
+    /// that.
+    fn memory_s(&self, machine: &Machine, member: &Member) -> f64 {
+        let Some(rate) = machine.memory_rate else { return 0.0 };
+        let elements = |share: &Share| {
+            let region = &self.regions[share.region];
+            let (rows, cols) = (region.grid.rows_of(share.cells.rows), region.grid.cols_of(share.cells.cols));
+            let (rows, cols) = ((rows * region.q()) as f64, (cols * region.q()) as f64);
+            let depth = region.depth_of(share.steps) as f64;
+            let sent = |travels: bool, side: f64| if travels { side * depth } else { 0.0 };
+            let read = sent(self.problem.sends_a, rows) + sent(self.problem.sends_b, cols);
+            read / MEMORY_USED + rows * cols
+        };
+        let all: f64 = member.shares.iter().map(elements).sum();
+        all * self.problem.element_bytes() as f64 / rate.bytes_per_s.max(1.0)
+    }
+
+    /// Operations of a share, with the additions converted to operations of the same time.
     fn work(&self, machine: &Machine, load: &Load) -> f64 {
         load.flops + flops_an_addition(machine, self.problem.element_bytes()) * load.added
     }
@@ -223,12 +256,12 @@ impl Costs<'_> {
         let mut at_once = room.blocks.min(member.blocks_at_once as u64).min(beside.blocks).max(1);
         let (_, across, deep) = share.blocks_each_way();
         if self.sums == Sums::Chained && deep > 1 {
-            // The next sum of a tile begins when the one before is home; in between come the others of its row.
+            // The next sum of a tile begins when the one before is returned; the others of its row come in between.
             at_once = at_once.min(across);
         }
         let products = charges.products_of(share.block.rows.saturating_mul(share.block.cols)) as f64;
         let busy = |products: f64| (products / threads).clamp(BUSY_MIN, 1.0);
-        // Where it has fewer blocks than there are at once, those of other shares are there too.
+        // If it has fewer blocks than are given at once, blocks of other shares are there, too.
         let own = at_once.min(share.blocks().max(1));
         let products_at_once = products * own as f64 + (beside.products * (at_once - own)) as f64;
         let compute_s = work / (speed * busy(products_at_once));
@@ -236,13 +269,14 @@ impl Costs<'_> {
         let Some(link) = machine.link else { return Alone { compute_s, ..Alone::default() } };
         let (units, each) = rounds(share);
         let (units, each) = (units.max(1) as f64, each.max(1) as f64);
-        // With room for one block there may be room for more of its steps; two are there in any case.
+        // With room for one block there may be room for more of its steps; two are always there.
         let units_at_once = at_once as f64 * if at_once == 1 { room.units as f64 } else { each.min(2.0) };
         let products_a_unit = charges.products_of(cells_a_unit(share)) as f64;
         let unit_s = work / units / (speed * busy(products_a_unit));
         let there_s = load.out as f64 / units / rates.out;
         let home_s = load.back as f64 / units / rates.back;
-        // Product by product: the slowest all the time, the others for one. Nobody waits for the last round to be home.
+        // Product by product: the slowest one all the time, the others for one. No machine waits for the return of
+        // the last round.
         let by_products = |slowest_s: f64, all_s: f64| {
             link.round_trip_s + slowest_s + (all_s - slowest_s) / products_a_unit.max(1.0)
         };
@@ -252,23 +286,24 @@ impl Costs<'_> {
         let rounds_s = (rounds - 1.0).max(0.0) * round_s + rounds.min(1.0) * last_s;
         let (pair, cell, matrix) = self.first_bytes(share);
         let chain_s = rates.before * matrix / link.bytes_per_s;
-        // So many pairs of panels until there is a product for each thread; half of them are busy meanwhile.
+        // Number of pairs of panels until each thread has a product; half of the threads are busy meanwhile.
         let pairs = (threads / charges.products_of(1) as f64).sqrt().ceil().min(products.sqrt()).max(1.0);
         let start_s = pair * (pairs + 1.0) / 2.0 / rates.first + chain_s / 2.0;
         let net_s = load.out as f64 / rates.out;
         let idle_s = self.idle_s(share, load, rates, (units, unit_s * units));
         let quiet_s = match share.order {
-            Order::Steps => 0.0,
-            Order::Columns(_) => idle_s,
+            PanelOrder::Steps => 0.0,
+            PanelOrder::Columns(_) => idle_s,
             // Until the first column of the last steps is done.
-            Order::Ending(last) => {
+            PanelOrder::Ending(last) => {
                 let last = last.min(share.block.steps) as f64;
                 (each - last) * there_s.max(unit_s) + idle_s + last * unit_s / share.block.cols.max(1) as f64
             }
-            Order::Corner => behind_s(net_s, load.back as f64 / rates.back),
+            PanelOrder::Corner => behind_s(net_s, load.back as f64 / rates.back),
         };
         let all_blocks = share.blocks().max(1) as f64;
-        // The last step's tiles come home while it is computed, or still arrives; those that threads end with, together.
+        // The tiles of the last step return while it is computed, or still arrives; those that threads finish last
+        // return together.
         let (part, of_unit) = last_results(share, units);
         let last_back = load.results as f64 * part;
         let step_s = compute_s.max(net_s) / units * of_unit;
@@ -279,7 +314,7 @@ impl Costs<'_> {
         let lead_s = home_s - after_s(step_s, home_s);
         let tail_s = |rate: f64| after_s(step_s, last_back / rate).max(last_tiles / rate);
         let waits = if each > 1.0 && at_once == 1 { (all_blocks - 1.0) * (1.0 - room.spare) } else { 0.0 };
-        let steps_before = if share.order == Order::Steps { each - 1.0 } else { 0.0 };
+        let steps_before = if share.order == PanelOrder::Steps { each - 1.0 } else { 0.0 };
         Alone {
             compute_s,
             empty_s: start_s + steps_before * there_s.max(unit_s) * (1.0 + waits),
@@ -299,26 +334,26 @@ impl Costs<'_> {
         }
     }
 
-    /// Seconds in which threads wait for panels that come before their work, where the order is not step by step: `work_s` is
-    /// that of so many units.
+    /// Seconds in which threads wait for panels that precede their work, in an order other than step by step:
+    /// `work_s` is the work of `units` units.
     fn idle_s(&self, share: &Share, load: &Load, rates: &Rates, (units, work_s): (f64, f64)) -> f64 {
         let net_s = load.out as f64 / rates.out;
         match share.order {
-            Order::Steps => 0.0,
-            Order::Ending(last) => {
-                // The first column of the last steps comes with all their panels of A, two steps ahead at most.
+            PanelOrder::Steps => 0.0,
+            PanelOrder::Ending(last) => {
+                // The first column of the last steps arrives with all their panels of A, at most two steps ahead.
                 let part = last.min(share.block.steps) as f64 / units;
                 let (there_s, column) = (net_s * part, 1.0 / share.block.cols.max(1) as f64);
                 let a_part = self.resident_bytes(share) / (load.out as f64).max(1.0);
                 let first_s = there_s * (a_part + (1.0 - a_part).max(0.0) * column) - work_s * part * column;
                 (first_s - 2.0 * ((work_s - net_s) / units).max(0.0)).max(0.0)
             }
-            // The first columns come with all panels of A, which takes longer than they are work.
-            Order::Columns(_) => {
+            // The first columns arrive with all panels of A, which takes longer than their work.
+            PanelOrder::Columns(_) => {
                 let first = self.resident_bytes(share) * (1.0 - 1.0 / units) + load.out as f64 / units;
                 (first / rates.out - work_s / units).max(0.0)
             }
-            Order::Corner => behind_s(net_s, work_s),
+            PanelOrder::Corner => behind_s(net_s, work_s),
         }
     }
 
@@ -340,8 +375,8 @@ impl Costs<'_> {
         ((a + b) * panels * e, rows * cols * panels * e, a.max(b) * e)
     }
 
-    /// What the primary's event loop takes: every byte of a link goes through it, sums of its own threads are copied while
-    /// they wait, and it adds the partial sums.
+    /// The time of the primary's event loop: it handles every byte of a link, copies the sums of the primary's own
+    /// threads while they wait, and adds the partial sums.
     fn loop_s(&self, p: &Prediction, members: &[Member], loads: &[Vec<Load>]) -> f64 {
         let merged = |loads: &[Load]| loads.iter().map(|l| l.merged as f64).sum::<f64>();
         let own = |m: &&Member| self.machines[m.machine].link.is_none();
@@ -351,8 +386,8 @@ impl Costs<'_> {
         (p.bytes_sent as f64 + p.bytes_received as f64 + copied) * LOOP_S_PER_BYTE + added * ADD_S_PER_BYTE
     }
 
-    /// What the primary's cores take together: kernels on them, and moving bytes at this end and at workers that share
-    /// them.
+    /// The time of the primary's cores: kernels on them, and moving bytes at this end and at workers that share the
+    /// cores.
     fn cores_s(&self, p: &Prediction, members: &[Member], loop_s: f64) -> f64 {
         let cores = self.machines.first().map_or(1.0, |m| f64::from(m.threads.max(1)));
         let one = |(member, cost): (&Member, &MachineCost)| {
@@ -370,12 +405,13 @@ impl Costs<'_> {
         (busy + loop_s) / cores
     }
 
-    /// Where sums are chained: who has later parts of k begins when the first block with the earlier ones is home.
+    /// If sums are chained: a member with later parts of k begins when the first block with the earlier parts is
+    /// returned.
     fn chain_s(&self, members: &[Member], alone: &[Alone]) -> f64 {
         if self.sums == Sums::Merged {
             return 0.0;
         }
-        // By where the parts of k begin: (longest time there, longest time of one block there).
+        // By the start of the part of k: (longest link time, longest link time of one block).
         let mut links: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
         for (member, alone) in members.iter().zip(alone) {
             let mut mine: BTreeMap<u64, (f64, u64)> = BTreeMap::new();
@@ -400,7 +436,7 @@ impl Costs<'_> {
     }
 }
 
-/// The longest of all that was considered; what is hardly longer than something before takes no credit for it.
+/// The maximum so far; a time that is hardly longer than an earlier one does not change the named resource.
 #[derive(Default)]
 struct Longest {
     seconds: f64,
@@ -416,8 +452,9 @@ impl Longest {
     }
 }
 
-/// What the primary can send and receive, bytes a second: as measured over all its links at once, but no more than these
-/// links together; where that is not known, as much as the fastest of them. Infinite where nothing leaves the process.
+/// The rate at which the primary can send and receive, bytes per second: as measured over all its links at once,
+/// but at most the sum of these links; if unknown, that of the fastest link. Infinite if nothing leaves the
+/// process.
 pub(crate) fn primary_rate(machines: &[Machine], members: &[Member]) -> f64 {
     let rates = || members.iter().filter_map(|m| machines[m.machine].link).map(|l| l.bytes_per_s);
     let fastest = rates().fold(f64::NEG_INFINITY, f64::max);
@@ -448,6 +485,7 @@ mod tests {
             link,
             shares_cores: false,
             nic_bytes_per_s: None,
+            memory_rate: None,
         };
         let machines = [machine(None), machine(link(100.0)), machine(link(10.0)), machine(link(100.0))];
         let member = |machine| Member { machine, shares: Vec::new(), memory_bytes: 0, blocks_at_once: 1 };

@@ -58,10 +58,10 @@ impl Cells3 {
     }
 }
 
-/// The box of each seat by recursive halving of the longest of m, n and k, machines and box in proportion (Demmel,
-/// Eliahu, Fox, Kamil, Lipshitz, Schwartz, Spillinger, *Communication-optimal parallel recursive rectangular matrix
-/// multiplication*, IPDPS 2013), where `halvings` has said how often each side may be halved. A machine with more
-/// threads than its box has products gets parts of k, one a thread.
+/// The box of each seat by recursive halving of the longest of m, n and k, with machines and box in proportion
+/// (Demmel, Eliahu, Fox, Kamil, Lipshitz, Schwartz, Spillinger, *Communication-optimal parallel recursive
+/// rectangular matrix multiplication*, IPDPS 2013), as often per side as `halvings` gives. A machine with more
+/// threads than its box has products gets parts of k, one per thread.
 pub(super) fn cuboid(
     region: &Region,
     charges: &CellCharges,
@@ -85,7 +85,7 @@ pub(super) fn cuboid(
                 let (left, right) = halves(&members, seats);
                 let weight = |m: &[usize]| m.iter().map(|i| seats[*i].weight).sum::<f64>();
                 let sides = part.lengths(region);
-                // The longest side that may be cut and has something to cut; the earlier one of equal sides.
+                // The longest side that may and can be cut; the earlier one of equal sides.
                 let longest = |allowed: &dyn Fn(usize) -> bool| {
                     let can = (0..3).filter(|s| sides[*s].0 > 1 && allowed(*s));
                     can.max_by_key(|s| (sides[*s].1, 2 - s))
@@ -106,9 +106,9 @@ pub(super) fn cuboid(
     result
 }
 
-/// How often to halve m, n and k for so many machines: so that one of equal machines with the mean memory moves the
-/// fewest bytes, blocks included; of equals, so that what leaves the primary and what comes back are balanced. With
-/// plenty of memory it is the longest side each time.
+/// How often to halve m, n and k for that many machines, so that one of equal machines with the mean memory moves
+/// the fewest bytes, including its blocks; among equals, so that the bytes sent and received by the primary are
+/// balanced. With plenty of memory this is the longest side each time.
 fn halvings(region: &Region, charges: &CellCharges, seats: &[Seat]) -> [u32; 3] {
     let count = seats.len().max(1) as u64;
     let memory = seats.iter().map(|s| s.memory_bytes / count).sum::<u64>();
@@ -154,7 +154,7 @@ fn halves(members: &[usize], seats: &[Seat]) -> (Vec<usize>, Vec<usize>) {
     (left, right)
 }
 
-/// A machine's box in parts of k, where it has fewer products at a time than threads.
+/// A machine's box in parts of k, if it has fewer concurrent products than threads.
 fn for_threads(part: Cells3, products: u64, threads: u32) -> Vec<Cells3> {
     let parts = (u64::from(threads) / products.max(1)).clamp(1, part.steps.len().max(1));
     let each = part.steps.len().div_ceil(parts).max(1);

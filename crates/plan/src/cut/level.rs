@@ -1,19 +1,20 @@
-//! Cells that go from machines with more than their part to machines with less: rectangles of few cells can be far from
-//! what speeds ask for (five equal machines on 16 × 16 cells have 48 to 60 cells each).
+//! Moves cells from machines with more than their part to machines with less: rectangles of few cells can be far
+//! from the parts that speeds require (five equal machines on 16 × 16 cells have 48 to 60 cells each).
 //!
-//! Place in the flow: after the boxes of a strategy that leaves k whole; the cost model judges whether it is worth the panels
-//! that are then sent again.
+//! Place in the flow: after the boxes of a strategy that does not cut k; the cost model decides whether the gain is
+//! worth the panels that are then sent again.
 //!
-//! Invariants: the boxes stay disjoint and cover the same cells; what is moved are single rows or columns of cells, or parts
-//! of them; the longest time, cells over weight, never grows; nobody is left without a cell.
+//! Invariants: the boxes stay disjoint and cover the same cells; only single rows or columns of cells, or parts of
+//! them, are moved; the longest time, cells over weight, never grows; every machine keeps at least one cell.
 
 use super::boxes::Cells3;
 use bramble_matrix::Span;
 
-/// Most moves for each machine.
+/// Most moves per machine.
 const MOVES_MAX: usize = 4;
 
-/// Evens boxes out. The first box of each machine is its own part; what comes after it are strips, which are computed last.
+/// Balances boxes. The first box of each machine is its own part; the boxes after it are strips, which are computed
+/// last.
 pub(super) fn level(boxes: &mut [Vec<Cells3>], weights: &[f64]) {
     let has_one = |boxes: &[Vec<Cells3>]| boxes.iter().all(|mine| mine.len() <= 1);
     let steps: Vec<Span> = boxes.iter().flatten().map(|b| b.steps).collect();
@@ -31,7 +32,7 @@ pub(super) fn level(boxes: &mut [Vec<Cells3>], weights: &[f64]) {
         let (Some(from), Some(to)) = (used().max_by(by_time), used().min_by(by_time)) else { return };
         let (over, under) = (counts[from] as f64 - share(from), share(to) - counts[to] as f64);
         let wanted = (over.min(under).round() as u64).max(1);
-        // Only while it makes the longest time shorter.
+        // Only while it shortens the longest time.
         let shortens = time(to, counts[to] + wanted) < time(from, counts[from]);
         if counts[from] <= wanted || !shortens {
             return;
@@ -43,12 +44,12 @@ pub(super) fn level(boxes: &mut [Vec<Cells3>], weights: &[f64]) {
     }
 }
 
-/// At most so many cells from the end of the last box.
+/// At most `wanted` cells from the end of the last box.
 fn cut_off(mine: &mut Vec<Cells3>, wanted: u64) -> Option<Cells3> {
     let last = mine.last_mut()?;
     let (rows, cols) = (last.cells.rows.len(), last.cells.cols.len());
     if rows > 1 && cols > 1 {
-        // Lines of the shorter side: few panels for what is cut off.
+        // Lines of the shorter side: few panels for the cells that are cut off.
         let (side, lines, length) = if rows >= cols { (0, rows, cols) } else { (1, cols, rows) };
         let count = (wanted / length).clamp(1, lines - 1);
         let (rest, cut) = last.split(side, lines - count);

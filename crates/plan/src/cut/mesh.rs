@@ -6,7 +6,7 @@ use crate::Region;
 use crate::strategy::PLACES_MAX;
 use bramble_matrix::{Rect, Span};
 
-/// The places of a mesh, and which machine stands at which.
+/// The places of a mesh, and the machine at each.
 struct Mesh<'a> {
     places: [usize; 3],
     /// Machines, fastest first.
@@ -16,7 +16,7 @@ struct Mesh<'a> {
 }
 
 impl Mesh<'_> {
-    /// Fast machines stand together in a row of the mesh, so that rows can be high where they are fast.
+    /// Fast machines are together in a row of the mesh, so that their rows can be higher.
     fn machine(&self, [i, j, l]: [usize; 3]) -> usize {
         self.order[self.number([i, j, l]) % self.order.len()]
     }
@@ -25,7 +25,7 @@ impl Mesh<'_> {
         (i * self.places[1] + j) * self.places[2] + l
     }
 
-    /// The part of its machine's speed that a place has: a machine may stand at several.
+    /// The fraction of its machine's speed that a place has: a machine may have several places.
     fn speed(&self, at: [usize; 3]) -> f64 {
         let (all, machines) = (self.places.iter().product::<usize>(), self.order.len());
         let standing = all / machines + usize::from(self.number(at) % machines < all % machines);
@@ -37,7 +37,7 @@ impl Mesh<'_> {
         (0..a).flat_map(move |i| (0..b).flat_map(move |j| (0..c).map(move |l| [i, j, l])))
     }
 
-    /// Where the slabs in direction `side` lie: as long as the speed in each says.
+    /// The spans of the slabs in direction `side`, with lengths in proportion to their speed.
     fn slabs(&self, side: usize, length: u64) -> Vec<Span> {
         let mut speeds = vec![0.0; self.places[side]];
         for at in self.all() {
@@ -52,8 +52,8 @@ impl Mesh<'_> {
     }
 }
 
-/// The machines take places in turn; the lengths of a slab are in proportion to the speed that is in it. With fewer
-/// places than machines the slowest get none. There are no more places in a direction than there is to be cut.
+/// The machines take places in turn; the length of a slab is in proportion to the speed of its machines. With fewer
+/// places than machines the slowest get none. A direction has no more places than cells or steps.
 pub(super) fn mesh(region: &Region, weights: &[f64], places: [u32; 3], everyone: bool) -> Vec<Vec<Cells3>> {
     let whole = Cells3::whole(region);
     let mut result = vec![Vec::new(); weights.len()];

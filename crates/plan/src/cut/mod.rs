@@ -1,9 +1,9 @@
-//! Strategies: from a region and machines to each machine's boxes, cut into blocks that fit it.
+//! Strategies: from a region and machines to each machine's boxes, cut into blocks that fit its memory.
 //!
-//! Place in the flow: `decide` asks for each strategy and team, and lets the cost model judge.
+//! Place in the flow: `decide` calls it for each strategy and team, and the cost model compares the results.
 //!
-//! Invariants: the boxes of all machines are disjoint and cover the region's cells and steps. A machine may get none, or
-//! several. Pure functions of their arguments.
+//! Invariants: the boxes of all machines are disjoint and cover the region's cells and steps. A machine may get
+//! none, or several. Pure functions of their arguments.
 
 mod boxes;
 mod level;
@@ -13,20 +13,20 @@ mod partition;
 pub use partition::partition;
 
 use crate::memory::{CellCharges, EDGE_MAX, largest_block};
-use crate::{Base, BlockSize, Machine, Order, Region, Share};
+use crate::{Base, BlockSize, Machine, PanelOrder, Region, Share};
 use boxes::{Cells3, cuboid};
 use bramble_matrix::Span;
 use level::level;
 use mesh::mesh;
 
-/// A machine for planning: how large its part shall be, and what it can hold.
+/// A machine for planning: the size of its part, and its memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seat {
     /// Relative size of its part.
     pub(crate) weight: f64,
-    /// Bytes of matrices.
+    /// Its memory for matrices.
     pub(crate) memory_bytes: u64,
-    /// How much of them one block may take.
+    /// The part of it that one block may take.
     pub(crate) block_bytes: u64,
     pub(crate) threads: u32,
 }
@@ -44,13 +44,15 @@ pub(crate) struct Cutting<'a> {
     pub(crate) base: Base,
     pub(crate) region: &'a Region,
     pub(crate) charges: &'a CellCharges,
-    /// Everybody shall have a share, as far as there are cells: the user has asked for all workers.
+    /// Every machine gets a share, if there are enough cells: the user has asked for all workers.
     pub(crate) everyone: bool,
-    /// Cells go from machines with more than their part to others, where k is whole.
+    /// Cells move from machines with more than their part to others, if k is not cut.
     pub(crate) levels_out: bool,
+    /// One machine computes the product alone, and adds the sums over parts of k itself.
+    pub(crate) sums_here: bool,
 }
 
-/// The shares of each seat in region number `at`; the seats that have no room for a block of their share, if there are any.
+/// The shares of each seat in region number `at`; or the seats without room for a block of their share.
 pub(crate) fn shares(
     cutting: &Cutting<'_>,
     at: usize,
@@ -72,14 +74,14 @@ pub(crate) fn shares(
             };
             mine.push(Share { region: at, cells: cells.cells, steps: cells.steps, block, order });
         }
-        // No two machines then wait for each other where sums are chained.
+        // In this order machines with chained sums cannot deadlock.
         mine.sort_by_key(|s| s.steps.start);
         all.push(mine);
     }
     if without_room.is_empty() { Ok(all) } else { Err(without_room) }
 }
 
-/// Seats whose weights can be reckoned with: where none is known, all are equal.
+/// Seats with usable weights: if none is known, all are equal.
 fn with_weights(seats: &[Seat]) -> Vec<Seat> {
     let known = |s: &Seat| s.weight.is_finite() && s.weight > 0.0;
     let least = seats.iter().filter(|s| known(s)).map(|s| s.weight).fold(f64::INFINITY, f64::min);
@@ -87,7 +89,7 @@ fn with_weights(seats: &[Seat]) -> Vec<Seat> {
     seats.iter().map(|s| Seat { weight: if known(s) { s.weight } else { unknown }, ..*s }).collect()
 }
 
-/// Which box of the region is whose.
+/// The boxes of each seat in the region.
 fn boxes_of(cutting: &Cutting<'_>, seats: &[Seat]) -> Vec<Vec<Cells3>> {
     let Cutting { base, region, charges, everyone, .. } = *cutting;
     let weights: Vec<f64> = seats.iter().map(|s| s.weight).collect();
@@ -99,6 +101,11 @@ fn boxes_of(cutting: &Cutting<'_>, seats: &[Seat]) -> Vec<Vec<Cells3>> {
             let steps = Span::new(0, region.steps());
             rects.into_iter().map(|r| r.map(|cells| Cells3 { cells, steps }).into_iter().collect()).collect()
         }
+        // Its parts of k are blocks of one share, of a size that does not depend on the number of threads.
+        Base::Cuboid if cutting.sums_here => {
+            let one = Cells3 { cells: region.cells(), steps: Span::new(0, region.steps()) };
+            vec![vec![one]]
+        }
         Base::Cuboid => cuboid(region, charges, seats, everyone),
         Base::Box3(a, b, c) => mesh(region, &weights, [a, b, c], everyone),
         Base::Summa(r, c) => mesh(region, &weights, [r, c, 1], everyone),
@@ -106,30 +113,31 @@ fn boxes_of(cutting: &Cutting<'_>, seats: &[Seat]) -> Vec<Vec<Cells3>> {
 }
 
 /// How a box is cut into blocks.
-fn block_of(cutting: &Cutting<'_>, part: &Cells3, seat: &Seat) -> Option<(BlockSize, Order)> {
+fn block_of(cutting: &Cutting<'_>, part: &Cells3, seat: &Seat) -> Option<(BlockSize, PanelOrder)> {
     let Cutting { base, region, charges, .. } = *cutting;
     let (rows, cols, steps) = (part.cells.rows.len(), part.cells.cols.len(), part.steps.len());
-    let fixed = |block: BlockSize, order: Order| {
+    let fixed = |block: BlockSize, order: PanelOrder| {
         (charges.need(block, order) <= seat.memory_bytes).then_some((block, order))
     };
     match base {
-        Base::Naive => fixed(BlockSize { rows: 1, cols: 1, steps: 1 }, Order::Steps),
+        Base::Naive => fixed(BlockSize { rows: 1, cols: 1, steps: 1 }, PanelOrder::Steps),
         Base::Row(n) => {
             let block =
                 BlockSize { rows: 1, cols: cols.min(EDGE_MAX), steps: u64::from(n).min(steps.max(1)) };
-            fixed(block, Order::Columns(1))
+            fixed(block, PanelOrder::Columns(1))
         }
         Base::Square(n) => {
             let n = u64::from(n);
             fixed(
                 BlockSize { rows: n.min(rows), cols: n.min(cols), steps: n.min(steps.max(1)) },
-                Order::Steps,
+                PanelOrder::Steps,
             )
         }
         Base::Reuse | Base::Cuboid | Base::Box3(..) | Base::Summa(..) => {
             let block = largest_block(region, charges, part.cells, steps, seat.block_bytes)
                 .or_else(|| largest_block(region, charges, part.cells, steps, seat.memory_bytes))?;
-            Some((block, Order::Steps))
+            let most = if cutting.sums_here { region.grid.steps_of_a_sum() } else { block.steps };
+            Some((BlockSize { steps: block.steps.min(most), ..block }, PanelOrder::Steps))
         }
     }
 }

@@ -1,18 +1,17 @@
-//! C's tiles for unequal machines: rectangles with area in proportion to speed and a small sum of half
-//! perimeters, which is what the operands' traffic is proportional to.
+//! C's tiles for unequal machines: rectangles with areas in proportion to speed and a small sum of half perimeters,
+//! to which the operands' traffic is proportional.
 //!
-//! The machines are sorted by speed and put into columns, best by dynamic programming over where a column
-//! ends (Beaumont, Boudet, Rastello, Robert, "Matrix multiplication on heterogeneous platforms", IEEE TPDS
-//! 12(10), 2001: column-based partitions are within a small factor of the best of all).
+//! The machines are sorted by speed and put into columns; dynamic programming finds the best column ends (Beaumont,
+//! Boudet, Rastello, Robert, "Matrix multiplication on heterogeneous platforms", IEEE TPDS 12(10), 2001:
+//! column-based partitions are within a small factor of the optimum).
 //!
 //! Invariant: the rectangles are disjoint and cover the grid. A machine may get none.
 
 use bramble_matrix::{Rect, Span};
 
-/// One rectangle of tiles for each weight, in the order of the weights; `None` for a machine whose share
-/// rounds to nothing. `rows` and `cols` are the grid's, `height` and `width` the elements of C that way
-/// (they say what a half perimeter costs). With `everyone` nobody's share rounds to nothing, as far as there are tiles
-/// in its column.
+/// One rectangle of tiles for each weight, in the order of the weights; `None` for a machine whose share rounds to
+/// zero. `rows` and `cols` are the grid's, `height` and `width` the elements of C in these directions (they set the
+/// cost of a half perimeter). With `everyone` no share rounds to zero, if its column has enough tiles.
 pub fn partition(
     rows: u64,
     cols: u64,
@@ -47,8 +46,7 @@ pub fn partition(
     result
 }
 
-/// Where the columns of sorted machines begin and end: least Σ (machines in column × its width) + height
-/// for each column.
+/// The column ends for sorted machines that minimise Σ (machines in column × its width) + height over the columns.
 fn columns(sorted: &[f64], height: f64, width: f64) -> Vec<std::ops::Range<usize>> {
     let total: f64 = sorted.iter().sum();
     let mut prefix = vec![0.0];
@@ -75,9 +73,9 @@ fn columns(sorted: &[f64], height: f64, width: f64) -> Vec<std::ops::Range<usize
     cuts
 }
 
-/// `total` whole units in proportion to the weights. Each next unit goes where the time it would take
-/// (units / weight) stays least, which minimises the slowest finisher. With `everyone` each has one at least, where
-/// there are so many. Weights are positive and finite.
+/// Distributes `total` units in proportion to the weights. Each next unit goes to the machine for which the
+/// resulting time (units / weight) is least, which minimises the slowest finish. With `everyone` each gets at least
+/// one, if there are enough. Weights are positive and finite.
 pub(super) fn apportion(total: u64, weights: &[f64], everyone: bool) -> Vec<u64> {
     let sum: f64 = weights.iter().sum();
     let mut left = total;
@@ -89,7 +87,7 @@ pub(super) fn apportion(total: u64, weights: &[f64], everyone: bool) -> Vec<u64>
         units.push(part);
         left -= part;
     }
-    // What rounding has left is less than one unit for each weight.
+    // Rounding has left less than one unit per weight.
     while left > 0 {
         let next = (0..weights.len()).min_by(|a, b| {
             let time = |i: &usize| (units[*i] + 1) as f64 / weights[*i];

@@ -1,32 +1,32 @@
-//! A plan as bytes, for the journal of a product: what decides who computes what, without what was predicted of it.
+//! A plan as bytes, for the journal of a product: the assignment of work, without the prediction.
 //!
-//! Invariants: `decode(encode(plan))` is the plan without its prediction, bound and peak. Whatever the bytes are, `decode`
-//! does not panic, takes memory in proportion to them, and gives only plans with the invariants of this form: regions that
-//! cover C, each (tile, step) in exactly one block, counts and sides within the limits of a grid, chained sums that cannot wait
-//! for each other. Little-endian, every field of fixed width but the name of the strategy.
+//! Invariants: `decode(encode(plan))` is the plan without its prediction, bound and peak. For any bytes, `decode`
+//! does not panic, uses memory in proportion to them, and returns only plans with the invariants of `Plan`: regions
+//! that cover C, each (tile, step) in exactly one block, counts and sides within the limits of a grid, chained sums
+//! without deadlock. Little-endian, every field of fixed width except the name of the strategy.
 //!
-//! Deliberately absent: versions. Whoever stores the bytes says which these are.
+//! Deliberately absent: versions. The format that contains the bytes has a version.
 
-use super::{BlockSize, Member, Order, Plan, Share, Sums};
+use super::{BlockSize, Member, PanelOrder, Plan, Share, Sums};
 use crate::memory::EDGE_MAX;
 use crate::{Binding, Bound, Grid, LEVELS_MAX, Prediction, Problem, Region, Strategy};
 use bramble_matrix::{DType, Rect, Span};
 
-/// Bytes that are no plan, and why.
+/// Why bytes are no plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct NoPlan(&'static str);
+pub struct InvalidPlan(&'static str);
 
-const SHORT: NoPlan = NoPlan("the plan is cut short");
+const SHORT: InvalidPlan = InvalidPlan("the plan is cut short");
 
 impl Plan {
-    /// The plan without what was predicted of it.
+    /// The plan without its prediction.
     pub fn unpredicted(self) -> Self {
         let bound = Bound { seconds: 0.0, by: Binding::Compute };
         Self { predicted: Prediction::default(), bound, peak_gflops: 0.0, ..self }
     }
 
-    /// Its bytes.
+    /// Encodes the plan.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let p = &self.problem;
@@ -54,11 +54,11 @@ impl Plan {
         out
     }
 
-    /// The plan of some bytes, all of them.
-    pub fn decode(bytes: &[u8]) -> Result<Self, NoPlan> {
+    /// Decodes a plan from exactly these bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, InvalidPlan> {
         let mut fields = Fields { rest: bytes };
         let [m, n, k] = fields.numbers()?;
-        let dtype = DType::from_code(fields.byte()?).ok_or(NoPlan("its element type is unknown"))?;
+        let dtype = DType::from_code(fields.byte()?).ok_or(InvalidPlan("its element type is unknown"))?;
         let (reads_c, sends_a, sends_b) = (fields.flag()?, fields.flag()?, fields.flag()?);
         let problem = Problem { m, n, k, dtype, reads_c, sends_a, sends_b };
         let strategy = fields.strategy()?;
@@ -66,7 +66,7 @@ impl Plan {
         let relay = fields.flag()?;
         let regions = regions(&mut fields, &problem)?;
         if sums == Sums::Chained && regions.iter().any(|region| region.levels > 0) {
-            return Err(NoPlan("its sums are chained in cells of several tiles"));
+            return Err(InvalidPlan("its sums are chained in cells of several tiles"));
         }
         let [count] = fields.numbers()?;
         let mut members = Vec::new();
@@ -74,7 +74,7 @@ impl Plan {
             members.push(member(&mut fields, &regions, sums)?);
         }
         if !fields.rest.is_empty() {
-            return Err(NoPlan("the plan has bytes too many"));
+            return Err(InvalidPlan("the plan has extra bytes at its end"));
         }
         covers(&regions, &members)?;
         let plan = Self {
@@ -99,45 +99,50 @@ fn put<const N: usize>(out: &mut Vec<u8>, numbers: [u64; N]) {
 fn encode_share(share: &Share, out: &mut Vec<u8>) {
     let Share { region, cells, steps, block, order } = share;
     let (kind, group) = match *order {
-        Order::Steps => (0, 0),
-        Order::Columns(group) => (1, group),
-        Order::Corner => (2, 0),
-        Order::Ending(last) => (3, last),
+        PanelOrder::Steps => (0, 0),
+        PanelOrder::Columns(group) => (1, group),
+        PanelOrder::Corner => (2, 0),
+        PanelOrder::Ending(last) => (3, last),
     };
     out.extend([u8::try_from(*region).unwrap_or(u8::MAX), kind]);
     put(out, [group, cells.rows.start, cells.rows.end, cells.cols.start, cells.cols.end]);
     put(out, [steps.start, steps.end, block.rows, block.cols, block.steps]);
 }
 
-/// Regions lie where `Region::peeled` puts them, each with a grid of its own.
-fn regions(fields: &mut Fields<'_>, problem: &Problem) -> Result<Vec<Region>, NoPlan> {
+/// Regions are positioned by `Region::laid_out`, each with a grid of its own.
+fn regions(fields: &mut Fields<'_>, problem: &Problem) -> Result<Vec<Region>, InvalidPlan> {
     let (levels, count) = (u32::from(fields.byte()?), usize::from(fields.byte()?));
     if levels > LEVELS_MAX {
-        return Err(NoPlan("it has too many levels of Strassen's method"));
+        return Err(InvalidPlan("it has too many levels of Strassen's method"));
     }
     let grid = |m: u64, n: u64, k: u64| {
         let [tile_rows, tile_cols, depth] = fields.numbers()?;
-        Grid::checked([m, n, k], tile_rows, tile_cols, depth).ok_or(NoPlan("its grid cannot be"))
+        Grid::checked([m, n, k], tile_rows, tile_cols, depth).ok_or(InvalidPlan("its grid is impossible"))
     };
     let regions = Region::laid_out(problem, levels, grid)?;
-    let regions = regions.ok_or(NoPlan("the matrices are too small for its levels of Strassen's method"))?;
-    if regions.len() == count { Ok(regions) } else { Err(NoPlan("its regions are not those of its sizes")) }
+    let regions =
+        regions.ok_or(InvalidPlan("the matrices are too small for its levels of Strassen's method"))?;
+    if regions.len() == count {
+        Ok(regions)
+    } else {
+        Err(InvalidPlan("its regions are not those of its sizes"))
+    }
 }
 
-fn member(fields: &mut Fields<'_>, regions: &[Region], sums: Sums) -> Result<Member, NoPlan> {
+fn member(fields: &mut Fields<'_>, regions: &[Region], sums: Sums) -> Result<Member, InvalidPlan> {
     let small = |n: u64| u32::try_from(n).ok().and_then(|n| usize::try_from(n).ok());
     let [machine, blocks_at_once, count, memory_bytes] = fields.numbers()?;
     let numbers = small(machine).zip(small(blocks_at_once).filter(|n| *n > 0));
-    let (machine, blocks_at_once) = numbers.ok_or(NoPlan("a machine of it cannot be"))?;
+    let (machine, blocks_at_once) = numbers.ok_or(InvalidPlan("one of its machines is impossible"))?;
     let (mut shares, mut reached): (Vec<Share>, u64) = (Vec::new(), 0);
     for _ in 0..count {
         let share = share(fields, regions)?;
         let all = regions[share.region].steps();
-        // Chained sums end where a share has all of k, or one span of it and the shares come in the order of k.
+        // Chained sums end if a share has all of k, or one span of it and the shares are in the order of k.
         let has_all = share.steps == Span::new(0, all);
         if sums == Sums::Chained && !has_all && share.blocks() > 0 {
             if share.block.steps < share.steps.len() || share.steps.start < reached {
-                return Err(NoPlan("its chained sums would wait for each other"));
+                return Err(InvalidPlan("its chained sums would wait for each other"));
             }
             reached = share.steps.start;
         }
@@ -146,8 +151,8 @@ fn member(fields: &mut Fields<'_>, regions: &[Region], sums: Sums) -> Result<Mem
     Ok(Member { machine, shares, memory_bytes, blocks_at_once })
 }
 
-fn share(fields: &mut Fields<'_>, regions: &[Region]) -> Result<Share, NoPlan> {
-    const BAD: NoPlan = NoPlan("a share of it is not in its regions");
+fn share(fields: &mut Fields<'_>, regions: &[Region]) -> Result<Share, InvalidPlan> {
+    const BAD: InvalidPlan = InvalidPlan("one of its shares is not in its regions");
     let (region, kind) = (usize::from(fields.byte()?), fields.byte()?);
     let [group] = fields.numbers()?;
     let (rows, cols, steps) = (fields.span()?, fields.span()?, fields.span()?);
@@ -162,17 +167,17 @@ fn share(fields: &mut Fields<'_>, regions: &[Region]) -> Result<Share, NoPlan> {
         return Err(BAD);
     }
     let order = match (kind, group) {
-        (0, 0) => Order::Steps,
-        (1, 1..) => Order::Columns(group),
-        (2, 0) => Order::Corner,
-        (3, _) => Order::Ending(group),
-        _ => return Err(NoPlan("an order of it is unknown")),
+        (0, 0) => PanelOrder::Steps,
+        (1, 1..) => PanelOrder::Columns(group),
+        (2, 0) => PanelOrder::Corner,
+        (3, _) => PanelOrder::Ending(group),
+        _ => return Err(InvalidPlan("one of its orders is unknown")),
     };
     Ok(Share { region, cells, steps, block, order })
 }
 
-/// Each step of each cell is in one share: none overlap, and together they are as large as all.
-fn covers(regions: &[Region], members: &[Member]) -> Result<(), NoPlan> {
+/// Each step of each cell is in one share: none overlap, and their sizes add up to the whole.
+fn covers(regions: &[Region], members: &[Member]) -> Result<(), InvalidPlan> {
     let volume = |cells: Rect, steps: Span| {
         [cells.rows, cells.cols, steps].iter().map(|s| u128::from(s.len())).product()
     };
@@ -187,13 +192,13 @@ fn covers(regions: &[Region], members: &[Member]) -> Result<(), NoPlan> {
                 !other.cells.disjoint(share.cells) && !other.steps.intersect(share.steps).is_empty()
             };
             if open.iter().any(|other| meets(&other)) {
-                return Err(NoPlan("it has work twice"));
+                return Err(InvalidPlan("some work is assigned twice"));
             }
             open.push(share);
         }
         let had: u128 = shares.iter().map(|s| volume(s.cells, s.steps)).sum();
         if had != volume(region.cells(), Span::new(0, region.steps())) {
-            return Err(NoPlan("it leaves work out"));
+            return Err(InvalidPlan("some work is missing"));
         }
     }
     Ok(())
@@ -205,21 +210,21 @@ struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    fn byte(&mut self) -> Result<u8, NoPlan> {
+    fn byte(&mut self) -> Result<u8, InvalidPlan> {
         let (first, rest) = self.rest.split_first().ok_or(SHORT)?;
         self.rest = rest;
         Ok(*first)
     }
 
-    fn flag(&mut self) -> Result<bool, NoPlan> {
+    fn flag(&mut self) -> Result<bool, InvalidPlan> {
         match self.byte()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(NoPlan("a flag of it is neither yes nor no")),
+            _ => Err(InvalidPlan("one of its flags is neither 0 nor 1")),
         }
     }
 
-    fn numbers<const N: usize>(&mut self) -> Result<[u64; N], NoPlan> {
+    fn numbers<const N: usize>(&mut self) -> Result<[u64; N], InvalidPlan> {
         let mut numbers = [0; N];
         for number in &mut numbers {
             let (first, rest) = self.rest.split_first_chunk::<8>().ok_or(SHORT)?;
@@ -229,18 +234,22 @@ impl Fields<'_> {
         Ok(numbers)
     }
 
-    fn span(&mut self) -> Result<Span, NoPlan> {
+    fn span(&mut self) -> Result<Span, InvalidPlan> {
         let [start, end] = self.numbers()?;
-        if start <= end { Ok(Span::new(start, end)) } else { Err(NoPlan("a span of it is reversed")) }
+        if start <= end {
+            Ok(Span::new(start, end))
+        } else {
+            Err(InvalidPlan("one of its spans is reversed"))
+        }
     }
 
-    fn strategy(&mut self) -> Result<Strategy, NoPlan> {
+    fn strategy(&mut self) -> Result<Strategy, InvalidPlan> {
         let len = usize::from(self.byte()?);
         let (name, rest) = self.rest.split_at_checked(len).ok_or(SHORT)?;
         self.rest = rest;
-        let name = std::str::from_utf8(name).map_err(|_| NoPlan("its strategy is no text"))?;
-        let strategy: Strategy = name.parse().map_err(|_| NoPlan("its strategy is unknown"))?;
-        // One plan, one encoding.
-        if strategy.to_string() == name { Ok(strategy) } else { Err(NoPlan("its strategy is unknown")) }
+        let name = std::str::from_utf8(name).map_err(|_| InvalidPlan("its strategy is no text"))?;
+        let strategy: Strategy = name.parse().map_err(|_| InvalidPlan("its strategy is unknown"))?;
+        // Only the canonical name, so that each plan has one encoding.
+        if strategy.to_string() == name { Ok(strategy) } else { Err(InvalidPlan("its strategy is unknown")) }
     }
 }

@@ -1,4 +1,4 @@
-//! What is chosen where the choice is left to Bramble: never slower, as predicted, than anything else, but for the bits.
+//! The choice of Bramble: predicted to be no slower than any alternative, except for the sake of the bits.
 
 use super::*;
 
@@ -42,7 +42,7 @@ pub(super) const SHAPES: [(u64, u64, u64); 12] = [
     (1, 1, 10_000_000),
 ];
 
-/// Everything that may be typed, as far as it depends on a number of machines for one that fits them.
+/// All strategies that a user may type, with parameters that fit the number of machines.
 fn strategies(machines: usize) -> Vec<String> {
     let side = machines.isqrt().max(1);
     let cube = ((machines as f64 / 2.0).cbrt().floor() as usize).max(1);
@@ -60,24 +60,27 @@ fn what_is_chosen_is_predicted_to_be_the_fastest() {
     for (name, primary, workers) in clusters() {
         for (m, n, k) in SHAPES.into_iter().step_by(if workers.len() > 500 { 3 } else { 1 }) {
             let p = problem(m, n, k);
-            let auto = decide(&p, Cut::default(), &primary, &workers, &Wish::AUTO).unwrap();
+            let auto = decide(&p, TileSize::default(), &primary, &workers, &PlanOptions::AUTO).unwrap();
             let seconds = auto.plan.predicted.seconds;
-            let alone =
-                decide(&p, Cut::default(), &primary, &[], &Wish::AUTO).unwrap().plan.predicted.seconds;
-            // The fastest of all that was looked at, or one with the bits of one machine that is nearly as fast.
+            let alone = decide(&p, TileSize::default(), &primary, &[], &PlanOptions::AUTO)
+                .unwrap()
+                .plan
+                .predicted
+                .seconds;
+            // The fastest of all considered plans, or one that keeps the bits of one machine and is nearly as fast.
             let fastest = auto.considered[0].seconds;
             assert!(seconds == fastest || (auto.plan.keeps_bits() && seconds <= 1.04 * fastest));
             assert!(fastest <= alone, "{name}, {m} x {n} x {k}: {fastest} s, {alone} s alone");
             for strategy in strategies(workers.len()) {
-                let Ok(other) = decide(&p, Cut::default(), &primary, &workers, &by(&strategy)) else {
+                let Ok(other) = decide(&p, TileSize::default(), &primary, &workers, &by(&strategy)) else {
                     continue;
                 };
-                // With smaller tiles, which are tried only where the usual ones fit nowhere, it is another grid.
+                // With smaller tiles, which are tried only if the default ones fit nowhere, the grid is different.
                 if other.sentence.contains("do not fit the memory") {
                     continue;
                 }
                 let other = other.plan.predicted;
-                // A plan whose sums do not fit the primary is no choice.
+                // A plan whose sums do not fit the primary cannot be chosen.
                 let fits = other.primary_memory_bytes <= primary.memory_bytes;
                 assert!(
                     !fits || fastest <= other.seconds,
@@ -100,10 +103,10 @@ fn slow_links_leave_the_primary_alone_and_fast_ones_do_not() {
     let p = problem(2048, 2048, 2048);
     let primary = machine("laptop", 100.0, 1 << 32, 0.0);
     let slow = vec![machine("pi", 10.0, 1 << 30, 10.0); 4];
-    let decision = decide(&p, Cut::default(), &primary, &slow, &Wish::AUTO).unwrap();
+    let decision = decide(&p, TileSize::default(), &primary, &slow, &PlanOptions::AUTO).unwrap();
     assert!(decision.alone && decision.left_out.len() == 4, "{}", decision.sentence);
     let fast = vec![machine("server", 500.0, 1 << 32, 5000.0); 4];
-    let decision = decide(&p, Cut::default(), &primary, &fast, &Wish::AUTO).unwrap();
+    let decision = decide(&p, TileSize::default(), &primary, &fast, &PlanOptions::AUTO).unwrap();
     assert!(!decision.alone, "{}", decision.sentence);
 }
 
@@ -112,7 +115,7 @@ fn the_primary_helps_where_that_is_faster() {
     let p = problem(20_000, 20_000, 20_000);
     let primary = machine("laptop", 100.0, 1 << 34, 0.0);
     let workers = vec![machine("server", 100.0, 1 << 34, 1170.0); 2];
-    let decision = decide(&p, Cut::default(), &primary, &workers, &Wish::AUTO).unwrap();
+    let decision = decide(&p, TileSize::default(), &primary, &workers, &PlanOptions::AUTO).unwrap();
     assert_eq!(decision.plan.members.len(), 3, "{}", decision.sentence);
     assert!(decision.sentence.contains("and this machine"), "{}", decision.sentence);
 }
@@ -125,7 +128,7 @@ fn machines_that_cannot_be_planned_with_are_named() {
     let mut workers: Vec<Machine> = bad.iter().map(|g| machine("speed", *g, 1 << 34, 117.0)).collect();
     workers.extend(bad.iter().map(|r| machine("link", 100.0, 1 << 34, *r)));
     workers.push(machine("good", 100.0, 1 << 34, 117.0));
-    let decision = decide(&p, Cut::default(), &primary, &workers, &Wish::AUTO).unwrap();
+    let decision = decide(&p, TileSize::default(), &primary, &workers, &PlanOptions::AUTO).unwrap();
     assert_eq!(decision.left_out.len(), 8);
     assert!(decision.left_out.iter().all(|l| l.reason.contains("to plan with")), "{:?}", decision.left_out);
 }
@@ -134,15 +137,21 @@ fn machines_that_cannot_be_planned_with_are_named() {
 fn a_strategy_that_cannot_do_what_was_asked_is_refused() {
     let p = problem(100, 100, 3);
     let workers = [machine("w", 10.0, 1 << 30, 100.0)];
-    let refused = |wish: &Wish, p: &Problem| match decide(p, Cut::default(), &workers[0], &workers, wish) {
+    let refused = |options: &PlanOptions, p: &Problem| match decide(
+        p,
+        TileSize::default(),
+        &workers[0],
+        &workers,
+        options,
+    ) {
         Err(PlanError::Refused { why, .. }) => why,
         other => panic!("{other:?}"),
     };
     assert!(refused(&by("strassen:2"), &p).contains("cannot be halved"));
     let p = problem(100, 100, 100);
-    assert!(refused(&Wish { reproducible: true, ..by("strassen:1") }, &p).contains("bits"));
-    assert!(refused(&Wish { elementwise: true, ..by("strassen:1") }, &p).contains("norms"));
-    let wish = Wish { reproducible: true, ..Wish::AUTO };
-    let plan = decide(&p, Cut::default(), &workers[0], &workers, &wish).unwrap().plan;
+    assert!(refused(&PlanOptions { reproducible: true, ..by("strassen:1") }, &p).contains("bits"));
+    assert!(refused(&PlanOptions { elementwise: true, ..by("strassen:1") }, &p).contains("norms"));
+    let options = PlanOptions { reproducible: true, ..PlanOptions::AUTO };
+    let plan = decide(&p, TileSize::default(), &workers[0], &workers, &options).unwrap().plan;
     assert_eq!((plan.strategy.levels, plan.sums), (0, Sums::Chained));
 }

@@ -1,12 +1,12 @@
-//! Plans as bytes: what comes out is what went in, and whatever else the bytes are is refused without a panic.
+//! Plans as bytes: decoding inverts encoding, and any other bytes are refused without a panic.
 
 use super::*;
 use bramble_matrix::{Rect, Span};
 
-/// A plan, chained where it can be.
+/// A plan, chained if possible.
 fn plan(
     sides: [u64; 3],
-    cut: Cut,
+    cut: TileSize,
     workers: &[Machine],
     strategy: Strategy,
     reproducible: bool,
@@ -15,12 +15,12 @@ fn plan(
     let primary = machine("primary", 10.0, 1 << 32, 0.0);
     let levels = if reproducible { 0 } else { strategy.levels };
     let strategy = Some(Strategy { levels, ..strategy });
-    let wish = Wish { strategy, who: Preference::Workers, reproducible, ..Wish::AUTO };
+    let options = PlanOptions { strategy, who: Preference::Workers, reproducible, ..PlanOptions::AUTO };
     let grid = Grid::new(&p, cut).ok()?;
     if grid.tiles() * grid.steps() > 100_000 {
         return None;
     }
-    decide(&p, cut, &primary, workers, &wish).ok().map(|decision| decision.plan)
+    decide(&p, cut, &primary, workers, &options).ok().map(|decision| decision.plan)
 }
 
 proptest! {
@@ -50,7 +50,7 @@ proptest! {
         bytes.truncate(end.map_or(bytes.len(), |end| end % bytes.len()));
         if let Ok(other) = Plan::decode(&bytes) {
             prop_assert_eq!(other.encode(), bytes);
-            // None of these asks for more than the plan has.
+            // No decoded number exceeds the limits of a plan.
             prop_assert!(other.members.iter().flat_map(|m| &m.shares).all(|s| s.blocks() < 1 << 48));
             let _ = (other.tiles(), other.results(), other.stored_bytes(), other.keeps_bits());
         }
@@ -60,7 +60,7 @@ proptest! {
 #[test]
 fn work_twice_left_out_or_outside_is_refused() {
     let workers = [machine("w0", 1.0, 1 << 30, 100.0), machine("w1", 1.0, 1 << 30, 100.0)];
-    let cut = Cut { tile: Some(16), depth: Some(16) };
+    let cut = TileSize { tile: Some(16), depth: Some(16) };
     let plan = planned(&problem(100, 100, 100), cut, &workers, "cuboid");
     assert!(Plan::decode(&plan.encode()).is_ok());
     let refused = |change: &dyn Fn(&mut Share), why: &str| {
@@ -69,17 +69,17 @@ fn work_twice_left_out_or_outside_is_refused() {
         assert_eq!(Plan::decode(&other.encode()).unwrap_err().to_string(), why);
     };
     let first = plan.members[0].shares[0];
-    refused(&|share| *share = first, "it has work twice");
-    refused(&|share| share.cells = Rect::new(Span::new(0, 0), share.cells.cols), "it leaves work out");
-    refused(&|share| share.steps = Span::new(0, 8), "a share of it is not in its regions");
-    refused(&|share| share.region = 1, "a share of it is not in its regions");
-    refused(&|share| share.block.rows = 0, "a share of it is not in its regions");
-    refused(&|share| share.order = Order::Columns(0), "an order of it is unknown");
+    refused(&|share| *share = first, "some work is assigned twice");
+    refused(&|share| share.cells = Rect::new(Span::new(0, 0), share.cells.cols), "some work is missing");
+    refused(&|share| share.steps = Span::new(0, 8), "one of its shares is not in its regions");
+    refused(&|share| share.region = 1, "one of its shares is not in its regions");
+    refused(&|share| share.block.rows = 0, "one of its shares is not in its regions");
+    refused(&|share| share.order = PanelOrder::Columns(0), "one of its orders is unknown");
     let mut other = plan.clone();
     other.problem.k = 99;
     assert!(Plan::decode(&other.encode()).is_ok(), "a depth of 7 steps is that of 97 to 112");
     other.problem.k = 113;
-    assert_eq!(Plan::decode(&other.encode()).unwrap_err().to_string(), "it leaves work out");
+    assert_eq!(Plan::decode(&other.encode()).unwrap_err().to_string(), "some work is missing");
     other.problem.m = u64::MAX;
-    assert_eq!(Plan::decode(&other.encode()).unwrap_err().to_string(), "its grid cannot be");
+    assert_eq!(Plan::decode(&other.encode()).unwrap_err().to_string(), "its grid is impossible");
 }

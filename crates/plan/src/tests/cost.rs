@@ -1,16 +1,16 @@
-//! The cost model: bytes as the schedule sends them, seconds that answer to what they should.
+//! The cost model: bytes equal those of the schedule, and seconds depend on the right quantities.
 
 use super::*;
 use bramble_matrix::{Rect, Span};
 
-/// Bytes of frames that carry a matrix by rows, heads and all.
+/// Bytes of the frames of a matrix by rows, with heads.
 fn frames(rect: Rect) -> u64 {
     let (lines, line) = (rect.rows.len(), rect.cols.len() * 8);
     let frames = lines.div_ceil(((1 << 20) / line).max(1));
     lines * line + frames * (16 + 4 + 24)
 }
 
-/// What a block's stores and results have in bytes, panel by panel: (out, back without credits).
+/// Bytes of a block's stores and results, panel by panel: (out, back without credits).
 pub(super) fn block_bytes(plan: &Plan, recipe: &Recipe, block: &Block) -> (u64, u64) {
     let (p, region) = (&plan.problem, &plan.regions[block.region]);
     let (q, grid) = (region.q(), &region.grid);
@@ -73,16 +73,17 @@ proptest! {
         let workers = vec![machine("w", 10.0, 1 << 25, 100.0); workers];
         let reproducible = reproducible && strategy.levels == 0;
         let relay = Relay::Off;
-        let wish = Wish { strategy: Some(strategy), who: Preference::Workers, reproducible, relay, ..Wish::AUTO };
-        let cut = Cut { tile: Some(tile), depth: Some(depth) };
-        let Ok(decision) = decide(&p, cut, &workers[0], &workers, &wish) else { return Ok(()) };
+        let who = Preference::Workers;
+        let options = PlanOptions { strategy: Some(strategy), who, reproducible, relay, ..PlanOptions::AUTO };
+        let cut = TileSize { tile: Some(tile), depth: Some(depth) };
+        let Ok(decision) = decide(&p, cut, &workers[0], &workers, &options) else { return Ok(()) };
         let plan = decision.plan;
         let recipes: Vec<Recipe> = plan.regions.iter().map(|r| Recipe::new(r.levels)).collect();
         for (member, cost) in plan.members.iter().zip(&plan.predicted.machines) {
             let bytes = member.blocks().map(|b| block_bytes(&plan, &recipes[b.region], &b));
             let (out, back) = bytes.fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
             prop_assert_eq!(cost.bytes_out, out);
-            // Credits come on top: at most one a matrix.
+            // Credits come on top: at most one per matrix.
             prop_assert!(cost.bytes_back >= back && cost.bytes_back <= back + 24 * (cost.jobs * 4 + 4));
         }
         let flops: f64 = plan.predicted.machines.iter().map(|m| m.flops).sum();
@@ -91,12 +92,12 @@ proptest! {
     }
 }
 
-/// Seconds of a product on some workers by a strategy.
-fn takes(p: &Problem, cut: Cut, workers: &[Machine], strategy: &str) -> Prediction {
+/// The prediction for a product on some workers by a strategy.
+fn takes(p: &Problem, cut: TileSize, workers: &[Machine], strategy: &str) -> Prediction {
     planned(p, cut, workers, strategy).predicted
 }
 
-/// A worker as fast as light on a link of 100 MB/s.
+/// A worker with practically unlimited speed on a link of 100 MB/s.
 fn fast(memory_bytes: u64) -> Machine {
     machine("w", 1e6, memory_bytes, 100.0)
 }
@@ -104,13 +105,13 @@ fn fast(memory_bytes: u64) -> Machine {
 #[test]
 fn c_comes_home_after_the_last_panel() {
     let p = problem(8192, 8192, 16_384);
-    // Room for C and two steps, of which the last go by columns.
-    let by_steps = takes(&p, Cut::default(), &[fast(720 << 20)], "reuse");
+    // Room for C and two steps, the last ones by columns.
+    let by_steps = takes(&p, TileSize::default(), &[fast(720 << 20)], "reuse");
     let (out, back) = (by_steps.bytes_sent as f64 / 1e8, by_steps.bytes_received as f64 / 1e8);
     assert!(by_steps.seconds > out + 0.6 * back && by_steps.seconds < out + 0.9 * back, "{by_steps:?}");
     assert_eq!(by_steps.by, Limit::Ingress);
-    // With room for A most of C comes home before the last panel has gone.
-    let by_columns = takes(&p, Cut::default(), &[fast(64 << 30)], "reuse");
+    // With room for A most of C returns before the last panel is sent.
+    let by_columns = takes(&p, TileSize::default(), &[fast(64 << 30)], "reuse");
     assert_eq!((by_columns.bytes_sent as f64 / 1e8, by_columns.bytes_received as f64 / 1e8), (out, back));
     assert!(by_columns.seconds < out + 0.2 * back, "{by_columns:?}");
 }
@@ -119,7 +120,7 @@ fn c_comes_home_after_the_last_panel() {
 fn blocks_without_room_for_two_wait_for_each_other() {
     // The same blocks, with room for one and for two at a time.
     let p = problem(16384, 16384, 2048);
-    let cut = Cut { tile: Some(1024), depth: Some(512) };
+    let cut = TileSize { tile: Some(1024), depth: Some(512) };
     let blocks = |memory| {
         let plan = planned(&p, cut, &[machine("w", 100.0, memory, 100.0)], "square:8");
         (plan.members[0].blocks_at_once, plan.predicted.seconds)
@@ -132,7 +133,7 @@ fn blocks_without_room_for_two_wait_for_each_other() {
 #[test]
 fn small_blocks_wait_for_round_trips_and_large_ones_do_not() {
     let p = problem(2048, 2048, 2048);
-    let cut = Cut { tile: Some(64), depth: Some(64) };
+    let cut = TileSize { tile: Some(64), depth: Some(64) };
     let far = |ms: f64| {
         let near = machine("w", 100.0, 1 << 30, 1000.0);
         let link = Some(LinkRate { bytes_per_s: 1e9, round_trip_s: ms * 1e-3 });
@@ -149,7 +150,7 @@ fn threads_without_a_tile_of_their_own_are_idle_unless_k_is_cut() {
     let p = problem(100, 100, 1_000_000);
     let worker = [Machine { threads: 8, ..machine("w", 80.0, 8 << 30, 1e6) }];
     let (one, eight) =
-        (takes(&p, Cut::default(), &worker, "reuse"), takes(&p, Cut::default(), &worker, "cuboid"));
+        (takes(&p, TileSize::default(), &worker, "reuse"), takes(&p, TileSize::default(), &worker, "cuboid"));
     let ratio = one.machines[0].compute_s / eight.machines[0].compute_s;
     assert!((7.9..8.1).contains(&ratio), "{ratio}");
 }
@@ -159,12 +160,12 @@ fn a_slow_link_has_less_and_what_does_not_help_is_named_with_numbers() {
     let p = problem(8192, 8192, 8192);
     let slow = |rate| Machine { name: "slow".to_owned(), ..machine("w", 50.0, 8 << 30, rate) };
     let workers = |rate| [machine("a", 50.0, 8 << 30, 117.0), slow(rate), machine("b", 50.0, 8 << 30, 117.0)];
-    let plan = planned(&p, Cut::default(), &workers(30.0), "reuse");
+    let plan = planned(&p, TileSize::default(), &workers(30.0), "reuse");
     let costs = &plan.predicted.machines;
     assert!(costs.len() == 3 && costs[1].part < costs[0].part * 0.8, "{costs:?}");
     let primary = machine("primary", 50.0, 8 << 30, 0.0);
     for rate in [0.1, 5.0] {
-        let decision = decide(&p, Cut::default(), &primary, &workers(rate), &Wish::AUTO).unwrap();
+        let decision = decide(&p, TileSize::default(), &primary, &workers(rate), &PlanOptions::AUTO).unwrap();
         let left = decision.left_out.iter().find(|l| l.name == "slow").unwrap();
         let numbers = ["with it", "50.0 Gflop/s and"].iter().any(|n| left.reason.contains(n));
         assert!(numbers, "{}", left.reason);
@@ -176,7 +177,7 @@ fn unequal_machines_finish_together() {
     let p = problem(20_000, 20_000, 20_000);
     let speeds = [10.0, 20.0, 40.0, 80.0];
     let workers: Vec<Machine> = speeds.iter().map(|s| machine("w", *s, 8 << 30, 2000.0)).collect();
-    let plan = planned(&p, Cut { tile: Some(256), depth: None }, &workers, "reuse");
+    let plan = planned(&p, TileSize { tile: Some(256), depth: None }, &workers, "reuse");
     let together = p.flops() / 1e9 / speeds.iter().sum::<f64>();
     assert!(plan.predicted.seconds < together * 1.05, "{} {together}", plan.predicted.seconds);
 }
@@ -186,8 +187,8 @@ fn chained_sums_cost_time_where_k_is_cut_and_nothing_where_it_is_not() {
     let p = problem(4096, 4096, 65536);
     let workers = vec![machine("w", 20.0, 8 << 30, 1000.0); 4];
     let seconds = |strategy: &str, reproducible| {
-        let wish = Wish { reproducible, ..by(strategy) };
-        decide(&p, Cut::default(), &workers[0], &workers, &wish).unwrap().plan.predicted.seconds
+        let options = PlanOptions { reproducible, ..by(strategy) };
+        decide(&p, TileSize::default(), &workers[0], &workers, &options).unwrap().plan.predicted.seconds
     };
     assert!(seconds("cuboid:1x1x4", true) > 2.0 * seconds("cuboid:1x1x4", false));
     assert_eq!(seconds("reuse", true), seconds("reuse", false));
@@ -200,7 +201,7 @@ fn workers_on_the_primarys_cores_take_turns_with_it() {
         let worker = Machine { threads: 1, shares_cores, ..machine("w", 10.0, 8 << 30, 1e5) };
         let primary = Machine { threads: 4, ..machine("primary", 40.0, 8 << 30, 0.0) };
         let workers = vec![worker; 8];
-        decide(&p, Cut::default(), &primary, &workers, &by("reuse")).unwrap().plan.predicted.seconds
+        decide(&p, TileSize::default(), &primary, &workers, &by("reuse")).unwrap().plan.predicted.seconds
     };
     // Eight threads on four cores take twice as long.
     assert!((1.7..2.6).contains(&(here(true) / here(false))), "{} {}", here(true), here(false));
@@ -211,7 +212,7 @@ fn a_bound_says_what_binds() {
     let p = problem(8192, 8192, 8192);
     let bound = |worker: Machine, p: &Problem| {
         let plan =
-            planned(p, Cut { tile: Some(128), depth: Some(64) }, std::slice::from_ref(&worker), "reuse");
+            planned(p, TileSize { tile: Some(128), depth: Some(64) }, std::slice::from_ref(&worker), "reuse");
         assert!(plan.bound.seconds <= plan.predicted.seconds);
         let machines = [machine("primary", 1.0, 0, 0.0), worker];
         (plan.bound.by, plan.bound.by.sentence(&machines))
@@ -226,10 +227,53 @@ fn a_bound_says_what_binds() {
 
 #[test]
 fn spans_of_partial_cells_add_up() {
-    let region =
-        Region::peeled(&problem(103, 57, 91), Cut { tile: Some(7), depth: Some(5) }, 2).unwrap().unwrap()[0];
+    let region = Region::peeled(&problem(103, 57, 91), TileSize { tile: Some(7), depth: Some(5) }, 2)
+        .unwrap()
+        .unwrap()[0];
     let all = Rect::new(Span::new(0, region.grid.rows()), Span::new(0, region.grid.cols()));
     assert_eq!(region.elements(all), 100 * 56);
     let halves = [Span::new(0, 2), Span::new(2, region.steps())].map(|s| region.depth_of(s));
     assert_eq!(halves.iter().sum::<u64>(), 91);
+}
+
+/// A product of a row and a column has little work per byte: memory is the limit, in the prediction and in the
+/// bound.
+#[test]
+fn memory_binds_thin_products_and_no_square_ones() {
+    let alone = |bytes_per_s: f64, p: &Problem| {
+        let memory_rate = Some(MemoryRate { bytes_per_s, most_bytes_per_s: 2.0 * bytes_per_s });
+        let own = Machine { link: None, memory_rate, ..machine("w", 100.0, 8 << 30, 1e8) };
+        decide(p, TileSize::default(), &own, &[], &PlanOptions::AUTO).unwrap().plan
+    };
+    let dot = problem(1, 1, 20_000_000);
+    let plan = alone(1e10, &dot);
+    let bytes = 2.0 * 20e6 * dot.element_bytes() as f64;
+    assert!((plan.predicted.seconds / (bytes / 0.75e10) - 1.0).abs() < 0.05, "{:?}", plan.predicted);
+    assert_eq!((plan.predicted.by, plan.bound.by), (Limit::Memory("w".into()), Binding::Memory));
+    assert!(plan.bound.seconds <= plan.predicted.seconds);
+    let square = alone(1e10, &problem(4096, 4096, 4096));
+    assert_eq!((square.predicted.by, square.bound.by), (Limit::Compute("w".into()), Binding::Compute));
+}
+
+/// The parts of k that one machine's threads share depend on the shape alone, and with `--reproducible` there are
+/// none.
+#[test]
+fn threads_share_k_where_c_is_small_and_their_number_changes_no_part() {
+    let shares = |threads, reproducible, (m, n, k)| {
+        let own = Machine { link: None, threads, ..machine("w", 100.0, 8 << 30, 1e8) };
+        let options = PlanOptions { reproducible, ..PlanOptions::AUTO };
+        let plan = decide(&problem(m, n, k), TileSize::default(), &own, &[], &options).unwrap().plan;
+        let blocks = plan.members[0].shares[0].blocks_each_way().2;
+        (plan.members[0].shares.clone(), blocks, plan.keeps_bits())
+    };
+    for shape in [(1, 1, 20_000_000), (8, 8, 2_000_000), (64, 64, 1_000_000)] {
+        let one = shares(1, false, shape);
+        assert!((32..=64).contains(&one.1) && one.2, "{shape:?}: {one:?}");
+        [2, 3, 16].into_iter().for_each(|threads| assert_eq!(shares(threads, false, shape), one));
+        assert!(shares(1, true, shape).2);
+    }
+    // Enough tiles, or too shallow a k: not cut.
+    for shape in [(4096, 4096, 4096), (8000, 1, 8000), (512, 512, 1024)] {
+        assert_eq!(shares(2, false, shape).1, 1, "{shape:?}");
+    }
 }

@@ -1,8 +1,8 @@
-//! How even parts are where cells are few.
+//! How even parts are when cells are few.
 
 use super::*;
 
-/// The largest of the machines' parts of the work, each against what its speed asks for.
+/// The largest ratio of a machine's part of the work to the part for its speed.
 fn unevenness(plan: &Plan, speeds: &[f64]) -> f64 {
     let sum: f64 = speeds.iter().sum();
     let over = |at: usize| plan.part_of_work(at) * sum / speeds[plan.members[at].machine - 1];
@@ -15,12 +15,12 @@ fn parts_are_even_where_cells_are_few() {
     for (n, at_most) in [(8192u64, 1.02), (16384, 1.02), (4096, 22.0 / (64.0 / 3.0) + 1e-9)] {
         let p = problem(n, n, n);
         for speeds in &teams {
-            // Links that nobody waits for.
+            // Links that are never the limit.
             let workers: Vec<Machine> = speeds.iter().map(|s| machine("w", *s, 8 << 30, 1e5)).collect();
             for relay in [Relay::Off, Relay::On] {
                 let primary = machine("primary", 1.0, 1 << 40, 0.0);
-                let wish = Wish { relay, ..by("reuse") };
-                let plan = decide(&p, Cut::default(), &primary, &workers, &wish).unwrap().plan;
+                let options = PlanOptions { relay, ..by("reuse") };
+                let plan = decide(&p, TileSize::default(), &primary, &workers, &options).unwrap().plan;
                 let over = unevenness(&plan, speeds);
                 println!("{n}, {speeds:?}: {over:.4}");
                 assert!(plan.members.len() == speeds.len() && over <= at_most, "{n}, {speeds:?}: {over}");
@@ -31,9 +31,9 @@ fn parts_are_even_where_cells_are_few() {
 
 #[test]
 fn cells_are_not_moved_where_links_are_what_is_short() {
-    // Five on 8 × 8 cells: what a strip of cells needs of A and B would be sent again.
+    // Five machines on 8 × 8 cells: the panels for a strip of cells would be sent again.
     let p = problem(4096, 4096, 4096);
-    let plan = |rate| planned(&p, Cut::default(), &vec![machine("w", 20.0, 8 << 30, rate); 5], "reuse");
+    let plan = |rate| planned(&p, TileSize::default(), &vec![machine("w", 20.0, 8 << 30, rate); 5], "reuse");
     let shares = |plan: &Plan| plan.members.iter().map(|m| m.shares.len()).max().unwrap();
     assert_eq!(shares(&plan(20.0)), 1);
     assert!(shares(&plan(1e5)) > 1);
@@ -44,13 +44,13 @@ fn machines_of_one_kind_have_equal_parts_whatever_was_in_the_way_of_their_measur
     let p = problem(8192, 8192, 8192);
     let kind = |gflops, peak_gflops| Machine { peak_gflops, ..machine("w", gflops, 8 << 30, 1e4) };
     let parts = |workers: &[Machine]| -> Vec<f64> {
-        let plan = planned(&p, Cut::default(), workers, "reuse");
+        let plan = planned(&p, TileSize::default(), workers, "reuse");
         (0..plan.members.len()).map(|at| plan.part_of_work(at)).collect()
     };
     assert_eq!(parts(&[kind(46.0, 60.0), kind(52.0, 60.8), kind(50.0, 59.2), kind(47.0, 60.0)]), [0.25; 4]);
-    // What was measured of four equal ones while something ran beside the last.
+    // Measurements of four equal machines while another program ran beside the last.
     assert_eq!(parts(&[kind(47.3, 60.0), kind(47.0, 60.0), kind(48.7, 60.0), kind(24.6, 60.0)]), [0.25; 4]);
-    // Another kind, and one with something else to do.
+    // A machine of another kind, and one with other work.
     assert!(parts(&[kind(46.0, 60.0), kind(52.0, 70.0)]) != [0.5; 2]);
     assert!(parts(&[kind(20.0, 60.0), kind(52.0, 60.0)]) != [0.5; 2]);
 }
@@ -61,11 +61,11 @@ fn machines_of_one_kind_are_planned_with_the_speed_of_the_middle() {
     let seconds = |speeds: &[f64]| {
         let kind = |gflops| Machine { peak_gflops: 60.0, ..machine("w", gflops, 8 << 30, 1e4) };
         let workers: Vec<Machine> = speeds.iter().map(|s| kind(*s)).collect();
-        planned(&p, Cut::default(), &workers, "reuse").predicted.seconds
+        planned(&p, TileSize::default(), &workers, "reuse").predicted.seconds
     };
     assert_eq!(seconds(&[48.0, 24.0, 47.0]), seconds(&[47.0; 3]));
     assert_eq!(seconds(&[46.0, 24.0, 50.0, 48.0]), seconds(&[47.0; 4]));
-    // Of two, nothing says which was disturbed.
+    // Of two, nothing tells which was disturbed.
     assert_eq!(seconds(&[24.0, 48.0]), seconds(&[36.0; 2]));
 }
 
@@ -74,7 +74,7 @@ fn links_of_one_kind_are_as_fast_as_each_other_only_where_they_nearly_are() {
     let p = problem(8192, 8192, 8192);
     let parts = |rates: [f64; 2]| {
         let workers = rates.map(|rate| machine("w", 40.0, 8 << 30, rate));
-        let plan = planned(&p, Cut::default(), &workers, "reuse");
+        let plan = planned(&p, TileSize::default(), &workers, "reuse");
         [plan.part_of_work(0), plan.part_of_work(1)]
     };
     assert_eq!(parts([30.0, 50.0]), [0.5; 2]);

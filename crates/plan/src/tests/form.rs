@@ -19,7 +19,7 @@ fn coverage(plan: &Plan) -> BTreeMap<(usize, u64, u64, u64), u32> {
     seen
 }
 
-/// Every step of every cell is in one block, and no block is anywhere else.
+/// Every step of every cell is in one block, and no block has others.
 pub(super) fn assert_covers(plan: &Plan) {
     let seen = coverage(plan);
     assert!(seen.values().all(|count| *count == 1), "{seen:?}");
@@ -56,9 +56,9 @@ fn assert_regions(plan: &Plan) {
     let mut seen = BTreeSet::new();
     for tile in &tiles {
         assert!(tile.rows.end <= p.m && tile.cols.end <= p.n, "{tile:?}");
-        assert!(seen.insert((tile.rows.start, tile.cols.start)), "{tile:?} stands where another does");
+        assert!(seen.insert((tile.rows.start, tile.cols.start)), "{tile:?} has the corner of another tile");
     }
-    // Equal areas and no common corner are not enough: look at each row that a tile begins in.
+    // Equal areas and distinct corners are not enough: check each row in which a tile begins.
     for row in tiles.iter().map(|t| t.rows.start).collect::<BTreeSet<_>>() {
         let mut spans: Vec<Span> = tiles.iter().filter(|t| t.rows.contains(row)).map(|t| t.cols).collect();
         spans.sort_by_key(|s| s.start);
@@ -66,7 +66,7 @@ fn assert_regions(plan: &Plan) {
     }
 }
 
-/// Blocks fit what they are given, and that fits the machine.
+/// Blocks fit the memory that the member is given, and that fits the machine.
 pub(super) fn assert_fits(plan: &Plan, machines: &[Machine]) {
     let e = plan.problem.element_bytes();
     for member in &plan.members {
@@ -89,7 +89,7 @@ pub(super) fn assert_fits(plan: &Plan, machines: &[Machine]) {
 /// The most uses that an operand can have.
 fn uses(region: &Region, edge: u64) -> u64 {
     let recipe = Recipe::new(region.levels);
-    let of = |side: &Side| {
+    let of = |side: &OperandRecipe| {
         let panels = (0..recipe.q * recipe.q).map(Term::Panel);
         let terms = panels.chain((0..side.sums.len()).map(Term::Sum));
         terms.map(|t| side.uses_in_sums(t) as u64 + side.uses_in_products(t) as u64 * edge).max()
@@ -98,7 +98,8 @@ fn uses(region: &Region, edge: u64) -> u64 {
     rim.max(of(&recipe.left).unwrap_or(0)).max(of(&recipe.right).unwrap_or(0))
 }
 
-/// Carries out a chained plan: a block begins when the steps before it are in all its cells. True if all is done.
+/// Executes a chained plan: a block begins when the steps before it are complete in all its cells. True if all
+/// blocks complete.
 fn chain_ends(plan: &Plan) -> bool {
     let mut done: BTreeMap<(usize, u64, u64), u64> = BTreeMap::new();
     let mut queues: Vec<_> = plan.members.iter().map(|m| m.blocks().peekable()).collect();
@@ -136,8 +137,8 @@ proptest! {
         let jobs = Grid::new(&p, cut).unwrap().tiles() * Grid::new(&p, cut).unwrap().steps();
         prop_assume!(jobs < 200_000);
         let primary = machine("primary", 10.0, 1 << 32, 0.0);
-        let wish = Wish { strategy: Some(strategy), who: Preference::Workers, ..Wish::AUTO };
-        let Ok(decision) = decide(&p, cut, &primary, &workers, &wish) else { return Ok(()) };
+        let options = PlanOptions { strategy: Some(strategy), who: Preference::Workers, ..PlanOptions::AUTO };
+        let Ok(decision) = decide(&p, cut, &primary, &workers, &options) else { return Ok(()) };
         let mut machines = vec![primary];
         machines.extend(workers.iter().cloned());
         assert_covers(&decision.plan);
@@ -162,8 +163,8 @@ proptest! {
         let jobs = Grid::new(&p, cut).unwrap().tiles() * Grid::new(&p, cut).unwrap().steps();
         prop_assume!(jobs < 20_000);
         let primary = machine("primary", 10.0, 1 << 34, 0.0);
-        let wish = Wish { reproducible, ..Wish::AUTO };
-        let decision = decide(&p, cut, &primary, &workers, &wish).unwrap();
+        let options = PlanOptions { reproducible, ..PlanOptions::AUTO };
+        let decision = decide(&p, cut, &primary, &workers, &options).unwrap();
         let mut machines = vec![primary];
         machines.extend(workers.iter().cloned());
         assert_covers(&decision.plan);
@@ -182,14 +183,14 @@ proptest! {
         workers in machines(), strategy in any_strategy(),
     ) {
         let p = problem(m, n, k);
-        let cut = Cut { tile: Some(tile), depth: Some(depth) };
+        let cut = TileSize { tile: Some(tile), depth: Some(depth) };
         let grid = Grid::new(&p, cut).unwrap();
         prop_assume!(grid.tiles() * grid.steps() < 20_000);
         let primary = machine("primary", 10.0, 1 << 32, 0.0);
         let strategy = Strategy { levels: 0, ..strategy };
-        let wish =
-            Wish { strategy: Some(strategy), who: Preference::Workers, reproducible: true, ..Wish::AUTO };
-        let Ok(decision) = decide(&p, cut, &primary, &workers, &wish) else { return Ok(()) };
+        let options =
+            PlanOptions { strategy: Some(strategy), who: Preference::Workers, reproducible: true, ..PlanOptions::AUTO };
+        let Ok(decision) = decide(&p, cut, &primary, &workers, &options) else { return Ok(()) };
         prop_assert_eq!(decision.plan.sums, Sums::Chained);
         prop_assert!(chain_ends(&decision.plan));
         prop_assert_eq!(decision.plan.predicted.primary_memory_bytes, 0);
@@ -210,7 +211,7 @@ proptest! {
 
     #[test]
     fn tiles_and_steps_cover_the_product(m in 0u64..5000, n in 0u64..5000, k in 0u64..5000) {
-        let grid = Grid::new(&problem(m, n, k), Cut::default()).unwrap();
+        let grid = Grid::new(&problem(m, n, k), TileSize::default()).unwrap();
         let rows: u64 = (0..grid.rows()).map(|i| grid.row_span(i).len()).sum();
         let cols: u64 = (0..grid.cols()).map(|j| grid.col_span(j).len()).sum();
         let depth: u64 = (0..grid.steps()).map(|s| grid.step_span(s).len()).sum();
@@ -224,11 +225,11 @@ proptest! {
     ) {
         let p = problem(m >> shift, n >> (shift / 2), k >> (63 - shift));
         let primary = machine("primary", 10.0, u64::MAX, 0.0);
-        let wish = Wish { strategy: Some(strategy), ..Wish::AUTO };
-        if let Ok(decision) = decide(&p, Cut::default(), &primary, &workers, &wish) {
+        let options = PlanOptions { strategy: Some(strategy), ..PlanOptions::AUTO };
+        if let Ok(decision) = decide(&p, TileSize::default(), &primary, &workers, &options) {
             prop_assert!(!decision.plan.predicted.seconds.is_nan());
         }
-        if let Ok(decision) = decide(&p, Cut::default(), &primary, &[], &Wish::AUTO) {
+        if let Ok(decision) = decide(&p, TileSize::default(), &primary, &[], &PlanOptions::AUTO) {
             prop_assert!(decision.alone);
         }
     }
@@ -240,7 +241,7 @@ fn the_grid_does_not_depend_on_the_machines() {
     let plan = |workers: u32| {
         let workers: Vec<Machine> =
             (0..workers).map(|i| machine("w", 10.0 + f64::from(i), 1 << 30, 900.0)).collect();
-        planned(&p, Cut::default(), &workers, "reuse").regions
+        planned(&p, TileSize::default(), &workers, "reuse").regions
     };
     assert!((2..6).all(|workers| plan(workers) == plan(1)));
 }
@@ -266,10 +267,10 @@ fn who_is_asked_to_help_has_a_share_however_slow_it_is() {
         let p = problem(m, n, 200);
         for (gflops, rate) in [(20.0, 900.0), (1.0, 900.0), (1e-3, 900.0), (20.0, 0.1)] {
             let workers = [machine("fast", 20.0, 1 << 30, 900.0), slow(gflops, rate)];
-            let local = Wish { who: Preference::Workers, ..Wish::AUTO };
-            for wish in [by("reuse"), by("cuboid"), by("summa:1x2"), by("row:4"), local] {
-                let decision = decide(&p, Cut::default(), &workers[0], &workers, &wish).unwrap();
-                assert_eq!(decision.plan.members.len(), 2, "{m} x {n}, {gflops}, {rate}, {wish:?}");
+            let local = PlanOptions { who: Preference::Workers, ..PlanOptions::AUTO };
+            for options in [by("reuse"), by("cuboid"), by("summa:1x2"), by("row:4"), local] {
+                let decision = decide(&p, TileSize::default(), &workers[0], &workers, &options).unwrap();
+                assert_eq!(decision.plan.members.len(), 2, "{m} x {n}, {gflops}, {rate}, {options:?}");
                 assert!(decision.left_out.is_empty());
             }
         }
@@ -278,13 +279,13 @@ fn who_is_asked_to_help_has_a_share_however_slow_it_is() {
 
 #[test]
 fn evening_out_leaves_everybody_a_share() {
-    // By speed both have one of two rows of tiles; by link, the second would have none.
+    // By speed each of the two has one of two rows of tiles; by link, the second would have none.
     let p = problem(300, 300, 5000);
     let near = machine("near", 20.0, 1 << 30, 900.0);
     let machines = [near.clone(), near, machine("far", 15.0, 1 << 30, 2.0)];
-    let regions = [(0, vec![Region::whole(&p, Cut::default()).unwrap()])];
-    // Also where nobody has asked for all workers.
-    let search = search::Search::new(&p, &machines, &Wish::AUTO, &regions);
+    let regions = [(0, vec![Region::whole(&p, TileSize::default()).unwrap()])];
+    // Also if the user has not asked for all workers.
+    let search = search::Search::new(&p, &machines, &PlanOptions::AUTO, &regions);
     let plan = search.plan(Strategy::plain(Base::Reuse), &[1, 2], true).unwrap();
     assert_eq!(plan.members.len(), 2);
 }
@@ -292,30 +293,30 @@ fn evening_out_leaves_everybody_a_share() {
 #[test]
 fn more_steps_than_a_message_can_number_are_refused() {
     let p = problem(2, 2, (1 << 32) + 5);
-    let error = Grid::new(&p, Cut { tile: None, depth: Some(1) }).unwrap_err();
+    let error = Grid::new(&p, TileSize { tile: None, depth: Some(1) }).unwrap_err();
     assert!(matches!(error, GridError::TooManySteps { depth: 1, .. }));
     let text = error.to_string();
     assert!(text.contains("k = 4294967301") && text.contains("larger --panel"), "{text}");
-    assert!(Grid::new(&p, Cut { tile: None, depth: Some(2) }).is_ok());
+    assert!(Grid::new(&p, TileSize { tile: None, depth: Some(2) }).is_ok());
     // The rim is one step more.
     let p = problem(2, 2, (u64::from(u32::MAX) - 2) * 2 + 1);
-    let region = Region::peeled(&p, Cut { tile: None, depth: Some(1) }, 1).unwrap().unwrap()[0];
+    let region = Region::peeled(&p, TileSize { tile: None, depth: Some(1) }, 1).unwrap().unwrap()[0];
     assert!(region.steps() < u64::from(u32::MAX));
     let p = problem(2, 2, u64::from(u32::MAX) - 1);
-    assert!(Grid::new(&p, Cut { tile: None, depth: Some(1) }).is_err());
+    assert!(Grid::new(&p, TileSize { tile: None, depth: Some(1) }).is_err());
 }
 
 #[test]
 fn options_out_of_range_are_refused() {
     let p = problem(10, 10, 10);
-    assert!(Grid::new(&p, Cut { tile: Some(0), depth: None }).is_err());
-    assert!(Grid::new(&p, Cut { tile: None, depth: Some(1 << 40) }).is_err());
+    assert!(Grid::new(&p, TileSize { tile: Some(0), depth: None }).is_err());
+    assert!(Grid::new(&p, TileSize { tile: None, depth: Some(1 << 40) }).is_err());
     let huge = problem(1 << 25, 1 << 25, 1);
-    let one = Cut { tile: Some(1), depth: None };
+    let one = TileSize { tile: Some(1), depth: None };
     assert!(matches!(Grid::new(&huge, one), Err(GridError::TooMany { .. })));
-    assert!(Grid::new(&huge, Cut::default()).is_ok());
+    assert!(Grid::new(&huge, TileSize::default()).is_ok());
     let p = problem(u64::MAX, 1, 1);
-    assert!(matches!(Grid::new(&p, Cut::default()), Err(GridError::TooLarge { .. })));
+    assert!(matches!(Grid::new(&p, TileSize::default()), Err(GridError::TooLarge { .. })));
 }
 
 #[test]
@@ -323,8 +324,8 @@ fn a_tile_that_fits_nowhere_is_refused_with_the_numbers() {
     let p = problem(4096, 4096, 4096);
     let small = [machine("tiny", 1.0, 1 << 20, 100.0)];
     for strategy in ["reuse", "naive", "row:4", "square:2", "cuboid", "summa:2x2", "strassen:1"] {
-        // A tile that was asked for is kept.
-        let asked = Cut { tile: Some(512), depth: None };
+        // A tile size of the user is kept.
+        let asked = TileSize { tile: Some(512), depth: None };
         let error = decide(&p, asked, &small[0], &small, &by(strategy)).unwrap_err();
         let PlanError::NoRoom { need_bytes, have_bytes, .. } = error else { panic!("{error}") };
         assert!(need_bytes > have_bytes && have_bytes == 1 << 20, "{strategy}: {need_bytes}");
@@ -334,31 +335,58 @@ fn a_tile_that_fits_nowhere_is_refused_with_the_numbers() {
 #[test]
 fn smaller_tiles_are_taken_where_the_usual_ones_fit_nowhere() {
     let p = problem(3000, 3000, 3000);
-    let usual = Grid::new(&p, Cut::default()).unwrap();
+    let usual = Grid::new(&p, TileSize::default()).unwrap();
     for mib in [2, 3, 6] {
         let small = [machine("w", 10.0, mib << 20, 100.0)];
-        for (workers, wish) in [(&small[..], by("reuse")), (&[], Wish::AUTO)] {
-            let decision = decide(&p, Cut::default(), &small[0], workers, &wish).unwrap();
+        for (workers, options) in [(&small[..], by("reuse")), (&[], PlanOptions::AUTO)] {
+            let decision = decide(&p, TileSize::default(), &small[0], workers, &options).unwrap();
             let grid = decision.plan.regions[0].grid;
             assert!(grid.tile_rows < usual.tile_rows && grid.depth == usual.depth, "{grid:?}");
             assert!(decision.sentence.contains("do not fit the memory"), "{}", decision.sentence);
             assert_fits(&decision.plan, &[&small[..], workers].concat());
-            // The next larger ones do not fit.
-            let larger = Cut { tile: Some(grid.tile_rows * 2), depth: Some(grid.depth) };
-            assert!(matches!(decide(&p, larger, &small[0], workers, &wish), Err(PlanError::NoRoom { .. })));
+            // Twice the edge does not fit.
+            let larger = TileSize { tile: Some(grid.tile_rows * 2), depth: Some(grid.depth) };
+            assert!(matches!(
+                decide(&p, larger, &small[0], workers, &options),
+                Err(PlanError::NoRoom { .. })
+            ));
         }
     }
-    // Bits that shall not depend on the machines do not depend on their memory.
-    let same_bits = Wish { reproducible: true, ..Wish::AUTO };
+    // Bits that must not depend on the machines do not depend on their memory.
+    let same_bits = PlanOptions { reproducible: true, ..PlanOptions::AUTO };
     let small = machine("w", 10.0, 2 << 20, 100.0);
-    assert!(matches!(decide(&p, Cut::default(), &small, &[], &same_bits), Err(PlanError::NoRoom { .. })));
+    assert!(matches!(
+        decide(&p, TileSize::default(), &small, &[], &same_bits),
+        Err(PlanError::NoRoom { .. })
+    ));
+}
+
+/// Only thin products have deep steps, and if these do not fit the memory, the steps of other products do.
+#[test]
+fn deeper_steps_change_no_square_grid_and_refuse_no_small_memory() {
+    let depth =
+        |m, n, tile| Grid::new(&problem(m, n, 1 << 24), TileSize { tile, depth: None }).unwrap().depth;
+    assert_eq!(depth(1, 1, None), 1 << 16);
+    assert_eq!(depth(8, 8, None), 1 << 15);
+    for (m, n, tile, same) in [(256, 256, None, 1024), (4096, 4096, Some(64), 1024), (8192, 8192, None, 512)]
+    {
+        assert_eq!(depth(m, n, tile), same, "{m} x {n}");
+    }
+    for (m, n, tile, mib) in [(1, 1, None, 2), (8, 8, None, 2), (8, 8, Some(256), 2), (64, 64, None, 3)] {
+        let (p, cut) = (problem(m, n, 2_000_000), TileSize { tile, depth: None });
+        let small = machine("w", 10.0, mib << 20, 100.0);
+        let decision = decide(&p, cut, &small, &[], &PlanOptions::AUTO).unwrap();
+        assert_eq!(decision.plan.regions[0].grid.depth, 1024, "{m} x {n}");
+        assert!(decision.sentence.contains("steps of 1024 along k"), "{}", decision.sentence);
+        assert_fits(&decision.plan, std::slice::from_ref(&small));
+    }
 }
 
 #[test]
 fn a_worker_without_room_is_left_out_and_does_not_spoil_the_others() {
     let p = problem(4096, 4096, 4096);
     let workers = [machine("tiny", 100.0, 1 << 20, 900.0), machine("roomy", 50.0, 8 << 30, 900.0)];
-    let decision = decide(&p, Cut::default(), &workers[1], &workers, &by("reuse")).unwrap();
+    let decision = decide(&p, TileSize::default(), &workers[1], &workers, &by("reuse")).unwrap();
     assert_eq!(decision.plan.members.len(), 1);
     assert_eq!(decision.left_out[0].name, "tiny");
     assert!(decision.left_out[0].reason.contains("no room"), "{:?}", decision.left_out);
@@ -368,11 +396,11 @@ fn a_worker_without_room_is_left_out_and_does_not_spoil_the_others() {
 fn all_that_is_wanted_is_all_that_can_be_used() {
     for (m, n, k) in [(513, 700, 900), (2000, 10, 3000), (1, 1, 1)] {
         let p = problem(m, n, k);
-        let regions = [Region::whole(&p, Cut::default()).unwrap()];
+        let regions = [Region::whole(&p, TileSize::default()).unwrap()];
         let wanted = memory_wanted(&regions, 8);
         let exact = (m * n + 2 * (m * k + k * n)) * 8;
         assert!(wanted >= exact, "{wanted} < {exact}");
-        let plan = |memory| planned(&p, Cut::default(), &[machine("w", 10.0, memory, 100.0)], "reuse");
+        let plan = |memory| planned(&p, TileSize::default(), &[machine("w", 10.0, memory, 100.0)], "reuse");
         let (some, all) = (plan(wanted), plan(1 << 40));
         assert_eq!(some.members, all.members, "no smaller blocks than with all memory");
         assert_eq!(some.members[0].blocks().count(), 1);
@@ -390,14 +418,14 @@ fn tiny_matrices_and_many_jobs_count_for_what_they_really_cost() {
 
 #[test]
 fn a_plan_of_a_hundred_million_blocks_costs_no_more_than_its_first() {
-    // 100,000 × 100,000 in tiles of 10: 10^8 blocks a step.
+    // 100,000 × 100,000 in tiles of 10: 10^8 blocks per step.
     let p = problem(100_000, 100_000, 10);
-    let cut = Cut { tile: Some(10), depth: None };
+    let cut = TileSize { tile: Some(10), depth: None };
     let workers = vec![machine("w", 10.0, 1 << 30, 100.0); 3];
     let plan = planned(&p, cut, &workers, "naive");
     let blocks: u64 = plan.members.iter().flat_map(|m| &m.shares).map(Share::blocks).sum();
     assert_eq!(blocks, 100_000_000);
-    assert!(plan.members.iter().all(|m| m.shares.len() <= 1), "what is kept are boxes, not blocks");
+    assert!(plan.members.iter().all(|m| m.shares.len() <= 1), "a plan stores boxes, not blocks");
     let firsts: Vec<Block> = plan.members[0].blocks().take(3).collect();
     assert_eq!(firsts[1].cells.cols.start, firsts[0].cells.cols.end);
     let share = plan.members[0].shares[0];

@@ -1,4 +1,4 @@
-//! The worked example of docs/cost-model.md: its numbers are what the code says.
+//! The worked example of docs/cost-model.md: its numbers are those of the code.
 
 use super::*;
 
@@ -13,12 +13,12 @@ fn board(memory_bytes: u64) -> Machine {
     Machine { peak_gflops: 38.0, link, ..machine("pi", 20.0, memory_bytes, 0.0) }
 }
 
-/// A line that the page has to have.
+/// The page contains this text.
 fn has(line: &str) {
     assert!(PAGE.contains(line), "docs/cost-model.md has no line with\n{line}");
 }
 
-/// A line that its example has to have.
+/// The example contains this text.
 fn shows(line: &str) {
     let example = PAGE.split("\n## Example\n").nth(1).unwrap();
     assert!(example.contains(line), "the example of docs/cost-model.md has no line with\n{line}");
@@ -43,7 +43,7 @@ fn the_page_has_the_numbers_of_the_code() {
         "strassen:1",
         "strassen:2",
     ] {
-        let plan = decide(&p, Cut::default(), &laptop(), &workers, &by(strategy)).unwrap().plan;
+        let plan = decide(&p, TileSize::default(), &laptop(), &workers, &by(strategy)).unwrap().plan;
         let t = &plan.predicted;
         let (sent, back, memory) = (mb(t.bytes_sent), mb(t.bytes_received), mb(t.worker_memory_bytes));
         shows(&format!("| `{strategy}` | {sent} | {back} | {memory} | {:.2} |", t.seconds));
@@ -54,8 +54,9 @@ fn the_page_has_the_numbers_of_the_code() {
 fn the_page_has_what_relaying_is_worth() {
     let p = problem(4096, 4096, 4096);
     for strategy in ["reuse", "cuboid", "cuboid:1x1x4", "summa:2x2", "strassen:1"] {
-        let wish = Wish { relay: Relay::On, ..by(strategy) };
-        let plan = decide(&p, Cut::default(), &laptop(), &vec![board(1 << 30); 4], &wish).unwrap().plan;
+        let options = PlanOptions { relay: Relay::On, ..by(strategy) };
+        let plan =
+            decide(&p, TileSize::default(), &laptop(), &vec![board(1 << 30); 4], &options).unwrap().plan;
         let t = &plan.predicted;
         let (sent, relayed, back) = (mb(t.bytes_sent), mb(t.bytes_relayed), mb(t.bytes_received));
         shows(&format!("| `{strategy}` | {sent} | {relayed} | {back} | {:.2} |", t.seconds));
@@ -72,14 +73,14 @@ fn the_page_has_what_relaying_is_worth() {
 #[test]
 fn the_page_follows_one_plan_through_the_formulas() {
     let p = problem(4096, 4096, 4096);
-    let grid = Grid::new(&p, Cut::default()).unwrap();
+    let grid = Grid::new(&p, TileSize::default()).unwrap();
     assert_eq!(
         (grid.tile_rows, grid.tile_cols, grid.depth, grid.tiles(), grid.steps()),
         (512, 512, 512, 64, 8)
     );
     let plan = |memory: u64| {
         let workers = vec![board(memory); 2];
-        decide(&p, Cut::default(), &laptop(), &workers, &by("reuse")).unwrap().plan
+        decide(&p, TileSize::default(), &laptop(), &workers, &by("reuse")).unwrap().plan
     };
     let two = plan(1 << 30);
     let (cost, t) = (two.predicted.machines[0], &two.predicted);
@@ -95,16 +96,17 @@ fn the_page_follows_one_plan_through_the_formulas() {
 #[test]
 fn the_page_has_the_decision() {
     let p = problem(4096, 4096, 4096);
-    let said = |wish: Wish| {
-        let decision = decide(&p, Cut::default(), &laptop(), &vec![board(1 << 30); 4], &wish).unwrap();
+    let said = |options: PlanOptions| {
+        let decision =
+            decide(&p, TileSize::default(), &laptop(), &vec![board(1 << 30); 4], &options).unwrap();
         has(&format!("\"{}\"", decision.sentence));
         decision
     };
-    let unicast = Wish { relay: Relay::Off, ..Wish::AUTO };
-    said(Wish::AUTO);
-    said(Wish { elementwise: true, ..Wish::AUTO });
+    let unicast = PlanOptions { relay: Relay::Off, ..PlanOptions::AUTO };
+    said(PlanOptions::AUTO);
+    said(PlanOptions { elementwise: true, ..PlanOptions::AUTO });
     has(&said(unicast).left_out[0].reason);
-    said(Wish { elementwise: true, ..unicast });
+    said(PlanOptions { elementwise: true, ..unicast });
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Relaying: what the primary sends and what members pass on, against a count panel by panel; and what it is worth.
+//! Relaying: the bytes that the primary sends and that members relay, compared with a count panel by panel; and its
+//! gain.
 
 use super::cost::block_bytes;
 use super::*;
@@ -8,13 +9,13 @@ use std::collections::BTreeMap;
 /// A panel: wave, whether of A, region, order, row or column of cells, step.
 type Key = (u64, bool, usize, bool, u64, u64);
 
-/// Who needs each panel whose bytes travel.
+/// The members that need each panel whose bytes are sent.
 fn needed(plan: &Plan) -> BTreeMap<Key, Vec<usize>> {
     let mut all: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
     let p = &plan.problem;
     for (at, member) in plan.members.iter().enumerate() {
         for (wave, block) in (0..).zip(member.blocks()) {
-            let by_columns = block.order != Order::Steps;
+            let by_columns = block.order != PanelOrder::Steps;
             for step in block.steps.iter() {
                 let sides = [(true, p.sends_a, block.cells.rows), (false, p.sends_b, block.cells.cols)];
                 for (is_a, _, lines) in sides.into_iter().filter(|s| s.1) {
@@ -53,7 +54,7 @@ fn bytes_and_frames(rects: &[Rect]) -> (u64, u64) {
     rects.iter().map(one).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
 }
 
-/// What is to be expected, panel by panel: (sent to each, taken by each), as equal shares.
+/// The expected bytes, panel by panel, as equal shares: (sent to each, received by each).
 fn counted(plan: &Plan) -> Vec<(f64, f64)> {
     let recipes: Vec<Recipe> = plan.regions.iter().map(|r| Recipe::new(r.levels)).collect();
     let direct = |m: &Member| m.blocks().map(|b| block_bytes(plan, &recipes[b.region], &b).0).sum::<u64>();
@@ -84,9 +85,10 @@ proptest! {
             speeds.iter().map(|s| machine("w", f64::from(*s), 1 << bits, 100.0)).collect();
         let reproducible = reproducible && strategy.levels == 0;
         let who = Preference::Workers;
-        let wish = Wish { strategy: Some(strategy), who, reproducible, relay: Relay::On, elementwise: false, tiles_early: None };
-        let cut = Cut { tile: Some(tile), depth: Some(depth) };
-        let Ok(decision) = decide(&p, cut, &workers[0], &workers, &wish) else { return Ok(()) };
+        let relay = Relay::On;
+        let options = PlanOptions { strategy: Some(strategy), who, reproducible, relay, ..PlanOptions::AUTO };
+        let cut = TileSize { tile: Some(tile), depth: Some(depth) };
+        let Ok(decision) = decide(&p, cut, &workers[0], &workers, &options) else { return Ok(()) };
         let (plan, t) = (&decision.plan, &decision.plan.predicted);
         let fixed = matches!(strategy.base, Base::Naive | Base::Row(_) | Base::Square(_));
         prop_assert!(!plan.relay || !fixed && plan.members.len() > 1);
@@ -96,7 +98,7 @@ proptest! {
         let near = |is: u64, should: f64| (is as f64 - should).abs() < 0.5;
         prop_assert!(near(t.bytes_sent, counted.iter().map(|c| c.0).sum()), "{} {counted:?}", t.bytes_sent);
         prop_assert!(near(t.bytes_relayed, counted.iter().map(|c| c.1).sum()), "{t:?}");
-        // Of each stretch of panels that the same members share, one frame at most goes to another than an equal share says.
+        // For each stretch of panels that the same members share, at most one frame differs from an equal share.
         let slack = needed(plan).len() as f64 * 150.0 + 1.0;
         for (cost, (out, taken)) in t.machines.iter().zip(&counted) {
             let far = (cost.bytes_out as f64 - out).abs().max((cost.bytes_taken as f64 - taken).abs());
@@ -111,7 +113,7 @@ proptest! {
 #[test]
 fn the_smallest_product_that_computing_binds_falls_to_a_third() {
     for (strategy, relay, gflops, want) in [
-        // a + b = 6, 4 and 2 matrices leave: n = (a + b) e Σg / (2 r), less what the heads take.
+        // a + b = 6, 4 and 2 matrices are sent: n = (a + b) e Σg / (2 r), less the heads.
         ("summa:2x4", Relay::Off, 30.2, 49_345.0),
         ("cuboid:2x2x2", Relay::Off, 30.2, 32_897.0),
         ("summa:2x4", Relay::On, 30.2, 16_448.0),
@@ -127,9 +129,10 @@ pub(super) fn balanced(strategy: &str, relay: Relay, gflops: f64) -> f64 {
     let n = 16384;
     let p = problem(n, n, n);
     let workers = vec![machine("pi5", gflops, 6 << 30, 117.5); 8];
-    let wish = Wish { relay, ..by(strategy) };
-    let plan =
-        decide(&p, Cut::default(), &machine("primary", 1.0, 1 << 40, 0.0), &workers, &wish).unwrap().plan;
+    let options = PlanOptions { relay, ..by(strategy) };
+    let plan = decide(&p, TileSize::default(), &machine("primary", 1.0, 1 << 40, 0.0), &workers, &options)
+        .unwrap()
+        .plan;
     assert_eq!(plan.members.len(), 8);
     // Bytes grow as n², operations as n³.
     let (sent_s, computed_s) = (plan.predicted.bytes_sent as f64 / 117.5e6, p.flops() / (8.0 * gflops * 1e9));
@@ -142,8 +145,8 @@ fn relaying_is_chosen_where_it_is_faster_and_only_among_those_who_can() {
     let primary = Machine { link: None, ..machine("primary", 20.0, 8 << 30, 0.0) };
     let boards = vec![machine("pi", 40.0, 4 << 30, 117.0); 4];
     let plan = |workers: &[Machine], relay| {
-        let wish = Wish { relay, ..by("reuse") };
-        let plan = decide(&p, Cut::default(), &primary, workers, &wish).unwrap().plan;
+        let options = PlanOptions { relay, ..by("reuse") };
+        let plan = decide(&p, TileSize::default(), &primary, workers, &options).unwrap().plan;
         println!("{relay:?}: {:.2} s", plan.predicted.seconds);
         plan
     };
@@ -152,18 +155,18 @@ fn relaying_is_chosen_where_it_is_faster_and_only_among_those_who_can() {
     // |A| + |B|, and heads.
     assert!((auto.predicted.bytes_sent as f64 / p.operand_bytes() - 1.0).abs() < 1e-3);
     assert!(auto.bound.seconds <= auto.predicted.seconds);
-    // One worker has nobody to pass anything to; nor have workers on the primary's cores, unless they are told to.
+    // One worker has no peer to relay to; workers on the primary's cores do not relay unless the user asks for it.
     assert!(!plan(&boards[..1], Relay::On).relay);
     let here: Vec<Machine> = boards.iter().map(|b| Machine { shares_cores: true, ..b.clone() }).collect();
     assert!(!plan(&here, Relay::Auto).relay && plan(&here, Relay::On).relay);
-    // Nobody is sent what is made where it is needed.
+    // Panels that are generated at the worker are not relayed.
     let made = Problem { sends_a: false, sends_b: false, ..p };
-    let wish = Wish { relay: Relay::On, ..by("reuse") };
-    assert!(!decide(&made, Cut::default(), &primary, &boards, &wish).unwrap().plan.relay);
-    // Computing binds anyway, and the plan stays as simple as it was where nothing is gained.
-    let auto = decide(&p, Cut::default(), &primary, &boards, &Wish::AUTO).unwrap();
-    let off = Wish { relay: Relay::Off, ..Wish::AUTO };
-    let off = decide(&p, Cut::default(), &primary, &boards, &off).unwrap();
+    let options = PlanOptions { relay: Relay::On, ..by("reuse") };
+    assert!(!decide(&made, TileSize::default(), &primary, &boards, &options).unwrap().plan.relay);
+    // Computing is the limit in any case, and the plan stays as simple as without relaying.
+    let auto = decide(&p, TileSize::default(), &primary, &boards, &PlanOptions::AUTO).unwrap();
+    let off = PlanOptions { relay: Relay::Off, ..PlanOptions::AUTO };
+    let off = decide(&p, TileSize::default(), &primary, &boards, &off).unwrap();
     assert!(auto.plan.predicted.seconds <= off.plan.predicted.seconds * 1.04);
 }
 
@@ -173,21 +176,21 @@ fn a_slow_link_among_the_workers_slows_down_what_passes_it() {
     let with = |rate: f64| {
         let mut workers = vec![machine("pi", 1000.0, 8 << 30, 117.0); 4];
         workers[3] = machine("far", 1000.0, 8 << 30, rate);
-        let wish = Wish { relay: Relay::On, ..by("summa:2x2") };
-        decide(&p, Cut::default(), &workers[0], &workers, &wish).unwrap().plan.predicted.seconds
+        let options = PlanOptions { relay: Relay::On, ..by("summa:2x2") };
+        decide(&p, TileSize::default(), &workers[0], &workers, &options).unwrap().plan.predicted.seconds
     };
     assert!(with(11.7) > 1.3 * with(117.0), "{} {}", with(11.7), with(117.0));
 }
 
 #[test]
 fn waves_beyond_those_that_are_looked_at_are_taken_to_be_alike() {
-    // 8 machines, each with so many blocks of one cell that not all are looked at, against fewer.
+    // 8 machines with so many blocks of one cell that only a sample is counted, compared with fewer.
     let plan = |rows: u64| {
         let p = problem(rows * 64, 64 * 64, 64);
-        let cut = Cut { tile: Some(64), depth: Some(64) };
+        let cut = TileSize { tile: Some(64), depth: Some(64) };
         let workers = vec![machine("w", 10.0, 150_000, 100.0); 8];
-        let wish = Wish { relay: Relay::On, ..by("summa:1x8") };
-        decide(&p, cut, &machine("primary", 1.0, 1 << 40, 0.0), &workers, &wish).unwrap().plan
+        let options = PlanOptions { relay: Relay::On, ..by("summa:1x8") };
+        decide(&p, cut, &machine("primary", 1.0, 1 << 40, 0.0), &workers, &options).unwrap().plan
     };
     let (few, many) = (plan(64), plan(640));
     let blocks = |plan: &Plan| plan.members[0].blocks().count();

@@ -1,13 +1,13 @@
-//! What moves, against what theory says must.
+//! The traffic of plans, compared with lower bounds from theory.
 
 use super::*;
 
-/// A product of that many tiles of that edge each way, whole.
-fn tiled(tile: u64, rows: u64, cols: u64, steps: u64) -> (Problem, Cut) {
-    (problem(tile * rows, tile * cols, tile * steps), Cut { tile: Some(tile), depth: Some(tile) })
+/// A product of that many whole tiles of that edge in each direction.
+fn tiled(tile: u64, rows: u64, cols: u64, steps: u64) -> (Problem, TileSize) {
+    (problem(tile * rows, tile * cols, tile * steps), TileSize { tile: Some(tile), depth: Some(tile) })
 }
 
-/// Bytes to the workers for each byte back.
+/// Bytes to the workers per byte back.
 fn out_to_in(plan: &Plan) -> f64 {
     plan.predicted.bytes_sent as f64 / plan.predicted.bytes_received as f64
 }
@@ -22,7 +22,7 @@ fn rows_and_squares_of_tiles_move_what_their_names_say() {
                 let ratio = out_to_in(&planned(&p, cut, &worker, strategy));
                 assert!((ratio / want - 1.0).abs() < 0.05, "{strategy} at {tile}: {ratio}:1, not {want}:1");
             }
-            // What is sent once is not sent again: a product of two tiles is 2 tiles out for one back.
+            // Nothing is sent twice: a product of two tiles is 2 tiles out and one back.
             assert!((out_to_in(&planned(&p, cut, &worker, "naive")) / 2.0 - 1.0).abs() < 0.05);
         }
     }
@@ -43,7 +43,7 @@ fn one_worker_with_reuse_moves_what_its_memory_asks_for() {
         ] {
             let p = problem(m, n, k);
             let worker = [machine("w", 1e6, memory_mib << 20, 100.0)];
-            let plan = planned(&p, Cut { tile: Some(tile), depth: Some(depth) }, &worker, "reuse");
+            let plan = planned(&p, TileSize { tile: Some(tile), depth: Some(depth) }, &worker, "reuse");
             let least = 2.0 * m as f64 * n as f64 * k as f64 / words.sqrt();
             let ratio = plan.predicted.bytes_sent as f64 / 8.0 / least;
             println!("{memory_mib} MiB {m} {n} {k}: {ratio:.3}");
@@ -58,15 +58,15 @@ fn the_default_cut_reuses_well_too() {
         let words = ((memory_gib << 30) / 8) as f64;
         let p = problem(200_000, 200_000, 100_000);
         let worker = [machine("w", 1e6, memory_gib << 30, 100.0)];
-        let plan = planned(&p, Cut::default(), &worker, "reuse");
+        let plan = planned(&p, TileSize::default(), &worker, "reuse");
         let ratio = plan.predicted.bytes_sent as f64 / 8.0 / (2e5 * 2e5 * 1e5 * 2.0 / words.sqrt());
         println!("{memory_gib} GiB: {ratio:.3}");
         assert!(ratio < 1.2, "{memory_gib} GiB: {ratio}");
     }
 }
 
-/// Words that the members of a cuboid plan move each, on average, both ways.
-fn words(p: &Problem, cut: Cut, machines: usize, memory_bytes: u64) -> f64 {
+/// Mean number of words that a member of a cuboid plan moves, in both directions.
+fn words(p: &Problem, cut: TileSize, machines: usize, memory_bytes: u64) -> f64 {
     let workers = vec![machine("w", 1e6, memory_bytes, 100.0); machines];
     let plan = planned(p, cut, &workers, "cuboid");
     assert_eq!(plan.members.len(), machines);
@@ -76,7 +76,7 @@ fn words(p: &Problem, cut: Cut, machines: usize, memory_bytes: u64) -> f64 {
 
 #[test]
 fn boxes_move_what_is_optimal_with_plenty_of_memory() {
-    let cut = Cut { tile: Some(256), depth: Some(256) };
+    let cut = TileSize { tile: Some(256), depth: Some(256) };
     for (m, n, k) in
         [(16384u64, 16384, 16384), (4096, 4096, 65536), (8192, 8192, 131_072), (32768, 32768, 2048)]
     {
@@ -101,15 +101,15 @@ fn boxes_move_what_is_optimal_with_plenty_of_memory() {
 
 #[test]
 fn boxes_move_what_is_optimal_with_little_memory() {
-    // Boxes come by halving, so the optimum is met where the memory has room for a box of C, and not much more.
-    let cut = Cut { tile: Some(256), depth: Some(16) };
+    // Boxes come from halving, so the optimum is reached if the memory has room for a box of C, and not much more.
+    let cut = TileSize { tile: Some(256), depth: Some(16) };
     for (m, n, k) in [(16384u64, 16384, 16384), (4096, 4096, 65536), (32768, 32768, 8192)] {
         let p = problem(m, n, k);
         for machines in [4usize, 8, 16, 64] {
             let (mf, nf, kf, each) = (m as f64, n as f64, k as f64, machines as f64);
             let face = (mf * nf * kf / each).powf(2.0 / 3.0);
             let halvings = (0..=machines.ilog2()).map(|i| mf * nf / f64::from(1u32 << i));
-            // No larger than the face of the cube, so large that k need not be longer than it is, and of some tiles.
+            // At most the face of the cube, large enough that k need not be longer than it, and of some tiles.
             for c in halvings.filter(|c| *c < face && *c * each >= mf * nf && *c > 4e6) {
                 // A box of C, and the panels of two steps.
                 let memory = ((c * 1.01 + 6.0 * 16.0 * c.sqrt()) * 8.0) as u64;
@@ -131,7 +131,7 @@ fn a_level_of_strassen_saves_an_eighth_of_the_operations() {
     let worker = [machine("w", 10.0, 64 << 30, 100.0)];
     for levels in 1..=3 {
         let strategy = format!("strassen:{levels}");
-        let plan = planned(&p, Cut::default(), &worker, &strategy);
+        let plan = planned(&p, TileSize::default(), &worker, &strategy);
         let (region, share) = (plan.regions[0], plan.members[0].shares[0]);
         let load = model::load(&p, &region, &Recipe::new(levels), Sums::Merged, &share);
         let want = p.flops() * (7.0f64 / 8.0).powi(levels as i32);

@@ -1,25 +1,25 @@
-//! How far the clock of another machine is from the primary's.
+//! Estimates the offset between another machine's clock and the primary's.
 //!
-//! A question and its answer bound it: the other clock was read after the question was asked and before the answer was
-//! there. The middle is the estimate, half of the round trip its uncertainty, whatever the ways took. The shortest round
-//! trip says most.
+//! A question and its answer bound the offset: the machine read its clock after the question was asked and before the answer
+//! arrived. The estimate assumes the middle; its uncertainty is half of the round trip, whatever the delay of each direction. The
+//! shortest round trip gives the best sample.
 //!
-//! Invariant: the true offset at the time of a sample is within `offset_ns` ± `uncertainty_ns`. Between two samples that
-//! contradict each other clocks run at different speeds, and what lies between is taken to change evenly.
+//! Invariant: the true offset at the time of a sample is within `offset_ns` ± `uncertainty_ns`. Two samples that contradict each
+//! other show that the clocks run at different speeds; between them the drift is taken to be linear.
 
-/// One look at another clock.
+/// One measurement of another machine's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockSample {
-    /// When, on the primary's clock.
+    /// When it was taken, on the primary's clock.
     pub at_ns: u64,
-    /// The primary's clock minus the other.
+    /// The primary's clock minus the machine's clock.
     pub offset_ns: i64,
-    /// How wrong that may be.
+    /// Largest possible error of the offset.
     pub uncertainty_ns: u64,
 }
 
 impl ClockSample {
-    /// What an answer says: asked and answered on the primary's clock, read on the other.
+    /// From one answer: the question and the answer are timed on the primary's clock, `other_ns` is the machine's.
     pub(crate) fn of(asked_ns: u64, answered_ns: u64, other_ns: u64) -> Self {
         let trip_ns = answered_ns.saturating_sub(asked_ns);
         let middle_ns = asked_ns.saturating_add(trip_ns / 2);
@@ -28,18 +28,18 @@ impl ClockSample {
         Self { at_ns: middle_ns, offset_ns, uncertainty_ns: trip_ns.div_ceil(2) }
     }
 
-    /// The clock of this very machine.
-    pub(crate) fn same(at_ns: u64) -> Self {
+    /// The sample of the primary's own clock.
+    pub(crate) fn own(at_ns: u64) -> Self {
         Self { at_ns, offset_ns: 0, uncertainty_ns: 0 }
     }
 
-    /// The better one of two of about the same time.
-    pub(crate) fn better(one: Option<Self>, other: Self) -> Self {
+    /// The sample with the smaller uncertainty; both are of about the same time.
+    pub(crate) fn more_accurate(one: Option<Self>, other: Self) -> Self {
         one.filter(|one| one.uncertainty_ns <= other.uncertainty_ns).unwrap_or(other)
     }
 }
 
-/// What has to be added at `at_ns` to times that the first sample's offset was used for.
+/// Correction at `at_ns` of times that were converted with the first sample's offset.
 pub(super) fn drift_ns(clocks: [Option<ClockSample>; 2], at_ns: u64) -> i64 {
     let [Some(first), Some(last)] = clocks else { return 0 };
     let change = i128::from(last.offset_ns) - i128::from(first.offset_ns);
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn only_samples_that_contradict_each_other_move_anything() {
+    fn only_contradicting_samples_correct_times() {
         let sample = |at_ns, offset_ns| Some(ClockSample { at_ns, offset_ns, uncertainty_ns: 10 });
         assert_eq!(drift_ns([sample(0, 5), sample(1000, 25)], 500), 0);
         assert_eq!(drift_ns([sample(0, 5), None], 500), 0);
@@ -83,8 +83,8 @@ mod tests {
     #[test]
     fn the_shorter_round_trip_is_better() {
         let (long, short) = (ClockSample::of(0, 1000, 500), ClockSample::of(2000, 2100, 9));
-        assert_eq!(ClockSample::better(Some(long), short), short);
-        assert_eq!(ClockSample::better(Some(short), long), short);
-        assert_eq!(ClockSample::better(None, long), long);
+        assert_eq!(ClockSample::more_accurate(Some(long), short), short);
+        assert_eq!(ClockSample::more_accurate(Some(short), long), short);
+        assert_eq!(ClockSample::more_accurate(None, long), long);
     }
 }

@@ -1,16 +1,16 @@
 //! The event log: what happened in a product, when, and at which machine. Traces are drawn from it.
 //!
-//! Place in the flow: the shell of the primary writes it while a product runs (`recorder`); when the product is over,
-//! whoever made it reads it (`states`, and the program's trace).
+//! Place in the flow: the primary's shell writes it while a product runs (`recorder`); afterwards the program's trace and
+//! `states` read it.
 //!
 //! Invariants: one writer; events are appended and never changed. Memory is bounded: `CHUNK_EVENTS` are held, older ones
-//! go to the file that was given for it. At most `EVENTS_MAX` are kept; what comes on top is counted.
-//! Events of one machine come in the order in which the primary learned of them, not in that of their times.
+//! move to a file that the caller provides. At most `EVENTS_MAX` are kept; further ones are only counted.
+//! Events of one machine are in the order in which the primary learned of them, not in that of their times.
 //!
-//! Deliberately absent: what an event means for anybody, elements of matrices, names of files. A product without a log
+//! Deliberately absent: interpretation of events, elements of matrices, names of files. A product without a log
 //! pays nothing for it.
 //!
-//! Units: nanoseconds since the program began its work, on the primary's clock; bytes.
+//! Units: nanoseconds on the primary's clock since the program began its work; bytes.
 
 mod clock;
 mod recorder;
@@ -18,10 +18,10 @@ mod spool;
 mod states;
 
 pub use bramble_schedule::message::{Operation, Work};
-pub use bramble_schedule::primary::{Next, Standing};
+pub use bramble_schedule::primary::{PeerStatus, WaitsFor};
 pub use clock::ClockSample;
-pub(crate) use recorder::Recorder;
-pub use states::{Span, State, Story};
+pub(crate) use recorder::EventRecorder;
+pub use states::{MachineHistory, MachineState, StateSpan};
 
 use bramble_link::clock_ns;
 use bramble_schedule::message::Kind;
@@ -30,14 +30,14 @@ use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Events that are kept at most.
+/// Most events that are kept.
 const EVENTS_MAX: u64 = 1 << 21;
-/// The number of who is no machine of the log: nothing of it is kept.
+/// Index of a peer that is no machine of the log: its events are dropped.
 const NOBODY: u16 = u16::MAX;
-/// Events in memory.
+/// Most events in memory.
 const CHUNK_EVENTS: usize = 1 << 16;
 
-/// What the primary is busy with.
+/// Activity of the primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Dialling workers, or starting them.
@@ -50,16 +50,16 @@ pub enum Phase {
     Introducing,
     /// From the first job to the last tile.
     Computing,
-    /// Goodbyes, with the accounts of workers.
+    /// Goodbyes, and the workers' accounts.
     Closing,
     /// Checking C.
     Verifying,
-    /// Bringing C to the disk.
+    /// Syncing C to the disk and giving it its final name.
     Keeping,
 }
 
 impl Phase {
-    /// All of them, in their order.
+    /// All phases, in their usual order.
     pub const ALL: [Self; 8] = [
         Self::Reaching,
         Self::Opening,
@@ -71,7 +71,7 @@ impl Phase {
         Self::Keeping,
     ];
 
-    /// Its name.
+    /// Name of the phase, for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reaching => "reaching workers",
@@ -86,102 +86,102 @@ impl Phase {
     }
 }
 
-/// What happened.
+/// The kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum What {
-    /// The primary begins something else.
+pub enum LogEventKind {
+    /// The primary begins a phase.
     Phase(Phase),
     /// The link to a machine took a frame.
-    Sent(Frame),
+    Sent(FrameTransfer),
     /// A frame came from a machine.
-    Received(Frame),
+    Received(FrameTransfer),
     /// A machine's thread computed.
     Computed {
-        /// What.
+        /// The kind of work.
         work: Work,
-        /// Whether its tile was sent back then.
+        /// Whether its tile was then sent back.
         returns: bool,
-        /// Which thread.
+        /// The thread.
         thread: u16,
-        /// Id of the matrix that was written.
+        /// Id of the matrix that it wrote.
         matrix: u32,
         /// Step of the job.
         step: u32,
-        /// How long.
+        /// Duration.
         took_ns: u64,
     },
-    /// A tile comes back from a machine.
+    /// A tile arrives from a machine.
     Tile {
-        /// Its id there.
+        /// Its id at that machine.
         matrix: u32,
         /// Its first row in C.
         row: u64,
         /// Its first column.
         col: u64,
     },
-    /// How a machine stands with the schedule has changed.
-    Stands(Standing),
+    /// The schedule's status of a machine has changed.
+    Stands(PeerStatus),
 }
 
-/// A frame on its way.
+/// The transfer of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct FrameTransfer {
     /// Number of its kind.
     pub kind: u8,
-    /// With its header.
+    /// Size, header included.
     pub bytes: u64,
-    /// From its first byte to its last, as far as the primary sees it.
+    /// From the first byte to the last, as seen by the primary.
     pub took_ns: u64,
 }
 
-impl Frame {
-    /// What kind it is.
+impl FrameTransfer {
+    /// Name of the frame's kind.
     pub fn name(&self) -> String {
         Kind::from_code(self.kind).map_or_else(|_| self.kind.to_string(), |k| format!("{k:?}").to_lowercase())
     }
 }
 
-/// One entry.
+/// One event of the log.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Event {
-    /// When it happened, or began.
+pub struct LogEvent {
+    /// When it happened, or, if it lasted, began.
     pub at_ns: u64,
-    /// To whom: an index into the log's machines. Phases are the primary's, whatever it says.
+    /// The machine: an index into the log's machines. Phases are always the primary's.
     pub machine: u16,
-    /// What.
-    pub what: What,
+    /// What happened.
+    pub what: LogEventKind,
 }
 
-/// A machine that events are about.
+/// A machine with events in the log.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub struct LoggedMachine {
     /// Its name.
     pub name: String,
     /// `thread` or `tcp`.
     pub link: &'static str,
     /// Compute threads.
     pub threads: u16,
-    /// How far its clock is from the primary's: when the session was opened, and when it ended.
+    /// Offset of its clock when the session was opened, and when it ended.
     pub clocks: [Option<ClockSample>; 2],
-    /// Records that it could not send.
+    /// Records of jobs that the machine had to drop.
     pub lost_records: u64,
 }
 
 /// The log of one product.
-pub struct Log {
+pub struct EventLog {
     began: Instant,
-    /// The primary's clock then.
+    /// The primary's clock at that time.
     began_ns: u64,
-    machines: Vec<Machine>,
-    chunk: Vec<Event>,
+    machines: Vec<LoggedMachine>,
+    chunk: Vec<LogEvent>,
     spool: Spool,
     count: u64,
     dropped: u64,
     broken: Option<io::Error>,
 }
 
-impl Log {
-    /// An empty log. `began` is the zero of its times, `spool` an empty file that is only its own.
+impl EventLog {
+    /// An empty log. `began` is the zero of its times; `spool` is an empty file for this log only.
     pub fn new(began: Instant, spool: File) -> Self {
         let since = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Self {
@@ -196,40 +196,40 @@ impl Log {
         }
     }
 
-    /// Who events are about.
-    pub fn machines(&self) -> &[Machine] {
+    /// The machines of the log.
+    pub fn machines(&self) -> &[LoggedMachine] {
         &self.machines
     }
 
-    /// Events that were not kept because there were too many.
+    /// Events that were dropped because there were too many.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Now, as events have it.
+    /// The current time, in the log's unit.
     pub fn now_ns(&self) -> u64 {
         self.time_ns(Instant::now())
     }
 
-    /// A moment as events have it.
+    /// A time, in the log's unit.
     pub fn time_ns(&self, when: Instant) -> u64 {
         u64::try_from(when.saturating_duration_since(self.began).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Something begins at the primary, now.
+    /// The primary begins a phase now.
     pub fn phase(&mut self, phase: Phase) {
         let at_ns = self.time_ns(Instant::now());
-        self.append(Event { at_ns, machine: 0, what: What::Phase(phase) });
+        self.append(LogEvent { at_ns, machine: 0, what: LogEventKind::Phase(phase) });
     }
 
-    /// Adds a machine; gives its index.
-    pub fn machine(&mut self, machine: Machine) -> u16 {
+    /// Adds a machine and returns its index.
+    pub fn machine(&mut self, machine: LoggedMachine) -> u16 {
         self.machines.push(machine);
         u16::try_from(self.machines.len() - 1).unwrap_or(u16::MAX)
     }
 
-    /// Adds an event; not of `NOBODY`. What cannot be written any more is an error of `read`.
-    pub fn append(&mut self, event: Event) {
+    /// Adds an event, unless it is of `NOBODY`. If it cannot be written, the next `read` returns the error.
+    pub fn append(&mut self, event: LogEvent) {
         if event.machine == NOBODY {
             return;
         }
@@ -247,9 +247,9 @@ impl Log {
         }
     }
 
-    /// Goes through all events, as often as it is called, with what is known by now of other clocks. An error where some
-    /// were lost with their file, or `each` gives one.
-    pub fn read(&self, mut each: impl FnMut(&Event) -> io::Result<()>) -> io::Result<()> {
+    /// Visits all events, corrected with the clock samples so far; may be called repeatedly. An error if events
+    /// were lost with their file, or if `each` returns one.
+    pub fn read(&self, mut each: impl FnMut(&LogEvent) -> io::Result<()>) -> io::Result<()> {
         if let Some(e) = &self.broken {
             return Err(io::Error::new(e.kind(), format!("the event log: {e}")));
         }
@@ -260,7 +260,7 @@ impl Log {
         self.chunk.iter().try_for_each(|event| each(&self.corrected(event)))
     }
 
-    /// A time that a machine's clock had, on that of events.
+    /// Converts a reading of a machine's clock to the log's time.
     fn time_of_clock(&self, machine: u16, worker_ns: u64) -> u64 {
         let sample = self.machines.get(usize::from(machine)).and_then(|m| m.clocks[0]);
         let offset = sample.map_or(0, |s| s.offset_ns);
@@ -268,24 +268,28 @@ impl Log {
         u64::try_from(ours.max(0)).unwrap_or(u64::MAX)
     }
 
-    /// Where a machine's clock was seen to go faster or slower than the primary's, an event of it is moved to where it
-    /// belongs: by nothing at the first sample, by all of the difference at the last.
-    fn corrected(&self, event: &Event) -> Event {
-        let What::Computed { work, returns, thread, matrix, step, took_ns } = event.what else {
+    /// Corrects an event for a clock that was seen to run faster or slower than the primary's: by nothing at the first sample, by
+    /// the whole difference at the last, linearly in between.
+    fn corrected(&self, event: &LogEvent) -> LogEvent {
+        let LogEventKind::Computed { work, returns, thread, matrix, step, took_ns } = event.what else {
             return *event;
         };
         let Some(machine) = self.machines.get(usize::from(event.machine)) else { return *event };
         let place = |at_ns: u64| {
             at_ns.saturating_add_signed(clock::drift_ns(machine.clocks, self.began_ns.saturating_add(at_ns)))
         };
-        // Both ends, or what came one after the other would overlap.
+        // Both ends are corrected; else consecutive events would overlap.
         let (at_ns, end_ns) = (place(event.at_ns), place(event.at_ns.saturating_add(took_ns)));
         let took_ns = end_ns.saturating_sub(at_ns);
-        Event { at_ns, what: What::Computed { work, returns, thread, matrix, step, took_ns }, ..*event }
+        LogEvent {
+            at_ns,
+            what: LogEventKind::Computed { work, returns, thread, matrix, step, took_ns },
+            ..*event
+        }
     }
 }
 
-/// A span of time as events have it.
+/// A duration in the log's unit.
 fn ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,49 +1,49 @@
-//! Writes the event log while a product runs: one call at each place of the shell where something happens.
+//! Writes the event log while a product runs: the shell calls it wherever an event happens.
 //!
-//! Invariants: without a log nothing is done. Workers are not believed: a batch of records that nobody asked for, or of
-//! more jobs than the machine was given, breaks the protocol.
+//! Invariants: without a log nothing is done. Workers are not trusted: records that were not asked for, or of more jobs than
+//! the worker was given, break the protocol.
 
-use super::{ClockSample, Event, Frame, Log, Machine, NOBODY, Phase, What, ns};
+use super::{ClockSample, EventLog, FrameTransfer, LogEvent, LogEventKind, LoggedMachine, NOBODY, Phase, ns};
 use crate::opening::Session;
 use bramble_link::clock_ns;
 use bramble_matrix::number::to_u64;
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{LogHead, Pong, ResultHead, StoreHead, encode_number};
-use bramble_schedule::primary::{Destination, Primary, Standing};
+use bramble_schedule::primary::{PeerStatus, Primary, ResultDestination};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Pings with larger numbers ask for the clock; the schedule's are counted from 1.
+/// Pings with larger nonces ask for the clock; the schedule counts its own from 1.
 const CLOCK_NONCES: u64 = 1 << 63;
-/// How often a clock is asked at the end. Answers of a link that is at rest differ little.
+/// How often a clock is asked at the end. On an idle link answers differ little.
 const QUESTIONS: u64 = 3;
 
 /// See the head of this file.
 #[derive(Default)]
-pub(crate) struct Recorder(Option<Box<Recording>>);
+pub(crate) struct EventRecorder(Option<Box<Recording>>);
 
 struct Recording {
-    log: Log,
-    peers: Vec<PeerBook>,
+    log: EventLog,
+    peers: Vec<PeerRecords>,
 }
 
-/// What is known of a peer.
-struct PeerBook {
-    /// `NOBODY` while it waits in reserve: then it is no machine of the product.
+/// Records of one peer.
+struct PeerRecords {
+    /// `NOBODY` for a reserve without work: it is no machine of the product.
     machine: u16,
-    reserve: Option<Machine>,
-    stands: Option<Standing>,
-    /// When the frame that is coming was seen.
+    reserve: Option<LoggedMachine>,
+    stands: Option<PeerStatus>,
+    /// When the head of the frame arrived that is being received.
     arriving: Option<Instant>,
-    /// Things that it can have done: jobs, and matrices that it was to make.
+    /// Most records that the worker can have made: jobs, and matrices that it had to generate.
     work_given: u64,
     work_seen: u64,
     /// When its clock was asked, by nonce.
     asked: BTreeMap<u64, u64>,
 }
 
-impl Recorder {
-    pub(crate) fn new(log: Option<Log>) -> Self {
+impl EventRecorder {
+    pub(crate) fn new(log: Option<EventLog>) -> Self {
         Self(log.map(|log| Box::new(Recording { log, peers: Vec::new() })))
     }
 
@@ -51,8 +51,8 @@ impl Recorder {
         self.0.is_some()
     }
 
-    /// Gives the log back.
-    pub(crate) fn into_log(self) -> Option<Log> {
+    /// Returns the log.
+    pub(crate) fn into_log(self) -> Option<EventLog> {
         self.0.map(|recording| recording.log)
     }
 
@@ -62,12 +62,12 @@ impl Recorder {
         }
     }
 
-    /// The machines that take part, in the order of the plan; those after the first `working` only if they are given something.
+    /// Adds machines in the order of the plan; those after the first `working` appear in the log only once they get work.
     pub(crate) fn peers(&mut self, sessions: &[Session], working: usize) {
         let Some(recording) = &mut self.0 else { return };
         for (at, session) in sessions.iter().enumerate() {
-            let own = session.link.shares_memory.then(|| ClockSample::same(clock_ns()));
-            let machine = Machine {
+            let own = session.link.shares_memory.then(|| ClockSample::own(clock_ns()));
+            let machine = LoggedMachine {
                 name: session.name.clone(),
                 link: session.link.name,
                 threads: session.welcome.threads,
@@ -78,7 +78,7 @@ impl Recorder {
                 true => (recording.log.machine(machine), None),
                 false => (NOBODY, Some(machine)),
             };
-            recording.peers.push(PeerBook {
+            recording.peers.push(PeerRecords {
                 machine,
                 reserve,
                 stands: None,
@@ -90,8 +90,8 @@ impl Recorder {
         }
     }
 
-    /// A store goes to a peer.
-    pub(crate) fn given(&mut self, peer: usize, store: &StoreHead) {
+    /// A store is sent to a peer.
+    pub(crate) fn store_sent(&mut self, peer: usize, store: &StoreHead) {
         let Some(recording) = &mut self.0 else { return };
         if let Some(machine) = recording.peers[peer].reserve.take() {
             recording.peers[peer].machine = recording.log.machine(machine);
@@ -99,67 +99,71 @@ impl Recorder {
         recording.peers[peer].work_given += to_u64(store.jobs.len() + store.matrices.len());
     }
 
-    /// The schedule has decided something.
-    pub(crate) fn look(&mut self, state: &Primary) {
+    /// Records changes of the schedule's status of each peer.
+    pub(crate) fn record_status(&mut self, state: &Primary) {
         let Some(recording) = &mut self.0 else { return };
         let at_ns = recording.log.time_ns(Instant::now());
         for (index, book) in recording.peers.iter_mut().enumerate() {
-            let stands = state.standing(index);
+            let stands = state.peer_status(index);
             if book.stands.replace(stands) != Some(stands) {
-                recording.log.append(Event { at_ns, machine: book.machine, what: What::Stands(stands) });
+                recording.log.append(LogEvent {
+                    at_ns,
+                    machine: book.machine,
+                    what: LogEventKind::Stands(stands),
+                });
             }
         }
     }
 
-    /// A link has taken a frame that it was given at that moment.
+    /// A link has taken a frame; it was offered the frame at `began`.
     pub(crate) fn sent(&mut self, peer: usize, kind: u8, bytes: usize, began: Instant) {
         let Some(recording) = &mut self.0 else { return };
-        let frame = Frame { kind, bytes: to_u64(bytes), took_ns: ns(began.elapsed()) };
-        recording.frame(peer, began, What::Sent(frame));
+        let frame = FrameTransfer { kind, bytes: to_u64(bytes), took_ns: ns(began.elapsed()) };
+        recording.frame(peer, began, LogEventKind::Sent(frame));
     }
 
-    /// The head of a frame is there, its body is coming.
-    pub(crate) fn arriving(&mut self, peer: usize) {
+    /// The head of a frame has arrived, its body is being received.
+    pub(crate) fn frame_started(&mut self, peer: usize) {
         if let Some(recording) = &mut self.0 {
             recording.peers[peer].arriving = Some(Instant::now());
         }
     }
 
-    /// A frame is there.
+    /// A frame has been received.
     pub(crate) fn received(&mut self, peer: usize, kind: u8, bytes: u64) {
         let Some(recording) = &mut self.0 else { return };
         let began = recording.peers[peer].arriving.take().unwrap_or_else(Instant::now);
-        let frame = Frame { kind, bytes, took_ns: ns(began.elapsed()) };
-        recording.frame(peer, began, What::Received(frame));
+        let frame = FrameTransfer { kind, bytes, took_ns: ns(began.elapsed()) };
+        recording.frame(peer, began, LogEventKind::Received(frame));
     }
 
-    /// Lines of a tile are there; `place` says of the first of them where they belong.
-    pub(crate) fn landing(
+    /// Rows of a tile have landed; `place` is asked for the destination of the first.
+    pub(crate) fn tile_landed(
         &mut self,
         peer: usize,
         head: &ResultHead,
-        place: impl FnOnce() -> Option<Destination>,
+        place: impl FnOnce() -> Option<ResultDestination>,
     ) {
         let Some(recording) = &mut self.0 else { return };
         if head.first_line == 0
-            && let Some(Destination { rect, .. }) = place()
+            && let Some(ResultDestination { rect, .. }) = place()
         {
             let at_ns = recording.log.time_ns(Instant::now());
-            let what = What::Tile { matrix: head.c, row: rect.rows.start, col: rect.cols.start };
-            recording.log.append(Event { at_ns, machine: recording.peers[peer].machine, what });
+            let what = LogEventKind::Tile { matrix: head.c, row: rect.rows.start, col: rect.cols.start };
+            recording.log.append(LogEvent { at_ns, machine: recording.peers[peer].machine, what });
         }
     }
 
-    /// What a worker says of its jobs.
-    pub(crate) fn worked(&mut self, peer: usize, head: &[u8]) -> Result<(), ProtocolError> {
+    /// Records jobs that a worker reports.
+    pub(crate) fn add_job_records(&mut self, peer: usize, head: &[u8]) -> Result<(), ProtocolError> {
         let Some(recording) = &mut self.0 else {
-            return Err(ProtocolError::new("it tells of its jobs, and nobody asked"));
+            return Err(ProtocolError::new("it reports jobs, and no log was asked for"));
         };
         let batch = LogHead::decode(head)?;
         let (book, log) = (&mut recording.peers[peer], &mut recording.log);
         book.work_seen += to_u64(batch.records.len());
         if book.work_seen > book.work_given {
-            return Err(ProtocolError::new("it tells of more jobs than it was given"));
+            return Err(ProtocolError::new("it reports more jobs than it was given"));
         }
         if let Some(machine) = log.machines.get_mut(usize::from(book.machine)) {
             machine.lost_records = batch.dropped;
@@ -167,9 +171,12 @@ impl Recorder {
         for record in batch.records {
             let threads = log.machines.get(usize::from(book.machine)).map_or(0, |m| m.threads);
             if record.thread >= threads {
-                return Err(ProtocolError::new(format!("it tells of its thread {}", record.thread)));
+                return Err(ProtocolError::new(format!(
+                    "it reports a job of thread {}, which it does not have",
+                    record.thread
+                )));
             }
-            let what = What::Computed {
+            let what = LogEventKind::Computed {
                 work: record.work,
                 returns: record.returns,
                 thread: record.thread,
@@ -178,13 +185,13 @@ impl Recorder {
                 took_ns: record.took_ns,
             };
             let at_ns = log.time_of_clock(book.machine, record.start_ns);
-            log.append(Event { at_ns, machine: book.machine, what });
+            log.append(LogEvent { at_ns, machine: book.machine, what });
         }
         Ok(())
     }
 
-    /// Heads of pings that ask a peer for its clock; none where there is no log, or one clock.
-    pub(crate) fn questions(&mut self, peer: usize) -> Vec<Vec<u8>> {
+    /// Heads of pings that ask a peer for its clock; none if there is no log or the peer has the primary's clock.
+    pub(crate) fn clock_requests(&mut self, peer: usize) -> Vec<Vec<u8>> {
         let Some(recording) = &mut self.0 else { return Vec::new() };
         let book = &mut recording.peers[peer];
         let machine = recording.log.machines.get(usize::from(book.machine));
@@ -201,22 +208,22 @@ impl Recorder {
     }
 
     /// An answer to any ping.
-    pub(crate) fn answered(&mut self, peer: usize, pong: Pong) {
+    pub(crate) fn clock_answer(&mut self, peer: usize, pong: Pong) {
         let Some(recording) = &mut self.0 else { return };
         let book = &mut recording.peers[peer];
         let Some(asked_ns) = book.asked.remove(&pong.nonce) else { return };
         let sample = ClockSample::of(asked_ns, clock_ns(), pong.clock_ns);
         if let Some(machine) = recording.log.machines.get_mut(usize::from(book.machine)) {
-            machine.clocks[1] = Some(ClockSample::better(machine.clocks[1], sample));
+            machine.clocks[1] = Some(ClockSample::more_accurate(machine.clocks[1], sample));
         }
     }
 }
 
 impl Recording {
-    fn frame(&mut self, peer: usize, began: Instant, what: What) {
+    fn frame(&mut self, peer: usize, began: Instant, what: LogEventKind) {
         let at_ns = self.log.time_ns(began);
         let machine = self.peers[peer].machine;
-        self.log.append(Event { at_ns, machine, what });
+        self.log.append(LogEvent { at_ns, machine, what });
     }
 }
 
@@ -231,12 +238,12 @@ mod tests {
         LogHead { dropped: 2, records: vec![record; count] }.encode()
     }
 
-    fn recorder() -> Recorder {
-        let mut log = Log::new(Instant::now(), tempfile::tempfile().unwrap());
+    fn recorder() -> EventRecorder {
+        let mut log = EventLog::new(Instant::now(), tempfile::tempfile().unwrap());
         let clocks = [Some(ClockSample::of(10, 20, 3)), None];
-        let machine = Machine { name: "pi".into(), link: "tcp", threads: 2, clocks, lost_records: 0 };
+        let machine = LoggedMachine { name: "pi".into(), link: "tcp", threads: 2, clocks, lost_records: 0 };
         let machine = log.machine(machine);
-        let book = PeerBook {
+        let book = PeerRecords {
             machine,
             reserve: None,
             stands: None,
@@ -245,18 +252,20 @@ mod tests {
             work_seen: 0,
             asked: BTreeMap::new(),
         };
-        Recorder(Some(Box::new(Recording { log, peers: vec![book] })))
+        EventRecorder(Some(Box::new(Recording { log, peers: vec![book] })))
     }
 
     #[test]
-    fn what_was_not_asked_for_or_cannot_be_is_refused() {
-        assert!(Recorder::default().worked(0, &batch(0, 1)).is_err());
-        assert!(recorder().worked(0, &batch(2, 1)).is_err(), "a thread that it does not have");
-        assert!(recorder().worked(0, &batch(0, 4)).is_err(), "more than it was given");
-        assert!(recorder().worked(0, &[0; 9]).is_err());
+    fn unrequested_and_impossible_records_are_refused() {
+        assert!(EventRecorder::default().add_job_records(0, &batch(0, 1)).is_err());
+        assert!(recorder().add_job_records(0, &batch(2, 1)).is_err(), "a thread that it does not have");
+        assert!(recorder().add_job_records(0, &batch(0, 4)).is_err(), "more than it was given");
+        assert!(recorder().add_job_records(0, &[0; 9]).is_err());
         let mut good = recorder();
-        assert!(good.worked(0, &batch(1, 2)).is_ok() && good.worked(0, &batch(0, 1)).is_ok());
-        assert!(good.worked(0, &batch(0, 1)).is_err());
+        assert!(
+            good.add_job_records(0, &batch(1, 2)).is_ok() && good.add_job_records(0, &batch(0, 1)).is_ok()
+        );
+        assert!(good.add_job_records(0, &batch(0, 1)).is_err());
         let mut count = 0;
         let log = good.into_log().unwrap();
         log.read(|_| {
@@ -268,16 +277,19 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_is_asked_a_few_times_and_the_best_answer_counts() {
-        assert!(Recorder::default().questions(0).is_empty());
+    fn a_clock_is_sampled_a_few_times_and_the_best_sample_counts() {
+        assert!(EventRecorder::default().clock_requests(0).is_empty());
         let mut recorder = recorder();
-        let nonces: Vec<u64> =
-            recorder.questions(0).iter().map(|q| u64::from_le_bytes(q[..].try_into().unwrap())).collect();
+        let nonces: Vec<u64> = recorder
+            .clock_requests(0)
+            .iter()
+            .map(|q| u64::from_le_bytes(q[..].try_into().unwrap()))
+            .collect();
         assert_eq!(nonces.len(), 3);
         let clock = |nonce| Pong { nonce, clock_ns: clock_ns() };
-        recorder.answered(0, clock(1));
+        recorder.clock_answer(0, clock(1));
         assert_eq!(recorder.0.as_ref().unwrap().log.machines()[0].clocks[1], None, "the schedule's own ping");
-        nonces.iter().for_each(|nonce| recorder.answered(0, clock(*nonce)));
+        nonces.iter().for_each(|nonce| recorder.clock_answer(0, clock(*nonce)));
         let last = recorder.0.as_ref().unwrap().log.machines()[0].clocks[1].unwrap();
         assert!(last.offset_ns.unsigned_abs() <= last.uncertainty_ns, "it is one clock: {last:?}");
     }

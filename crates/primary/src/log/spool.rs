@@ -1,11 +1,10 @@
-//! Events in a file, 40 bytes each, for as long as the process lives.
+//! Events in a file, 40 bytes each. The file does not outlive the process.
 //!
-//! Invariant: what is read is what was written, in the order in which it was. The form is nobody else's business: it may
-//! change with any version.
+//! Invariant: events are read unchanged and in the order of writing. The format is private and may change with any version.
 
-use super::{Event, Frame, Phase, What};
+use super::{FrameTransfer, LogEvent, LogEventKind, Phase};
 use bramble_schedule::message::{Operation, Work};
-use bramble_schedule::primary::{Next, Standing};
+use bramble_schedule::primary::{PeerStatus, WaitsFor};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 
@@ -23,7 +22,7 @@ impl Spool {
         Self { file, events: 0 }
     }
 
-    pub(super) fn write(&mut self, events: &[Event]) -> io::Result<()> {
+    pub(super) fn write(&mut self, events: &[LogEvent]) -> io::Result<()> {
         let bytes: Vec<u8> = events.iter().flat_map(encode).collect();
         self.file.seek(SeekFrom::End(0))?;
         self.file.write_all(&bytes)?;
@@ -31,32 +30,32 @@ impl Spool {
         Ok(())
     }
 
-    /// Reads from the first event on.
-    pub(super) fn reader(&self) -> io::Result<Reader<'_>> {
+    /// Reads from the first event.
+    pub(super) fn reader(&self) -> io::Result<SpoolReader<'_>> {
         (&self.file).seek(SeekFrom::Start(0))?;
-        Ok(Reader { file: BufReader::with_capacity(1 << 16, &self.file), left: self.events })
+        Ok(SpoolReader { file: BufReader::with_capacity(1 << 16, &self.file), left: self.events })
     }
 }
 
 /// See `Spool::reader`.
-pub(super) struct Reader<'a> {
+pub(super) struct SpoolReader<'a> {
     file: BufReader<&'a File>,
     left: u64,
 }
 
-impl Reader<'_> {
+impl SpoolReader<'_> {
     /// The next event, if there is one.
-    pub(super) fn next(&mut self) -> io::Result<Option<Event>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<LogEvent>> {
         let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
         self.left = left;
         let mut bytes = [0; EVENT_BYTES];
         self.file.read_exact(&mut bytes)?;
         let event = decode(&bytes);
-        event.map(Some).ok_or_else(|| io::Error::other("the event log was changed by somebody"))
+        event.map(Some).ok_or_else(|| io::Error::other("another process has changed the event log"))
     }
 }
 
-/// The fields of an event: its code, what fits a byte and two, and three numbers.
+/// The fields of an event: its code, one byte, two bytes, and three numbers.
 struct Fields {
     code: u8,
     small: u8,
@@ -64,15 +63,19 @@ struct Fields {
     numbers: [u64; 3],
 }
 
-fn encode(event: &Event) -> [u8; EVENT_BYTES] {
+fn encode(event: &LogEvent) -> [u8; EVENT_BYTES] {
     let fields = match event.what {
-        What::Phase(phase) => {
+        LogEventKind::Phase(phase) => {
             let at = Phase::ALL.iter().position(|p| *p == phase).and_then(|at| u8::try_from(at).ok());
             Fields { code: 0, small: at.unwrap_or(u8::MAX), middle: 0, numbers: [0; 3] }
         }
-        What::Sent(f) => Fields { code: 1, small: f.kind, middle: 0, numbers: [f.bytes, f.took_ns, 0] },
-        What::Received(f) => Fields { code: 2, small: f.kind, middle: 0, numbers: [f.bytes, f.took_ns, 0] },
-        What::Computed { work, returns, thread, matrix, step, took_ns } => {
+        LogEventKind::Sent(f) => {
+            Fields { code: 1, small: f.kind, middle: 0, numbers: [f.bytes, f.took_ns, 0] }
+        }
+        LogEventKind::Received(f) => {
+            Fields { code: 2, small: f.kind, middle: 0, numbers: [f.bytes, f.took_ns, 0] }
+        }
+        LogEventKind::Computed { work, returns, thread, matrix, step, took_ns } => {
             let work = match work {
                 Work::Job(Operation::Multiply) => 0,
                 Work::Job(Operation::Add) => 1,
@@ -87,11 +90,11 @@ fn encode(event: &Event) -> [u8; EVENT_BYTES] {
                 numbers: [names, took_ns, 0],
             }
         }
-        What::Tile { matrix, row, col } => {
+        LogEventKind::Tile { matrix, row, col } => {
             Fields { code: 5, small: 0, middle: 0, numbers: [row, col, u64::from(matrix)] }
         }
-        What::Stands(s) => {
-            let next = Next::ALL.iter().position(|n| *n == s.next).and_then(|at| u8::try_from(at).ok());
+        LogEventKind::Stands(s) => {
+            let next = WaitsFor::ALL.iter().position(|n| *n == s.next).and_then(|at| u8::try_from(at).ok());
             let counts = u64::from(s.jobs_given) << 32 | u64::from(s.tiles_back);
             let numbers = [s.credit_left_bytes, s.in_link_bytes, counts];
             Fields { code: 4, small: next.unwrap_or(u8::MAX), middle: 0, numbers }
@@ -108,18 +111,18 @@ fn encode(event: &Event) -> [u8; EVENT_BYTES] {
     out
 }
 
-fn decode(bytes: &[u8; EVENT_BYTES]) -> Option<Event> {
+fn decode(bytes: &[u8; EVENT_BYTES]) -> Option<LogEvent> {
     let two = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
     let number = |at: usize| bytes[at..].first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b));
     let (small, middle, numbers) = (bytes[11], two(12), [number(16), number(24), number(32)]);
     let high = |x: u64| u32::try_from(x >> 32).unwrap_or(0);
     let low = |x: u64| u32::try_from(x & 0xffff_ffff).unwrap_or(0);
-    let frame = Frame { kind: small, bytes: numbers[0], took_ns: numbers[1] };
+    let frame = FrameTransfer { kind: small, bytes: numbers[0], took_ns: numbers[1] };
     let what = match bytes[10] {
-        0 => What::Phase(*Phase::ALL.get(usize::from(small))?),
-        1 => What::Sent(frame),
-        2 => What::Received(frame),
-        3 => What::Computed {
+        0 => LogEventKind::Phase(*Phase::ALL.get(usize::from(small))?),
+        1 => LogEventKind::Sent(frame),
+        2 => LogEventKind::Received(frame),
+        3 => LogEventKind::Computed {
             work: match small & 3 {
                 0 => Work::Job(Operation::Multiply),
                 1 => Work::Job(Operation::Add),
@@ -132,15 +135,15 @@ fn decode(bytes: &[u8; EVENT_BYTES]) -> Option<Event> {
             step: low(numbers[0]),
             took_ns: numbers[1],
         },
-        4 => What::Stands(Standing {
+        4 => LogEventKind::Stands(PeerStatus {
             credit_left_bytes: numbers[0],
             in_link_bytes: numbers[1],
             jobs_given: high(numbers[2]),
             tiles_back: low(numbers[2]),
-            next: *Next::ALL.get(usize::from(small))?,
+            next: *WaitsFor::ALL.get(usize::from(small))?,
         }),
-        5 => What::Tile { matrix: low(numbers[2]), row: numbers[0], col: numbers[1] },
+        5 => LogEventKind::Tile { matrix: low(numbers[2]), row: numbers[0], col: numbers[1] },
         _ => return None,
     };
-    Some(Event { at_ns: number(0), machine: two(8), what })
+    Some(LogEvent { at_ns: number(0), machine: two(8), what })
 }

@@ -1,35 +1,35 @@
-//! What each machine was doing at each moment of a product, from its event log.
+//! The state of each machine at each moment of a product, derived from the event log.
 //!
-//! Place in the flow: after the product; traces draw it as one bar a machine.
+//! Place in the flow: after the product; traces draw it as one bar for each machine.
 //!
-//! Invariants: from the first job to the last tile every moment of a machine has exactly one state, so the spans follow
-//! each other without gaps and their lengths sum up to the whole. Rules in the order in which they are asked, with what
-//! a person can do about it, are in docs/trace.md.
+//! Invariants: from the first job to the last tile a machine has exactly one state at every moment, so the spans follow
+//! each other without gaps and their lengths add up to the whole. docs/trace.md lists the rules in the order in which they
+//! apply, and what a user can do about each state.
 
-use super::{Event, Log, Phase, What};
+use super::{EventLog, LogEvent, LogEventKind, Phase};
 use bramble_schedule::message::Work;
-use bramble_schedule::primary::Next;
+use bramble_schedule::primary::WaitsFor;
 use std::io;
 
-/// What a machine is doing.
+/// State of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub enum MachineState {
     /// All its compute threads have a job.
     Computing,
-    /// Some of them have.
+    /// Some of its compute threads have a job.
     ComputingPartly,
-    /// None has, and what the next job needs is on its way or still with others.
+    /// No thread has a job; the next job's data is on its way or still with the primary or another worker.
     WaitingForData,
-    /// None has, and the primary may not send the next panel before memory is free.
+    /// No thread has a job, and the primary may not send the next panel before memory is freed.
     WaitingForCredit,
-    /// None has, and finished tiles are on their way back.
+    /// No thread has a job, and finished tiles are being sent.
     Sending,
-    /// Nothing is left for it now.
+    /// The machine has no work at present.
     Idle,
 }
 
-impl State {
-    /// All of them.
+impl MachineState {
+    /// All states.
     pub const ALL: [Self; 6] = [
         Self::Computing,
         Self::ComputingPartly,
@@ -39,7 +39,7 @@ impl State {
         Self::Idle,
     ];
 
-    /// What to call it.
+    /// Name of the state, for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Computing => "computing (all threads)",
@@ -52,39 +52,39 @@ impl State {
     }
 }
 
-/// A state for a while.
+/// A period in one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
-    /// First moment.
+pub struct StateSpan {
+    /// First moment of the period.
     pub start_ns: u64,
-    /// First moment after it.
+    /// First moment after the period.
     pub end_ns: u64,
     /// The state.
-    pub state: State,
+    pub state: MachineState,
 }
 
-/// What one machine did while the product was computed.
+/// History of one machine while C was computed.
 #[derive(Clone, Debug, Default)]
-pub struct Story {
-    /// Its states, one after another.
-    pub spans: Vec<Span>,
-    /// Jobs that it was given and has not begun, from each moment on.
+pub struct MachineHistory {
+    /// Its states, in order of time.
+    pub spans: Vec<StateSpan>,
+    /// The number of jobs that it had been given and not begun, from each moment on.
     pub jobs_waiting: Vec<(u64, u64)>,
 }
 
-/// A change, and what it does to the numbers below.
+/// A change of the counters below.
 #[derive(Clone, Copy)]
 enum Change {
     /// A job ends; it returned its tile, or did not.
     Ends { returned: bool },
-    /// How it stands with the schedule.
-    Stands { link_is_busy: bool, next: Next, jobs_given: u32, tiles_back: u32 },
-    /// A thread begins a job, or something else.
+    /// The schedule's status changes.
+    Stands { link_is_busy: bool, next: WaitsFor, jobs_given: u32, tiles_back: u32 },
+    /// A thread begins a job or generates a panel.
     Begins { is_job: bool },
 }
 
 impl Change {
-    /// Of changes in the same moment, ends come first: one job may follow another at once.
+    /// Of changes at the same moment, ends come first: one job may follow another without a gap.
     fn rank(self) -> u8 {
         match self {
             Self::Ends { .. } => 0,
@@ -94,20 +94,20 @@ impl Change {
     }
 }
 
-/// What counts for the state of a machine.
-struct Numbers {
+/// Counters from which a machine's state follows.
+struct StateCounters {
     threads: u64,
     running: u64,
     begun: u64,
     given: u64,
-    /// Tiles whose last job has ended, and those that the primary has.
+    /// Tiles whose last job has ended, and tiles that have arrived at the primary.
     returned: u64,
     back: u64,
     link_is_busy: bool,
-    next: Next,
+    next: WaitsFor,
 }
 
-impl Numbers {
+impl StateCounters {
     fn apply(&mut self, change: Change) {
         match change {
             Change::Ends { returned } => {
@@ -129,30 +129,30 @@ impl Numbers {
         self.given.saturating_sub(self.begun)
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> MachineState {
         match self.running {
-            0 if self.link_is_busy => State::WaitingForData,
-            0 if self.returned > self.back => State::Sending,
-            0 if self.next == Next::Credit => State::WaitingForCredit,
-            0 if self.jobs_waiting() > 0 || matches!(self.next, Next::Link | Next::Sum) => {
-                State::WaitingForData
+            0 if self.link_is_busy => MachineState::WaitingForData,
+            0 if self.returned > self.back => MachineState::Sending,
+            0 if self.next == WaitsFor::Credit => MachineState::WaitingForCredit,
+            0 if self.jobs_waiting() > 0 || matches!(self.next, WaitsFor::Link | WaitsFor::Sum) => {
+                MachineState::WaitingForData
             }
-            0 => State::Idle,
-            running if running < self.threads => State::ComputingPartly,
-            _ => State::Computing,
+            0 => MachineState::Idle,
+            running if running < self.threads => MachineState::ComputingPartly,
+            _ => MachineState::Computing,
         }
     }
 }
 
-impl Story {
-    /// What a machine did.
-    pub fn of(log: &Log, machine: u16) -> io::Result<Self> {
+impl MachineHistory {
+    /// Derives a machine's history from the log.
+    pub fn of(log: &EventLog, machine: u16) -> io::Result<Self> {
         let (mut from, mut to) = (None, None);
         let mut changes: Vec<(u64, Change)> = Vec::new();
         log.read(|event| {
             match event.what {
-                What::Phase(Phase::Computing) => from = Some(event.at_ns),
-                What::Phase(_) if from.is_some() => to = to.or(Some(event.at_ns)),
+                LogEventKind::Phase(Phase::Computing) => from = Some(event.at_ns),
+                LogEventKind::Phase(_) if from.is_some() => to = to.or(Some(event.at_ns)),
                 _ if event.machine == machine => changes_of(event, &mut changes),
                 _ => {}
             }
@@ -161,42 +161,58 @@ impl Story {
         let Some((from, to)) = from.zip(to) else { return Ok(Self::default()) };
         changes.sort_by_key(|(at, change)| (*at, change.rank()));
         let threads = log.machines().get(usize::from(machine)).map_or(1, |m| u64::from(m.threads));
-        let next = Next::Nothing;
+        let next = WaitsFor::Nothing;
         let link_is_busy = false;
-        let numbers =
-            Numbers { threads, running: 0, begun: 0, given: 0, returned: 0, back: 0, link_is_busy, next };
-        Ok(tell(numbers, from, to, &changes))
+        let numbers = StateCounters {
+            threads,
+            running: 0,
+            begun: 0,
+            given: 0,
+            returned: 0,
+            back: 0,
+            link_is_busy,
+            next,
+        };
+        Ok(build_history(numbers, from, to, &changes))
     }
 
-    /// How long it was in a state.
-    pub fn total_ns(&self, state: State) -> u64 {
+    /// Total time in a state.
+    pub fn total_ns(&self, state: MachineState) -> u64 {
         self.spans.iter().filter(|s| s.state == state).map(|s| s.end_ns - s.start_ns).sum()
     }
 }
 
-fn changes_of(event: &Event, changes: &mut Vec<(u64, Change)>) {
+fn changes_of(event: &LogEvent, changes: &mut Vec<(u64, Change)>) {
     match event.what {
-        What::Computed { work, returns: returned, took_ns, .. } => {
+        LogEventKind::Computed { work, returns: returned, took_ns, .. } => {
             let is_job = work != Work::Generate;
             changes.push((event.at_ns, Change::Begins { is_job }));
             changes.push((event.at_ns.saturating_add(took_ns), Change::Ends { returned }));
         }
-        What::Stands(s) => {
+        LogEventKind::Stands(s) => {
             let link_is_busy = s.in_link_bytes > 0;
             let (next, jobs_given, tiles_back) = (s.next, s.jobs_given, s.tiles_back);
             changes.push((event.at_ns, Change::Stands { link_is_busy, next, jobs_given, tiles_back }));
         }
-        What::Phase(_) | What::Sent(_) | What::Received(_) | What::Tile { .. } => {}
+        LogEventKind::Phase(_)
+        | LogEventKind::Sent(_)
+        | LogEventKind::Received(_)
+        | LogEventKind::Tile { .. } => {}
     }
 }
 
-/// From changes in the order of time to spans.
-fn tell(mut numbers: Numbers, from: u64, to: u64, changes: &[(u64, Change)]) -> Story {
-    let mut story = Story::default();
+/// Turns changes, sorted by time, into spans.
+fn build_history(
+    mut numbers: StateCounters,
+    from: u64,
+    to: u64,
+    changes: &[(u64, Change)],
+) -> MachineHistory {
+    let mut story = MachineHistory::default();
     let mut now = from;
     let mut left = changes;
     loop {
-        // All changes of a moment, then the state that they leave.
+        // Apply all changes of a moment, then take the resulting state.
         let until_next = loop {
             match left.split_first() {
                 Some(((at, change), rest)) if *at <= now => {
@@ -217,7 +233,7 @@ fn tell(mut numbers: Numbers, from: u64, to: u64, changes: &[(u64, Change)]) -> 
         let state = numbers.state();
         match story.spans.last_mut().filter(|last| last.state == state) {
             Some(last) => last.end_ns = until_next,
-            None => story.spans.push(Span { start_ns: now, end_ns: until_next, state }),
+            None => story.spans.push(StateSpan { start_ns: now, end_ns: until_next, state }),
         }
         now = until_next;
     }

@@ -1,23 +1,24 @@
-//! Where the rows of results land, and what becomes of them when they have.
+//! Places arriving rows of results, and files them when they have landed.
 //!
-//! Place in the flow: the reader of a link asks before the rows of a frame come (`place`), and again when they are there
-//! (`keep`); then the state machine is told.
+//! Place in the flow: the reader of a link asks for memory before the rows of a frame arrive (`place`), and reports them when
+//! they have landed (`keep`); then the state machine gets the event.
 //!
-//! Invariants: the state machine says where (`Primary::expect`), before and after. A tile of C is lent to one landing at a
-//! time, between two frames of it too. What a broken link leaves in C is either made anew as a whole or was not landing in C.
+//! Invariants: the state machine chooses the destination (`Primary::expect`), before and after. A tile of C is leased to one
+//! landing at a time, also between two of its frames. A broken link leaves a partial tile in C only where the whole tile will be
+//! recomputed and overwritten.
 
 use super::Core;
-use crate::aside::{AsideLines, Nowhere, bytes_of, copy_lines};
-use crate::bodies::Tile;
+use crate::bodies::TileRows;
+use crate::partial_sums::{DiscardedRows, PendingRows, bytes_of, copy_lines};
 use bramble_link::{ArrivedBody, Landing};
 use bramble_matrix::number::to_usize;
-use bramble_matrix::{Buffer, Lent, Rect};
+use bramble_matrix::{Buffer, Rect, TileLease};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{Destination, Place};
+use bramble_schedule::primary::{ResultDestination, ResultPlace};
 
 impl Core {
-    /// Where the rows of a result are to land.
+    /// The memory in which the rows of a result land.
     pub(super) fn place(
         &mut self,
         peer: usize,
@@ -31,20 +32,20 @@ impl Core {
             return Err(format!("{} rows of tile {} came with {bytes} bytes", head.lines, head.c));
         }
         match destination.place {
-            Place::InC => {}
-            Place::Nowhere => return Ok(Box::new(Nowhere(vec![0; bytes]))),
-            Place::Aside | Place::Staged => {
-                let buffer = self.aside(peer, head, &destination)?;
+            ResultPlace::InC => {}
+            ResultPlace::Discarded => return Ok(Box::new(DiscardedRows(vec![0; bytes]))),
+            ResultPlace::PartialSum | ResultPlace::Staged => {
+                let buffer = self.staging_buffer(peer, head, &destination)?;
                 let from = to_usize(head.first_line) * self.line_bytes(rect);
-                return Ok(Box::new(AsideLines { buffer, from, len: bytes }));
+                return Ok(Box::new(PendingRows { buffer, from, len: bytes }));
             }
         }
         let lent = match self.partial.remove(&(peer, head.c)) {
             Some(lent) => lent,
-            None => self.output.lend(rect),
+            None => self.output.lease(rect),
         };
         let first = to_usize(head.first_line);
-        Ok(Box::new(Tile::rows(lent, first..first + to_usize(head.lines))))
+        Ok(Box::new(TileRows::rows(lent, first..first + to_usize(head.lines))))
     }
 
     /// Bytes of one row of a rectangle of C.
@@ -53,14 +54,19 @@ impl Core {
         bytes_of(row, self.output.dtype()).unwrap_or(usize::MAX)
     }
 
-    /// The buffer for lines that have to wait.
-    fn aside(&mut self, peer: usize, head: &ResultHead, to: &Destination) -> Result<Buffer, String> {
+    /// The staging buffer of a result that may not land in C yet.
+    fn staging_buffer(
+        &mut self,
+        peer: usize,
+        head: &ResultHead,
+        to: &ResultDestination,
+    ) -> Result<Buffer, String> {
         let bytes = bytes_of(to.rect, self.output.dtype()).ok_or("a tile that is larger than memory")?;
-        let is_staged = to.place == Place::Staged;
-        self.asides.take((peer, head.c), bytes, is_staged).map_err(|e| e.to_string())
+        let is_staged = to.place == ResultPlace::Staged;
+        self.partial_sums.take((peer, head.c), bytes, is_staged).map_err(|e| e.to_string())
     }
 
-    /// Lines of a result have come, or the memory that was lent for them.
+    /// Files rows that have landed, or memory whose lease the worker has returned.
     pub(super) fn keep(
         &mut self,
         peer: usize,
@@ -68,10 +74,10 @@ impl Core {
         body: ArrivedBody,
     ) -> Result<(), ProtocolError> {
         let landing = match body {
-            ArrivedBody::Landed(landing) | ArrivedBody::Lent(landing) => landing.into_any(),
-            // A file of another process may be cut short while it is read.
+            ArrivedBody::Landed(landing) | ArrivedBody::Leased(landing) => landing.into_any(),
+            // A mapped file of another process may be truncated while it is read.
             ArrivedBody::Shared(_) if !self.peers[peer].shares_memory => {
-                return Err(ProtocolError::new("it sent where a result lies instead of the result"));
+                return Err(ProtocolError::new("it sent a reference to a result instead of the result"));
             }
             ArrivedBody::Shared(region) => return self.keep_shared(peer, head, &region),
             ArrivedBody::Empty => return Err(ProtocolError::new("it sent a result without rows")),
@@ -83,11 +89,11 @@ impl Core {
             }
             Err(other) => other,
         };
-        if landing.is::<Nowhere>() {
+        if landing.is::<DiscardedRows>() {
             return Ok(());
         }
-        let lent = landing.downcast::<Lent>();
-        let lent = lent.map_err(|_| ProtocolError::new("it returned memory that is no part of C"))?;
+        let lent = landing.downcast::<TileLease>();
+        let lent = lent.map_err(|_| ProtocolError::new("it returned memory outside C"))?;
         let rows = lent.rect().rows.len();
         if u64::from(head.first_line) + u64::from(head.lines) < rows {
             self.partial.insert((peer, head.c), *lent);
@@ -97,25 +103,25 @@ impl Core {
         Ok(())
     }
 
-    /// Lines of a sum that this process's own threads made, where they lie.
+    /// Copies rows of a partial sum that this process's own compute threads left in their memory.
     fn keep_shared(
         &mut self,
         peer: usize,
         head: &ResultHead,
-        region: &bramble_link::Region,
+        region: &bramble_link::SharedRegion,
     ) -> Result<(), ProtocolError> {
         let destination = self.state.expect(peer, head)?;
         match destination.place {
-            Place::Aside => {}
-            Place::Nowhere => return Ok(()),
-            Place::InC | Place::Staged => {
-                return Err(ProtocolError::new("it returned a copy of what was lent to it"));
+            ResultPlace::PartialSum => {}
+            ResultPlace::Discarded => return Ok(()),
+            ResultPlace::InC | ResultPlace::Staged => {
+                return Err(ProtocolError::new("it returned a copy instead of its lease"));
             }
         }
         if region.len() != to_usize(head.lines) * self.line_bytes(destination.rect) {
-            return Err(ProtocolError::new("it returned other than the lines that it said"));
+            return Err(ProtocolError::new("it returned more or fewer rows than it announced"));
         }
-        let mut buffer = self.aside(peer, head, &destination).map_err(ProtocolError::new)?;
+        let mut buffer = self.staging_buffer(peer, head, &destination).map_err(ProtocolError::new)?;
         let from = to_usize(head.first_line) * self.line_bytes(destination.rect);
         if !copy_lines(&mut buffer, from, region) {
             return Err(ProtocolError::new("it returned more than a tile"));
@@ -126,7 +132,7 @@ impl Core {
     fn put_back(&mut self, peer: usize, head: &ResultHead, buffer: Buffer) -> Result<(), ProtocolError> {
         let rows = self.state.expect(peer, head)?.rect.rows.len();
         let is_whole = u64::from(head.first_line) + u64::from(head.lines) >= rows;
-        self.asides.put((peer, head.c), buffer, is_whole);
+        self.partial_sums.put((peer, head.c), buffer, is_whole);
         Ok(())
     }
 }

@@ -1,33 +1,34 @@
 //! Links that end before the product does.
 //!
-//! Place in the flow: whoever finds that a link is of no use has it cut (`Core::cut`); its reader, which alone holds what is
-//! landing, ends and says that the machine is gone (`Core::gone`); the state machine gives its work to others.
+//! Place in the flow: code that finds a link broken asks for its end (`Core::disconnect`); the link's reader, which alone
+//! holds the partly received tile, ends and reports the machine lost (`Core::link_ended`); the state machine reassigns the
+//! machine's work.
 //!
-//! Invariants: nothing of a machine is landing, or held half-landed, when the state machine hears that it is lost: the same
-//! tile may be lent to another machine at once. What it sent whole stays.
+//! Invariants: when the state machine hears of a loss, no row of that machine is landing and no lease of its partial tiles
+//! exists: the same tile may be leased to another machine at once. Complete results stay.
 
 use super::Core;
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 
 impl Core {
-    /// Has a link ended: its reader will say that the machine is gone, and that this is why.
-    pub(super) fn cut(&mut self, peer: usize, why: String) {
+    /// Asks a link's reader to end; it will report the machine lost, with this reason.
+    pub(super) fn disconnect(&mut self, peer: usize, why: String) {
         let peer = &mut self.peers[peer];
         peer.to = None;
         peer.why.get_or_insert(why);
-        peer.cut.notify_one();
+        peer.disconnect.notify_one();
     }
 
-    /// A link has ended, and nothing of it is landing any more.
-    pub(super) fn gone(&mut self, peer: usize, why: String) {
+    /// A link has ended, and no row from it is landing any more.
+    pub(super) fn link_ended(&mut self, peer: usize, why: String) {
         self.peers[peer].to = None;
         if let Some(writer) = self.peers[peer].writer.take() {
             writer.abort();
         }
         self.partial.retain(|(from, _), _| *from != peer);
-        self.asides.lost(peer);
+        self.partial_sums.lost(peer);
         let why = self.peers[peer].why.take().unwrap_or(why);
-        self.happened(Event::Lost { peer, why });
+        self.dispatch(PrimaryEvent::Lost { peer, why });
         self.changed.notify_one();
     }
 }

@@ -1,10 +1,10 @@
-//! What workers that pass panels on to each other are told, and what they say.
+//! Messages to and from workers that relay panels to each other.
 
 use super::Core;
 use bramble_link::{Arrived, Body};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{Forward, Kind, Missing, Reached, encode_forwards};
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 
 impl Core {
     /// Orders a worker to pass matrices on.
@@ -12,7 +12,7 @@ impl Core {
         self.send(peer, Kind::Relay, encode_forwards(forwards), Body::Empty);
     }
 
-    /// Tells a worker that the other has no link to it.
+    /// Tells a worker that its link with `other` is gone.
     pub(super) fn parted(&self, peer: usize, other: usize) {
         if let Ok(other) = u32::try_from(other) {
             let reached = Reached { peer: other, is_there: false, why: String::new() };
@@ -20,8 +20,8 @@ impl Core {
         }
     }
 
-    /// Remembers for the report that two workers have no link any more, once for both of them. When C is there links end
-    /// with their sessions.
+    /// Records for the report that two workers have no link any more, once for the pair. Not after C is complete: then links
+    /// end with their sessions.
     fn note_parted(&mut self, peer: usize, other: u32, why: String) {
         let other = usize::try_from(other).ok().filter(|other| *other < self.machines.len());
         let Some(other) = other.filter(|_| self.finished.is_none()) else { return };
@@ -32,18 +32,18 @@ impl Core {
         }
     }
 
-    /// A worker misses a matrix, or a neighbour.
+    /// A worker reports a matrix that it did not get, or a neighbour that it has no link with.
     pub(super) fn relayed(&mut self, peer: usize, arrived: &Arrived) -> Result<(), ProtocolError> {
         if arrived.kind == Kind::Missing.code() {
             let missing = Missing::decode(&arrived.head)?;
-            self.happened(Event::Missing { peer, missing });
+            self.dispatch(PrimaryEvent::Missing { peer, missing });
             return Ok(());
         }
         let Reached { peer: other, is_there, why } = Reached::decode(&arrived.head)?;
-        // That a link is there was said before the product began.
+        // Links that exist were reported before the product began.
         if !is_there {
             self.note_parted(peer, other, why);
-            self.happened(Event::Parted { peer, other });
+            self.dispatch(PrimaryEvent::Parted { peer, other });
         }
         Ok(())
     }

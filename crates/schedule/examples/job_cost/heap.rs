@@ -1,4 +1,4 @@
-//! An allocator that counts.
+//! An allocator that counts bytes.
 #![allow(unsafe_code)] // A global allocator is unsafe by its trait; this one hands everything on.
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -10,7 +10,7 @@ static MOST: AtomicUsize = AtomicUsize::new(0);
 /// The system's allocator, with two counters.
 pub(crate) struct Counting;
 
-// SAFETY: every call goes to `System` as it came.
+// SAFETY: every call goes to `System` unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
@@ -26,14 +26,14 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Bytes in use now, which the peak starts from.
+/// Sets the peak to the bytes in use now, and returns these.
 pub(crate) fn reset() -> usize {
     let now = NOW.load(Ordering::Relaxed);
     MOST.store(now, Ordering::Relaxed);
     now
 }
 
-/// Most bytes in use since `reset`.
+/// Peak of the bytes in use since `reset`.
 pub(crate) fn most() -> usize {
     MOST.load(Ordering::Relaxed)
 }

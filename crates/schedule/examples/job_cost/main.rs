@@ -1,20 +1,24 @@
-//! What a job costs the primary in planning and scheduling, without links, kernels and bytes.
+//! Measures what a job costs the primary in planning and scheduling, without links, kernels and matrix bytes.
 //!
-//! Drives the real `Primary` through large plans. Its workers are instant: whatever they are sent has landed and is
-//! computed, credit and results are back at once; or they are late: nothing comes back as long as the primary can still send
-//! something, so that it always lacks credit, as with workers that compute. Their own bookkeeping is not counted.
+//! Drives the real `Primary` through large plans. Its workers take no time: either everything that they are
+//! sent has landed, is computed and returned at once; or they are late: nothing comes back as long as the
+//! primary can still send something, so that the primary always lacks credit, as with workers that compute.
+//! The workers' own bookkeeping is not counted.
 //!
-//! `cargo run --release -p bramble-schedule --example job_cost`; with `-- --json` lines for `bench/results/`; with
-//! `-- STRATEGY WORKERS` that one only, again and again for five seconds, for a profiler.
+//! `cargo run --release -p bramble-schedule --example job_cost`; with `-- --json` it prints lines for
+//! `bench/results/`; with `-- STRATEGY WORKERS` it runs only that case, again and again for five seconds, for
+//! a profiler.
 
 #![allow(clippy::print_stdout)] // It is what it is for.
 
 mod heap;
 
 use bramble_matrix::{DType, Layout};
-use bramble_plan::{Cut, LinkRate, Machine, Plan, Preference, Problem, Strategy, Wish, decide};
+use bramble_plan::{LinkRate, Machine, Plan, PlanOptions, Preference, Problem, Strategy, TileSize, decide};
 use bramble_schedule::message::{Job, MatrixHeader, ResultHead, Then};
-use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary, Referred};
+use bramble_schedule::primary::{
+    Operands, Outgoing, PeerInfo, Primary, PrimaryAction, PrimaryEvent, Referred,
+};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -37,14 +41,15 @@ fn machines(workers: usize, memory_bytes: u64) -> Vec<Machine> {
         link: Some(LinkRate { bytes_per_s: 117e6, round_trip_s: 3e-4 }),
         shares_cores: false,
         nic_bytes_per_s: None,
+        memory_rate: None,
     };
     vec![machine; workers + 1]
 }
 
-fn planned(problem: &Problem, cut: Cut, strategy: Option<&str>, workers: usize) -> Plan {
+fn planned(problem: &Problem, cut: TileSize, strategy: Option<&str>, workers: usize) -> Plan {
     let all = machines(workers, 4 << 30);
     let strategy = strategy.map(|s| s.parse::<Strategy>().unwrap_or_else(|e| panic!("{e}")));
-    let wish = Wish { strategy, who: Preference::Workers, ..Wish::AUTO };
+    let wish = PlanOptions { strategy, who: Preference::Workers, ..PlanOptions::AUTO };
     match decide(problem, cut, &all[0], &all[1..], &wish) {
         Ok(decision) => decision.plan,
         Err(e) => panic!("{e}"),
@@ -77,13 +82,13 @@ fn primary(plan: Plan) -> Primary {
 /// A worker that needs no time.
 #[derive(Default)]
 struct Instantly {
-    /// What it has: headers, and jobs that have used it.
+    /// Stored matrices: headers, and the number of jobs that have used them.
     held: HashMap<u32, (MatrixHeader, u16)>,
     jobs: u64,
 }
 
 impl Instantly {
-    /// Takes a message; says what is then free, and which tiles come back.
+    /// Takes a message; returns the bytes that are then free, and adds the tiles that come back.
     fn take(&mut self, message: &Outgoing, results: &mut Vec<ResultHead>) -> u64 {
         for header in message.head.matrices.iter().filter(|h| h.first_line == 0) {
             self.held.insert(header.id, (*header, 0));
@@ -109,7 +114,7 @@ impl Instantly {
                 lines,
             });
         } else if let Some((tile, first)) = self.held.get_mut(&job.c).filter(|held| held.0.uses == 0) {
-            // A tile has no uses: the first of its steps stands there, and one.
+            // A tile has no uses; this field holds the first of its steps, plus one.
             if *first == 0 {
                 *first = u16::try_from(job.step + 1).unwrap_or_else(|_| panic!("{} steps", tile.id));
             }
@@ -126,12 +131,12 @@ impl Instantly {
     }
 }
 
-/// What a product took.
+/// Cost of a product.
 #[derive(Default)]
 struct Cost {
     jobs: u64,
     messages: u64,
-    /// In the primary.
+    /// Seconds in the primary.
     seconds: f64,
 }
 
@@ -139,12 +144,12 @@ struct Cost {
 fn run(mut primary: Primary, late: bool) -> Cost {
     let mut workers: Vec<Instantly> = Vec::new();
     workers.resize_with(primary.plan().members.len(), Instantly::default);
-    let (mut events, mut later) = (VecDeque::from([Event::Start]), VecDeque::new());
+    let (mut events, mut later) = (VecDeque::from([PrimaryEvent::Start]), VecDeque::new());
     let (mut cost, mut results) = (Cost::default(), Vec::new());
     let mut finished = false;
     while let Some(event) = events.pop_front().or_else(|| later.pop_front()) {
         let began = Instant::now();
-        if let Event::Landed { peer, head } = &event {
+        if let PrimaryEvent::Landed { peer, head } = &event {
             let expected = primary.expect(*peer, head);
             assert!(expected.is_ok(), "{expected:?}");
         }
@@ -152,21 +157,28 @@ fn run(mut primary: Primary, late: bool) -> Cost {
         cost.seconds += began.elapsed().as_secs_f64();
         for action in actions {
             match action {
-                Action::Send(peer, message) => {
+                PrimaryAction::Send(peer, message) => {
                     cost.messages += 1;
-                    events.push_back(Event::Sent { peer, bytes: message.wire_bytes() });
+                    events.push_back(PrimaryEvent::Sent { peer, bytes: message.wire_bytes() });
                     let bytes = workers[peer].take(&message, &mut results);
                     let answers = if late { &mut later } else { &mut events };
-                    answers.extend(results.drain(..).map(|head| Event::Landed { peer, head }));
+                    answers.extend(results.drain(..).map(|head| PrimaryEvent::Landed { peer, head }));
                     if bytes > 0 {
-                        answers.push_back(Event::Credit { peer, bytes });
+                        answers.push_back(PrimaryEvent::Credit { peer, bytes });
                     }
                 }
-                Action::Finished => finished = true,
-                Action::Fail(why) => panic!("{why}"),
-                Action::Relay(..) | Action::Parted { .. } => unreachable!("nobody has neighbours here"),
-                Action::Cut { .. } | Action::Put { .. } => unreachable!("nobody is lost here"),
-                Action::Merge { .. } | Action::Look(_) | Action::Committed(_) | Action::Ping(..) => {}
+                PrimaryAction::Finished => finished = true,
+                PrimaryAction::Fail(why) => panic!("{why}"),
+                PrimaryAction::Relay(..) | PrimaryAction::Parted { .. } => {
+                    unreachable!("no worker has neighbours here")
+                }
+                PrimaryAction::Disconnect { .. } | PrimaryAction::Put { .. } => {
+                    unreachable!("no worker is lost here")
+                }
+                PrimaryAction::Merge { .. }
+                | PrimaryAction::SpotCheck(_)
+                | PrimaryAction::Committed(_)
+                | PrimaryAction::Ping(..) => {}
             }
         }
     }
@@ -187,7 +199,7 @@ fn main() {
 }
 
 /// 64 × 64 tiles, 64 steps.
-const CUT: Cut = Cut { tile: Some(512), depth: Some(512) };
+const CUT: TileSize = TileSize { tile: Some(512), depth: Some(512) };
 const SIDE: u64 = 64 * 512;
 
 fn table(json: bool) {
@@ -222,14 +234,14 @@ fn table(json: bool) {
     }
 }
 
-/// From nothing to the first messages of a product that is larger than most.
+/// Time from nothing to the first messages, for a product that is larger than most.
 fn first_message(json: bool) {
     for (strategy, workers) in [(Some("naive"), 8), (Some("reuse"), 64), (None, 8), (None, 64)] {
         let began = Instant::now();
-        let plan = planned(&problem(100_000), Cut::default(), strategy, workers);
+        let plan = planned(&problem(100_000), TileSize::default(), strategy, workers);
         let planning_s = began.elapsed().as_secs_f64();
         let mut primary = primary(plan);
-        let sent = primary.handle(Event::Start, Duration::ZERO);
+        let sent = primary.handle(PrimaryEvent::Start, Duration::ZERO);
         let all_s = began.elapsed().as_secs_f64();
         let name = strategy.unwrap_or("auto");
         if json {
@@ -252,7 +264,7 @@ fn first_message(json: bool) {
 fn many_blocks(json: bool) {
     for workers in [1, 8, 64] {
         let before = heap::reset();
-        let cut = Cut { tile: Some(512), depth: Some(512) };
+        let cut = TileSize { tile: Some(512), depth: Some(512) };
         let plan = planned(&problem(51_200), cut, Some("naive"), workers);
         let blocks: u64 = plan.members.iter().flat_map(|m| &m.shares).map(bramble_plan::Share::blocks).sum();
         let cost = run(primary(plan), false);

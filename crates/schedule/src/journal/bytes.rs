@@ -1,21 +1,22 @@
 //! The bytes of a journal (docs/journal.md).
 //!
-//! Invariants: whatever the bytes are, `read` does not panic and takes memory in proportion to them. The head counts only with
-//! its digest, records only up to the last end or mark that has the digest of all before it. What is read was
-//! checked: the plan, and that each tile is one of it. One journal has one encoding.
+//! Invariants: for any bytes, `read` does not panic and takes memory in proportion to their number. The head
+//! counts only with its digest; records count only up to the last end or watermark record whose digest covers
+//! everything before it. All that is returned was checked: the plan, and that each tile belongs to it. Each
+//! journal has exactly one encoding.
 
 use crate::ProtocolError;
-use crate::message::wire::{Reader, Writer};
+use crate::message::wire::{FieldReader, FieldWriter};
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{Digest128, Digester};
 use bramble_plan::Plan;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the file begins with.
+/// First bytes of the file.
 const MAGIC: [u8; 8] = *b"BRMBJRNL";
-/// Of these bytes. Another one is another program's.
+/// Version of this format. Other versions are written by other versions of the program.
 const VERSION: u16 = 2;
-/// The one before had no marks: its records were appended after their data had been synced.
+/// The previous version had no watermarks: its records were appended after their data had been synced.
 const VERSION_WITHOUT_MARKS: u16 = 1;
 /// Magic, version, bytes of the head.
 const START_BYTES: usize = 14;
@@ -30,29 +31,29 @@ const END: u8 = 2;
 const COMPLETE: u8 = 3;
 const MARK: u8 = 4;
 
-/// What a product is: who goes on with it has to have the same.
+/// Identity of a product: a resumed run must have the same.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Head {
     /// α.
     pub alpha: f64,
     /// β.
     pub beta: f64,
-    /// Of the left operand.
+    /// Digest of the left operand.
     pub a: Digest128,
-    /// Of the right operand.
+    /// Digest of the right operand.
     pub b: Digest128,
-    /// Of the old C, where β ≠ 0.
+    /// Digest of the old C, if β ≠ 0.
     pub old_c: Option<Digest128>,
-    /// The class of kernels that give the same bits; empty where machines had different ones.
+    /// Class of kernels with equal bits; empty if machines had different classes.
     pub kernel: String,
-    /// The plan, without what was predicted of it.
+    /// The plan, without its prediction.
     pub plan: Plan,
 }
 
 impl Head {
-    /// What the file begins with.
+    /// First bytes of the file, up to the records.
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         w.f64(self.alpha);
         w.f64(self.beta);
         w.raw(&self.a.0);
@@ -65,14 +66,14 @@ impl Head {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(bytes);
+        let mut r = FieldReader::new(bytes);
         let (alpha, beta) = (r.f64()?, r.f64()?);
         let (a, b) = (Digest128(r.array()?), Digest128(r.array()?));
         let (has_old, old) = (r.u8()?, Digest128(r.array()?));
         let old_c = match has_old {
             0 if old == Digest128::default() => None,
             1 => Some(old),
-            _ => return Err(ProtocolError::new("an old C that is neither there nor not")),
+            _ => return Err(ProtocolError::new("an invalid flag for the old C")),
         };
         let kernel = r.text()?;
         let plan = Plan::decode(r.rest()).map_err(|e| ProtocolError::new(e.to_string()))?;
@@ -83,7 +84,7 @@ impl Head {
     }
 }
 
-/// Puts what a file begins with around the bytes of a head.
+/// Adds magic, version, length and digest to the bytes of a head.
 pub fn seal(head: &[u8]) -> Vec<u8> {
     let Ok(len) = u32::try_from(head.len()) else { panic!("a head of {} bytes", head.len()) };
     let mut bytes = Vec::with_capacity(START_BYTES + head.len() + DIGEST_BYTES);
@@ -101,15 +102,15 @@ fn digest(bytes: &[u8]) -> Digest128 {
     digester.digest()
 }
 
-/// A tile that is complete.
+/// The record of a complete tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct TileRecord {
     pub(super) region: u8,
     pub(super) tile: u64,
     pub(super) digest: Digest128,
 }
 
-fn encode(kind: u8, ends: u32, record: &Record) -> [u8; RECORD_BYTES] {
+fn encode(kind: u8, ends: u32, record: &TileRecord) -> [u8; RECORD_BYTES] {
     let mut bytes = [0; RECORD_BYTES];
     bytes[0] = kind;
     bytes[1] = record.region;
@@ -119,51 +120,52 @@ fn encode(kind: u8, ends: u32, record: &Record) -> [u8; RECORD_BYTES] {
     bytes
 }
 
-/// Records of tiles with their end, after so many ends and marks; `records` counts all with these.
-pub(super) fn append(digester: &mut Digester, tiles: &[Record], ends: u32, records: u64) -> Vec<u8> {
+/// Encodes records of tiles with their end record. `ends` counts the end and watermark records before,
+/// `records` the tile records including these.
+pub(super) fn append(digester: &mut Digester, tiles: &[TileRecord], ends: u32, records: u64) -> Vec<u8> {
     let mut bytes: Vec<u8> = tiles.iter().flat_map(|tile| encode(TILE, ends, tile)).collect();
     digester.update(&bytes);
     bytes.extend(end(digester, END, ends, records));
     bytes
 }
 
-/// Says that the data of so many records, the first ones, are on the disk.
+/// Encodes a watermark: the data of the first `records` records are on disk.
 pub(super) fn mark(digester: &mut Digester, ends: u32, records: u64) -> Vec<u8> {
     end(digester, MARK, ends, records).to_vec()
 }
 
 fn end(digester: &mut Digester, kind: u8, ends: u32, records: u64) -> [u8; RECORD_BYTES] {
-    let record = Record { region: 0, tile: records, digest: digester.digest() };
+    let record = TileRecord { region: 0, tile: records, digest: digester.digest() };
     let bytes = encode(kind, ends, &record);
     digester.update(&bytes);
     bytes
 }
 
-/// What stands after all else when C is complete and about to get its name: the digest of all of C.
+/// The last record, written when C is complete and about to be renamed: the digest of all of C.
 pub fn complete(c: Digest128) -> [u8; RECORD_BYTES] {
-    encode(COMPLETE, 0, &Record { region: 0, tile: 0, digest: c })
+    encode(COMPLETE, 0, &TileRecord { region: 0, tile: 0, digest: c })
 }
 
-/// What `complete` wrote, if that is it.
+/// The digest in a record that `complete` wrote.
 fn completed(bytes: &[u8; RECORD_BYTES]) -> Option<Digest128> {
     let c = Digest128(*bytes.last_chunk()?);
     (*bytes == complete(c)).then_some(c)
 }
 
-/// A journal as far as it is valid.
+/// The valid part of a journal.
 #[derive(Clone, Debug)]
 pub struct Journal {
-    /// What the product is.
+    /// Identity of the product.
     pub head: Head,
-    /// Tiles that are complete, by region and number, with the digest of their elements.
+    /// Digests of the complete tiles, by region and number.
     pub tiles: BTreeMap<(usize, u64), Digest128>,
-    /// Those of them that may not have come to the disk, if the machine went down.
+    /// Those tiles whose data may be missing after a power failure.
     pub unsynced: BTreeSet<(usize, u64)>,
-    /// Recorded tiles that whoever goes on has not found as they were: it makes them again.
+    /// Recorded tiles whose data the resumed run found missing or changed: it recomputes them.
     pub missing: BTreeSet<(usize, u64)>,
-    /// Of all of C, where that was complete and about to get its name.
+    /// Digest of all of C, if it was complete and about to be renamed.
     pub c: Option<Digest128>,
-    /// Bytes of the file that count for a run that goes on: it cuts off the rest.
+    /// Bytes of the file that are valid; a resumed run truncates the rest.
     pub valid_bytes: u64,
     pub(super) digester: Digester,
     pub(super) ends: u32,
@@ -171,13 +173,13 @@ pub struct Journal {
     pub(super) durable: u64,
 }
 
-/// A journal from the bytes of its file. An error where the head is not one.
+/// Parses the bytes of a journal file. An error if its head is not valid.
 pub fn read(bytes: &[u8]) -> Result<Journal, ProtocolError> {
     let short = || ProtocolError::new("it is cut short");
     let (start, rest) = bytes.split_first_chunk::<START_BYTES>().ok_or_else(short)?;
-    let mut r = Reader::new(start);
+    let mut r = FieldReader::new(start);
     if r.array()? != MAGIC {
-        return Err(ProtocolError::new("it is no journal of bramble"));
+        return Err(ProtocolError::new("it is not a journal of bramble"));
     }
     let version = r.u16()?;
     if ![VERSION, VERSION_WITHOUT_MARKS].contains(&version) {
@@ -204,12 +206,12 @@ pub fn read(bytes: &[u8]) -> Result<Journal, ProtocolError> {
         records: 0,
         durable: 0,
     };
-    let said = journal.take(records);
+    let recorded = journal.take(records);
     if version == VERSION_WITHOUT_MARKS {
         journal.durable = journal.records;
     }
-    // Of two records of one tile the later counts, for this as for all else.
-    for (number, tile) in (0..).zip(said) {
+    // If a tile has several records, the last one counts.
+    for (number, tile) in (0..).zip(recorded) {
         if number < journal.durable {
             journal.unsynced.remove(&tile)
         } else {
@@ -220,16 +222,16 @@ pub fn read(bytes: &[u8]) -> Result<Journal, ProtocolError> {
 }
 
 impl Journal {
-    /// Takes records as long as they are valid: the tiles in their order.
+    /// Takes records as long as they are valid; returns their tiles in order.
     fn take(&mut self, records: &[u8]) -> Vec<(usize, u64)> {
         let (records, _) = records.as_chunks::<RECORD_BYTES>();
         let mut digester = self.digester.clone();
-        let (mut tiles, mut said) = (Vec::new(), Vec::new());
+        let (mut tiles, mut recorded) = (Vec::new(), Vec::new());
         for bytes in records {
             let count = to_u64(tiles.len());
             let Some((kind, record)) = self.record(bytes) else {
                 self.c = completed(bytes).filter(|_| count == 0);
-                return said;
+                return recorded;
             };
             let is_right = match kind {
                 TILE => true,
@@ -237,7 +239,7 @@ impl Journal {
                 _ => count == 0 && (self.durable..=self.records).contains(&record.tile),
             };
             if !is_right || (kind != TILE && record.digest != digester.digest()) {
-                return said;
+                return recorded;
             }
             digester.update(bytes);
             if kind == TILE {
@@ -245,7 +247,7 @@ impl Journal {
                 continue;
             }
             self.digester = digester.clone();
-            said.extend(tiles.iter().map(|(tile, _)| *tile));
+            recorded.extend(tiles.iter().map(|(tile, _)| *tile));
             self.tiles.extend(tiles.drain(..));
             if kind == END {
                 self.records = record.tile
@@ -255,12 +257,12 @@ impl Journal {
             self.ends += 1;
             self.valid_bytes += (count + 1) * to_u64(RECORD_BYTES);
         }
-        said
+        recorded
     }
 
-    /// A record that may come next.
-    fn record(&self, bytes: &[u8; RECORD_BYTES]) -> Option<(u8, Record)> {
-        let mut r = Reader::new(bytes);
+    /// Decodes a record, if it may come next.
+    fn record(&self, bytes: &[u8; RECORD_BYTES]) -> Option<(u8, TileRecord)> {
+        let mut r = FieldReader::new(bytes);
         let (kind, region, zero) = (r.u8().ok()?, r.u8().ok()?, r.u16().ok()?);
         let (ends, tile, digest) = (r.u32().ok()?, r.u64().ok()?, Digest128(r.array().ok()?));
         let is_tile = || self.head.plan.regions.get(usize::from(region)).is_some_and(|r| tile < r.tiles());
@@ -269,8 +271,8 @@ impl Journal {
             END | MARK => region == 0,
             _ => false,
         };
-        // More ends than can be counted are no journal's.
+        // A journal that counts more end records than this is not valid.
         let is_next = ends == self.ends && ends < u32::MAX;
-        (is_one && is_next && zero == 0).then_some((kind, Record { region, tile, digest }))
+        (is_one && is_next && zero == 0).then_some((kind, TileRecord { region, tile, digest }))
     }
 }

@@ -1,16 +1,17 @@
-//! The journal of a product: which tiles of C are complete, so that another run can go on from there.
+//! The journal of a product: which tiles of C are complete, so that a later run can resume.
 //!
-//! Place in the flow: the primary's keeper says which tiles are complete and does what comes out: append to the journal, and once
-//! an interval sync the data and then the journal (docs/journal.md). `read` is where a run that goes on begins.
+//! Place in the flow: the primary's journal writer reports complete tiles and carries out the actions: append
+//! to the journal and, once per interval, sync the data and then the journal (docs/journal.md). A resumed run
+//! begins with `read`.
 //!
-//! Invariants: a tile is recorded only when it was complete, with the digest of its elements. Records are appended soon after
-//! that, so a process that is killed leaves nearly all of its tiles to the next one. A mark says how many of the first records
-//! have their data on the disk; it is appended only after a sync of the data that began when they were in the journal. So a
-//! machine that goes down loses at most an interval, and whoever goes on finds by the digests what is missing. At most one
-//! interval is under way.
+//! Invariants: a tile is recorded only when it is complete, with the digest of its elements. Records are
+//! appended soon after that, so nearly all tiles survive a killed process. A watermark record states how many
+//! of the first records have their data on disk; it is appended only after a sync of the data that began when
+//! these records were in the journal. So a power failure loses at most one interval, and a resumed run
+//! detects missing data by the digests. At most one interval is under way.
 //!
-//! Deliberately absent: files, clocks, elements, and taking back what was said: a tile that was damaged later is made again, and
-//! then has the digest that it had.
+//! Deliberately absent: files, clocks, elements, and withdrawing records: a tile that is damaged later is
+//! recomputed, with the same digest.
 
 mod bytes;
 
@@ -18,88 +19,89 @@ pub use bytes::{Head, Journal, RECORD_BYTES, complete, read, seal};
 
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{Digest128, Digester};
-use bytes::{Record, append, mark};
+use bytes::{TileRecord, append, mark};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How long an interval is at least.
+/// Minimum length of an interval.
 pub const INTERVAL_MIN: Duration = Duration::from_secs(2);
-/// How many times the last sync it is at least: so syncing takes 5 % of the time at most.
+/// Minimum length of an interval as a multiple of the last sync: so syncing takes at most 5 % of the time.
 pub const SYNCS: u32 = 20;
-/// How long a tile waits for others before it is recorded.
+/// How long a complete tile waits for further ones before it is recorded.
 pub const APPEND_EVERY: Duration = Duration::from_millis(50);
 
-/// What happened. The one who says it does one action after the other.
+/// Something that happened. The reporting thread carries out one action after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A tile is complete, and this is the digest of what was written of it.
+pub enum JournalEvent {
+    /// A tile is complete and written.
     Committed {
         /// Its region in the plan.
         region: usize,
-        /// Its number there.
+        /// Its number in the region.
         tile: u64,
-        /// Of its elements.
+        /// Digest of its elements.
         digest: Digest128,
     },
-    /// All of the data that had been written when `SyncData` came out is on the disk.
+    /// All data written before `SyncData` was returned are on disk.
     DataSynced,
-    /// All that was appended to the journal is on the disk.
+    /// All bytes appended to the journal are on disk.
     LogSynced,
     /// Time has passed.
     Tick,
-    /// There will be no more tiles: all is recorded and synced as soon as it can be.
+    /// No further tiles will come: record and sync everything as soon as possible.
     Stop,
 }
 
-/// What has to be done, in this order, one after the other.
+/// Something to do; actions are carried out in order, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Bring the data to the disk; then say `DataSynced`.
+pub enum JournalAction {
+    /// Sync the data, then report `DataSynced`.
     SyncData,
-    /// Write these bytes after all that is in the journal.
+    /// Append these bytes to the journal.
     Append(Vec<u8>),
-    /// Bring the journal to the disk; then say `LogSynced`.
+    /// Sync the journal, then report `LogSynced`.
     SyncLog,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// No interval is being written.
+    /// No sync is under way.
     Idle,
     SyncsData,
     SyncsLog,
 }
 
-/// The state of a journal that is being written.
+/// State of a journal that is being written.
 #[derive(Debug)]
-pub struct Log {
-    /// Of all that was appended.
+pub struct JournalLog {
+    /// Digest of all appended bytes.
     digester: Digester,
-    /// Ends of intervals and marks, and records of tiles, that were appended.
+    /// Number of appended end and watermark records, and of appended tile records.
     ends: u32,
     records: u64,
-    /// Records whose data are on the disk.
+    /// Number of leading tile records whose data are on disk.
     durable: u64,
-    /// Records whose data are being synced, with those before.
+    /// The value of `durable` once the current sync is done.
     pending: u64,
-    /// What the next mark says. It does not grow while tiles are missing: one of the first records is then not true.
+    /// The next watermark. It does not grow while tiles are missing, because then the data of an early record
+    /// are not on disk.
     marked: u64,
-    /// Tiles that are recorded, and were not found on the disk; they are made again.
+    /// Recorded tiles whose data were missing at the start of this run, and that are not yet recomputed.
     missing: BTreeSet<(usize, u64)>,
-    /// Tiles that are complete and not recorded yet.
-    fresh: Vec<Record>,
+    /// Complete tiles that are not recorded yet.
+    fresh: Vec<TileRecord>,
     phase: Phase,
-    /// When this interval was begun to be written, and when the next may be.
+    /// When the current sync began, and the earliest time of the next one.
     began: Duration,
     next: Duration,
     least: Duration,
-    /// When the next records may be appended.
+    /// Earliest time of the next append.
     appends: Duration,
     stops: bool,
 }
 
-impl Log {
-    /// A new one, and the bytes that it begins with: they have to be on the disk before anything is appended.
+impl JournalLog {
+    /// A new journal, and its first bytes, which must be on disk before anything is appended.
     pub fn new(head: &Head, now: Duration) -> (Self, Vec<u8>) {
         let bytes = head.encode();
         let mut digester = Digester::default();
@@ -107,13 +109,13 @@ impl Log {
         (Self::of(digester, (0, 0, 0), now), bytes)
     }
 
-    /// One that goes on after what was read; what comes after that in the file has been cut off.
+    /// Continues a journal after its valid part; the caller has truncated the file to that.
     pub fn resumed(journal: &Journal, now: Duration) -> Self {
         let log = Self::of(journal.digester.clone(), (journal.ends, journal.records, journal.durable), now);
         Self { missing: journal.missing.clone(), ..log }
     }
 
-    /// The same with intervals of another least length.
+    /// The same with another minimum interval.
     pub fn every(mut self, least: Duration) -> Self {
         self.next = self.next.saturating_sub(self.least) + least;
         self.least = least;
@@ -139,40 +141,45 @@ impl Log {
         }
     }
 
-    /// One event in, actions out. `now` only grows.
-    pub fn handle(&mut self, event: Event, now: Duration) -> Vec<Action> {
+    /// Handles one event and returns the actions. `now` never decreases.
+    pub fn handle(&mut self, event: JournalEvent, now: Duration) -> Vec<JournalAction> {
         match event {
-            Event::Committed { region, tile, digest } => {
+            JournalEvent::Committed { region, tile, digest } => {
                 self.missing.remove(&(region, tile));
                 let Ok(region) = u8::try_from(region) else { panic!("a plan with {region} regions") };
-                self.fresh.push(Record { region, tile, digest });
+                self.fresh.push(TileRecord { region, tile, digest });
             }
-            Event::DataSynced => {
-                assert_eq!(self.phase, Phase::SyncsData, "data that nobody asked for were synced");
+            JournalEvent::DataSynced => {
+                assert_eq!(self.phase, Phase::SyncsData, "DataSynced without a SyncData action");
                 self.phase = Phase::SyncsLog;
                 let bytes = mark(&mut self.digester, self.ends, self.marked);
                 self.ends += 1;
-                return vec![Action::Append(bytes), Action::SyncLog];
+                return vec![JournalAction::Append(bytes), JournalAction::SyncLog];
             }
-            Event::LogSynced => {
-                assert_eq!(self.phase, Phase::SyncsLog, "a journal that nobody wrote was synced");
+            JournalEvent::LogSynced => {
+                assert_eq!(self.phase, Phase::SyncsLog, "LogSynced without a SyncLog action");
                 self.phase = Phase::Idle;
                 self.durable = self.pending;
                 self.next = now + self.least.max(now.saturating_sub(self.began) * SYNCS);
             }
-            Event::Tick => {}
-            Event::Stop => self.stops = true,
+            JournalEvent::Tick => {}
+            JournalEvent::Stop => self.stops = true,
         }
         if self.phase == Phase::Idle { self.written(now) } else { Vec::new() }
     }
 
-    /// Records what is complete, and begins to sync, where it is time for that.
-    fn written(&mut self, now: Duration) -> Vec<Action> {
+    /// Records complete tiles and begins a sync, if either is due.
+    fn written(&mut self, now: Duration) -> Vec<JournalAction> {
         let mut actions = Vec::new();
         let is_due = self.stops || now >= self.next;
         if !self.fresh.is_empty() && (is_due || now >= self.appends) {
             self.records += to_u64(self.fresh.len());
-            actions.push(Action::Append(append(&mut self.digester, &self.fresh, self.ends, self.records)));
+            actions.push(JournalAction::Append(append(
+                &mut self.digester,
+                &self.fresh,
+                self.ends,
+                self.records,
+            )));
             self.fresh.clear();
             self.ends += 1;
             self.appends = now + APPEND_EVERY;
@@ -181,22 +188,22 @@ impl Log {
             self.phase = Phase::SyncsData;
             (self.began, self.pending) = (now, self.records);
             self.marked = if self.missing.is_empty() { self.records } else { self.marked };
-            actions.push(Action::SyncData);
+            actions.push(JournalAction::SyncData);
         }
         actions
     }
 
-    /// Records of tiles that are on the disk with their data; more than tiles where some were made again.
+    /// Number of records on disk with their data; a recomputed tile has several.
     pub fn durable(&self) -> u64 {
         self.durable
     }
 
-    /// Whether all that it was told is on the disk.
+    /// Whether everything reported so far is on disk.
     pub fn is_quiet(&self) -> bool {
         self.phase == Phase::Idle && self.fresh.is_empty() && self.durable == self.records
     }
 
-    /// When it next wants to be told that time has passed; never while it waits for a tile or a sync.
+    /// When the next `Tick` is needed; `None` while the journal waits for a tile or a sync.
     pub fn wakes(&self) -> Option<Duration> {
         match self.phase {
             Phase::Idle if !self.fresh.is_empty() => Some(self.next.min(self.appends)),

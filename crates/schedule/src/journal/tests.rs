@@ -1,9 +1,9 @@
-//! A journal on a disk that forgets: what has a mark is there and right, at whatever point a run or its machine ends; and what a
-//! killed process has recorded is there, too.
+//! Tests of the journal on a disk that loses unsynced data: after any crash, tiles below the watermark are
+//! present and right, and tiles recorded by a killed process are present, too.
 
 use super::*;
 use bramble_matrix::DType;
-use bramble_plan::{Cut, LinkRate, Machine, Plan, Problem, Wish, decide};
+use bramble_plan::{LinkRate, Machine, Plan, PlanOptions, Problem, TileSize, decide};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -21,9 +21,10 @@ fn plan(strategy: &str) -> Plan {
         link: Some(LinkRate { bytes_per_s: 1e9, round_trip_s: 1e-4 }),
         shares_cores: false,
         nic_bytes_per_s: None,
+        memory_rate: None,
     };
-    let wish = Wish { strategy: Some(strategy.parse().unwrap()), ..Wish::AUTO };
-    let cut = Cut { tile: Some(8), depth: Some(8) };
+    let wish = PlanOptions { strategy: Some(strategy.parse().unwrap()), ..PlanOptions::AUTO };
+    let cut = TileSize { tile: Some(8), depth: Some(8) };
     decide(&p, cut, &machine, std::slice::from_ref(&machine), &wish).unwrap().plan.unpredicted()
 }
 
@@ -34,7 +35,7 @@ fn head(strategy: &str) -> Head {
 
 type Tile = (usize, u64);
 
-/// What belongs into a page of a tile; never 0.
+/// The right content of a page of a tile; never 0.
 fn right(tile: Tile, page: usize) -> u64 {
     1 + (tile.0 as u64 * 1000 + tile.1) * PAGES as u64 + page as u64
 }
@@ -49,8 +50,8 @@ fn is_right(disk: &Disk, tile: Tile) -> bool {
     disk.pages(tile) == std::array::from_fn(|page| right(tile, page))
 }
 
-/// Two files: pages that are written in memory and come to the disk when they like, at the latest when synced; and bytes that are
-/// appended.
+/// Two files: pages that are written to memory and reach the disk in any order, at the latest when synced;
+/// and appended bytes.
 #[derive(Default)]
 struct Disk {
     memory: BTreeMap<(Tile, usize), u64>,
@@ -64,7 +65,7 @@ impl Disk {
         std::array::from_fn(|page| self.memory.get(&(tile, page)).copied().unwrap_or(0))
     }
 
-    /// The machine goes down: of what was not synced some pages are there, and some of the appended bytes, or zeros.
+    /// The machine crashes: some unsynced pages are on disk, and some of the appended bytes, or zeros.
     fn crash(&mut self, choose: &mut impl FnMut(usize) -> usize) {
         for (place, page) in &self.memory {
             if choose(2) == 1 {
@@ -80,14 +81,14 @@ impl Disk {
     }
 }
 
-/// The journal at the start of a run: what follows it, the tiles that the run need not make, and those that may not be lost,
-/// since their interval had ended. `None` where the machine goes down at once.
+/// Opens the journal at the start of a run: the journal, the tiles that the run need not compute, and the
+/// tiles that must not be lost, because their interval had ended. `None` if the machine crashes at once.
 fn opened(
     disk: &mut Disk,
     head: &Head,
     choose: &mut impl FnMut(usize) -> usize,
     dies: bool,
-) -> Option<(Log, BTreeSet<Tile>, BTreeSet<Tile>)> {
+) -> Option<(JournalLog, BTreeSet<Tile>, BTreeSet<Tile>)> {
     let (mut has, mut there): (BTreeSet<Tile>, BTreeSet<Tile>) = Default::default();
     let log = match read(&disk.log) {
         Ok(mut journal) => {
@@ -104,10 +105,10 @@ fn opened(
             }
             disk.log.truncate(usize::try_from(journal.valid_bytes).unwrap());
             journal.missing = journal.tiles.keys().filter(|tile| !has.contains(*tile)).copied().collect();
-            Log::resumed(&journal, Duration::ZERO)
+            JournalLog::resumed(&journal, Duration::ZERO)
         }
         Err(_) => {
-            let (log, bytes) = Log::new(head, Duration::ZERO);
+            let (log, bytes) = JournalLog::new(head, Duration::ZERO);
             disk.log = bytes;
             if dies && choose(8) == 0 {
                 disk.log_synced = 0;
@@ -120,7 +121,7 @@ fn opened(
     Some((log, has, there))
 }
 
-/// One run, until its tiles are done or it is over with it. True when all tiles are in the journal.
+/// One run, until its tiles are done or it is killed. True if all tiles are in the journal.
 fn live(
     disk: &mut Disk,
     head: &Head,
@@ -132,10 +133,10 @@ fn live(
     let mut now = Duration::ZERO;
     disk.log_synced = disk.log.len();
     let mut left: VecDeque<Tile> = tiles.iter().copied().filter(|tile| !has.contains(tile)).collect();
-    // Tiles of this life in the order in which they were said.
-    let (mut under_way, mut said): (VecDeque<Action>, Vec<Tile>) = Default::default();
+    // Tiles of this run in the order in which they were reported.
+    let (mut under_way, mut said): (VecDeque<JournalAction>, Vec<Tile>) = Default::default();
     let (mut said_before_sync, mut syncing) = (0, None);
-    // How many of them are in what is to be appended, and in what was.
+    // How many of them the pending appends contain, and how many are appended.
     let (mut covered, mut recorded): (VecDeque<usize>, usize) = Default::default();
     while !(left.is_empty() && under_way.is_empty() && syncing.is_none() && log.is_quiet()) {
         let mut events = Vec::new();
@@ -149,14 +150,14 @@ fn live(
                 let tile = left.remove(choose(left.len())).unwrap();
                 disk.memory.extend((0..PAGES).map(|page| ((tile, page), right(tile, page))));
                 said.push(tile);
-                events.push(Event::Committed {
+                events.push(JournalEvent::Committed {
                     region: tile.0,
                     tile: tile.1,
                     digest: digest_of(&disk.pages(tile)),
                 });
             }
             6 if !disk.memory.is_empty() => {
-                // The system writes back what it likes.
+                // The system writes back some page.
                 let (place, page) = disk.memory.iter().nth(choose(disk.memory.len())).unwrap();
                 disk.disk.insert(*place, *page);
             }
@@ -171,43 +172,45 @@ fn live(
                 if is_killed {
                     assert!(
                         said[..recorded].iter().all(|tile| left.contains(tile)),
-                        "what was recorded is lost"
+                        "a recorded tile is lost"
                     );
                     assert!(said[..recorded].iter().all(|tile| is_right(disk, *tile)));
                 }
                 return false;
             }
-            8 => events.push(if left.is_empty() { Event::Stop } else { Event::Tick }),
+            8 => events.push(if left.is_empty() { JournalEvent::Stop } else { JournalEvent::Tick }),
             _ if syncing.is_some() => {
                 disk.disk.extend(syncing.take().into_iter().flatten());
-                events.push(Event::DataSynced);
+                events.push(JournalEvent::DataSynced);
             }
             _ => match under_way.pop_front() {
-                // What is written meanwhile may not come to the disk.
-                Some(Action::SyncData) => syncing = Some(disk.memory.clone()),
-                Some(Action::Append(bytes)) => {
+                // Pages written during a sync may not reach the disk.
+                Some(JournalAction::SyncData) => syncing = Some(disk.memory.clone()),
+                Some(JournalAction::Append(bytes)) => {
                     if bytes.len() > RECORD_BYTES {
                         recorded = covered.pop_front().unwrap();
                     }
                     disk.log.extend(bytes);
                 }
-                Some(Action::SyncLog) => {
+                Some(JournalAction::SyncLog) => {
                     disk.log_synced = disk.log.len();
                     there.extend(&said[..said_before_sync]);
-                    events.push(Event::LogSynced);
+                    events.push(JournalEvent::LogSynced);
                 }
-                None => events.push(Event::Tick),
+                None => events.push(JournalEvent::Tick),
             },
         }
         now += Duration::from_millis(choose(1500) as u64);
         for event in events {
             let actions = log.handle(event, now);
-            if actions.contains(&Action::SyncData) {
+            if actions.contains(&JournalAction::SyncData) {
                 said_before_sync = said.len();
-                let is_free = syncing.is_none() && under_way.iter().all(|a| matches!(a, Action::Append(_)));
+                let is_free =
+                    syncing.is_none() && under_way.iter().all(|a| matches!(a, JournalAction::Append(_)));
                 assert!(is_free, "one interval at a time");
             }
-            let records = actions.iter().filter(|a| matches!(a, Action::Append(b) if b.len() > RECORD_BYTES));
+            let records =
+                actions.iter().filter(|a| matches!(a, JournalAction::Append(b) if b.len() > RECORD_BYTES));
             covered.extend(records.map(|_| said.len()));
             under_way.extend(actions);
         }
@@ -216,7 +219,7 @@ fn live(
     true
 }
 
-/// Choices from a stream of numbers; none is left at its end, then the middle.
+/// Choices from a list of numbers; at its end, none left, then the middle.
 fn chooser(choices: &[u16]) -> impl FnMut(usize) -> usize + '_ {
     let mut at = 0;
     move |of| {
@@ -229,7 +232,7 @@ fn chooser(choices: &[u16]) -> impl FnMut(usize) -> usize + '_ {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
-    fn what_the_journal_says_is_there_and_right_however_often_a_run_dies(
+    fn tiles_in_the_journal_are_present_and_right_however_often_a_run_dies(
         choices in proptest::collection::vec(any::<u16>(), 101..400), lives in 0usize..6, strassen in any::<bool>(),
     ) {
         let head = head(if strassen { "strassen:1" } else { "reuse" });
@@ -246,7 +249,7 @@ proptest! {
     }
 
     #[test]
-    fn any_cut_and_any_changed_byte_leave_what_was_before(
+    fn any_truncation_and_any_changed_byte_leave_the_records_before_it(
         counts in proptest::collection::vec(1u64..5, 1..6), cut in any::<prop::sample::Index>(), flip in 1u8..,
         at in any::<prop::sample::Index>(),
     ) {
@@ -267,7 +270,7 @@ proptest! {
         match read(&damaged) {
             Ok(journal) => {
                 prop_assert!(at >= head_bytes());
-                // A mark that was changed says something else of what is synced; the tiles are the same.
+                // A changed watermark states another number of synced records; the tiles are the same.
                 prop_assert!(journal.tiles.len() as u64 >= last(at).1 && journal.tiles.len() as u64 <= tile_count);
                 prop_assert!(journal.valid_bytes as usize >= last(at).0);
             }
@@ -280,45 +283,46 @@ fn head_bytes() -> usize {
     head("reuse").encode().len()
 }
 
-fn appended(actions: &[Action], bytes: &mut Vec<u8>) {
+fn appended(actions: &[JournalAction], bytes: &mut Vec<u8>) {
     for action in actions {
-        if let Action::Append(more) = action {
+        if let JournalAction::Append(more) = action {
             bytes.extend(more);
         }
     }
 }
 
-/// A journal with so many tiles in each interval; where it may end, and how many tiles it has there.
+/// A journal with these numbers of tiles in its intervals; the valid lengths, and the number of tiles at
+/// each.
 fn written(counts: &[u64]) -> (Vec<u8>, Vec<(usize, u64)>) {
-    let (mut log, mut bytes) = Log::new(&head("reuse"), Duration::ZERO);
+    let (mut log, mut bytes) = JournalLog::new(&head("reuse"), Duration::ZERO);
     let (mut ends, mut tile) = (Vec::new(), 0);
     for (at, count) in counts.iter().enumerate() {
         let now = Duration::from_secs(100 * (at as u64 + 1));
         for _ in 0..*count {
             let digest = Digest128([tile as u8; 16]);
             let before = now - Duration::from_secs(99);
-            // The first is recorded at once, and the others together a little later.
-            let actions = log.handle(Event::Committed { region: 0, tile, digest }, before);
+            // The first tile is recorded at once, the others together a little later.
+            let actions = log.handle(JournalEvent::Committed { region: 0, tile, digest }, before);
             appended(&actions, &mut bytes);
             ends.extend((!actions.is_empty()).then_some((bytes.len(), tile + 1)));
             tile += 1;
         }
-        let actions = log.handle(Event::Tick, now);
-        assert_eq!(actions.last(), Some(&Action::SyncData));
+        let actions = log.handle(JournalEvent::Tick, now);
+        assert_eq!(actions.last(), Some(&JournalAction::SyncData));
         appended(&actions, &mut bytes);
         ends.push((bytes.len(), tile));
-        let actions = log.handle(Event::DataSynced, now);
-        assert_eq!(actions.last(), Some(&Action::SyncLog));
+        let actions = log.handle(JournalEvent::DataSynced, now);
+        assert_eq!(actions.last(), Some(&JournalAction::SyncLog));
         appended(&actions, &mut bytes);
         ends.push((bytes.len(), tile));
-        assert!(log.handle(Event::LogSynced, now).is_empty());
+        assert!(log.handle(JournalEvent::LogSynced, now).is_empty());
         assert_eq!(log.durable(), tile);
     }
     (bytes, ends)
 }
 
 #[test]
-fn what_is_read_is_what_was_written() {
+fn reading_returns_the_written_journal() {
     for strategy in ["reuse", "strassen:1"] {
         let whole = head(strategy);
         assert_eq!(read(&whole.encode()).unwrap().head, whole);
@@ -334,11 +338,11 @@ fn what_is_read_is_what_was_written() {
     other[8] = 3;
     assert!(read(&other).unwrap_err().0.contains("version 3"));
     other[0] = b'b';
-    assert!(read(&other).unwrap_err().0.contains("no journal"));
+    assert!(read(&other).unwrap_err().0.contains("not a journal"));
 }
 
 #[test]
-fn a_c_that_is_complete_is_noted_whole_or_not_and_a_run_that_goes_on_does_not_count_it() {
+fn the_record_of_a_complete_c_is_read_whole_or_not_at_all_and_a_resumed_run_truncates_it() {
     let c = Digest128([7; 16]);
     for counts in [&[][..], &[3, 2]] {
         let (bytes, _) = written(counts);
@@ -372,11 +376,11 @@ fn a_journal_without_marks_is_that_of_a_program_before_and_all_of_it_is_synced()
     older.extend(digest_of_bytes(&older).0);
     let mut digester = Digester::default();
     digester.update(&older);
-    let record = |tile| Record { region: 0, tile, digest: Digest128([3; 16]) };
+    let record = |tile| TileRecord { region: 0, tile, digest: Digest128([3; 16]) };
     older.extend(append(&mut digester, &[record(4), record(1)], 0, 2));
     let journal = read(&older).unwrap();
     assert_eq!((journal.tiles.len(), journal.unsynced.len()), (2, 0));
-    let log = Log::resumed(&journal, Duration::ZERO);
+    let log = JournalLog::resumed(&journal, Duration::ZERO);
     assert!(log.is_quiet() && log.durable() == 2);
 }
 
@@ -389,32 +393,32 @@ fn digest_of_bytes(bytes: &[u8]) -> Digest128 {
 #[test]
 fn tiles_are_recorded_at_once_and_intervals_are_twenty_syncs_long_and_two_seconds_at_least() {
     let s = Duration::from_secs;
-    let (mut log, _) = Log::new(&head("reuse"), s(10));
-    let committed = |tile| Event::Committed { region: 0, tile, digest: Digest128([0; 16]) };
-    let bytes = |actions: &[Action]| match actions.first() {
-        Some(Action::Append(bytes)) => bytes.len(),
+    let (mut log, _) = JournalLog::new(&head("reuse"), s(10));
+    let committed = |tile| JournalEvent::Committed { region: 0, tile, digest: Digest128([0; 16]) };
+    let bytes = |actions: &[JournalAction]| match actions.first() {
+        Some(JournalAction::Append(bytes)) => bytes.len(),
         _ => 0,
     };
-    assert_eq!(log.handle(Event::Tick, s(30)), []);
+    assert_eq!(log.handle(JournalEvent::Tick, s(30)), []);
     assert_eq!(log.wakes(), None);
-    // A process that is killed now leaves it.
+    // A process that is killed now leaves this record.
     let actions = log.handle(committed(0), s(11));
     assert_eq!((bytes(&actions), actions.len()), (2 * RECORD_BYTES, 1));
-    // The next ones wait for each other, but not for long.
+    // The next tiles wait for each other, but not for long.
     assert_eq!(log.handle(committed(1), s(11) + APPEND_EVERY / 2), []);
     assert_eq!(log.wakes(), Some(s(11) + APPEND_EVERY));
     assert_eq!(bytes(&log.handle(committed(2), s(11) + APPEND_EVERY)), 3 * RECORD_BYTES);
     assert_eq!(log.wakes(), Some(s(12)));
-    assert_eq!(log.handle(Event::Tick, s(12)), [Action::SyncData]);
-    // What comes during a sync may not be on the disk: the mark is not about it.
+    assert_eq!(log.handle(JournalEvent::Tick, s(12)), [JournalAction::SyncData]);
+    // Data written during a sync may not be on disk, so the watermark excludes them.
     assert_eq!(log.handle(committed(3), s(13)), []);
-    let actions = log.handle(Event::DataSynced, s(14));
-    assert_eq!((bytes(&actions), actions.last()), (RECORD_BYTES, Some(&Action::SyncLog)));
-    assert_eq!(bytes(&log.handle(Event::LogSynced, s(15))), 2 * RECORD_BYTES);
+    let actions = log.handle(JournalEvent::DataSynced, s(14));
+    assert_eq!((bytes(&actions), actions.last()), (RECORD_BYTES, Some(&JournalAction::SyncLog)));
+    assert_eq!(bytes(&log.handle(JournalEvent::LogSynced, s(15))), 2 * RECORD_BYTES);
     assert_eq!((log.durable(), log.wakes()), (3, Some(s(15 + 3 * 20))));
-    assert_eq!(log.handle(Event::Tick, s(74)), []);
-    assert_eq!(log.handle(Event::Stop, s(74)), [Action::SyncData]);
-    log.handle(Event::DataSynced, s(74));
-    log.handle(Event::LogSynced, s(74));
+    assert_eq!(log.handle(JournalEvent::Tick, s(74)), []);
+    assert_eq!(log.handle(JournalEvent::Stop, s(74)), [JournalAction::SyncData]);
+    log.handle(JournalEvent::DataSynced, s(74));
+    log.handle(JournalEvent::LogSynced, s(74));
     assert!(log.is_quiet() && log.durable() == 4);
 }

@@ -1,19 +1,17 @@
-//! What a worker tells of itself beside results: when its jobs ran, and what its clock says.
+//! What a worker reports beside results: when its jobs ran, and readings of its clock.
 //!
-//! Place in the flow: a hello says what is wanted (`Wants`); then batches of records travel to the primary, and its event
-//! log keeps them.
+//! Place in the flow: the hello says what the primary asks for (`Wants`); then batches of records travel to
+//! the primary, whose event log keeps them.
 //!
-//! Invariants: a batch has at least one record and at most `LOG_RECORDS_MAX`; times are the worker's own clock, whose
-//! zero means nothing to anybody else. An answer to a ping has that clock, so that the primary can tell how far the two are
-//! apart.
-//!
-//! Units: nanoseconds.
+//! Invariants: a batch has at least one record and at most `LOG_RECORDS_MAX`. Times are readings of the
+//! worker's own clock, whose zero has no meaning for other machines. A heartbeat answer has a reading of that
+//! clock, so the primary can convert the times.
 
-use super::{Operation, Reader, Writer};
+use super::{FieldReader, FieldWriter, Operation};
 use crate::ProtocolError;
 use crate::limits::{CLOCK_NS_MAX, LOG_RECORDS_MAX};
 
-/// What a primary wants to be told; one byte of the hello.
+/// What a primary asks a worker to report; one byte of the hello.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
     /// When each job ran (`Log` messages).
@@ -35,19 +33,19 @@ impl Wants {
     }
 }
 
-/// What a compute thread did.
+/// Activity of a compute thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// A job.
     Job(Operation),
-    /// It made the elements of a generated operand.
+    /// Generating the elements of an operand.
     Generate,
 }
 
-/// One thing that one compute thread did, from start to end.
+/// One activity of one compute thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkRecord {
-    /// What.
+    /// Kind of activity.
     pub work: Work,
     /// Whether the tile was sent back after it.
     pub returns: bool,
@@ -55,44 +53,44 @@ pub struct WorkRecord {
     pub thread: u16,
     /// Id of the matrix that was written.
     pub matrix: u32,
-    /// The job's step; 0 where there is no job.
+    /// The job's step; 0 for activities other than jobs.
     pub step: u32,
     /// When it began, on the worker's clock.
     pub start_ns: u64,
-    /// How long it took.
+    /// Its duration.
     pub took_ns: u64,
 }
 
 /// A batch of records, worker to primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogHead {
-    /// Records of this session that were lost so far, because more came than could leave.
+    /// Records of this session dropped so far, because they were produced faster than the link took them.
     pub dropped: u64,
     /// The records; those of one thread in the order of time.
     pub records: Vec<WorkRecord>,
 }
 
-/// The answer to a ping.
+/// The answer to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pong {
-    /// The ping's.
+    /// Nonce of the request.
     pub nonce: u64,
     /// The worker's clock when it answered.
     pub clock_ns: u64,
 }
 
 impl Pong {
-    /// The bytes of the head.
+    /// Encodes the head.
     pub fn encode(self) -> Vec<u8> {
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         w.u64(self.nonce);
         w.u64(self.clock_ns);
         w.finish()
     }
 
-    /// Reads an answer.
+    /// Decodes an answer.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let (nonce, clock_ns) = (r.u64()?, r.u64()?);
         r.end()?;
         if clock_ns > CLOCK_NS_MAX {
@@ -103,10 +101,10 @@ impl Pong {
 }
 
 impl LogHead {
-    /// The bytes of the head. Panics where there are more records than a batch may have.
+    /// Encodes the head. Panics if there are more records than a batch may have.
     pub fn encode(&self) -> Vec<u8> {
         assert!(self.records.len() <= LOG_RECORDS_MAX, "a batch of {} records", self.records.len());
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         w.u64(self.dropped);
         w.count(self.records.len());
         for record in &self.records {
@@ -124,9 +122,9 @@ impl LogHead {
         w.finish()
     }
 
-    /// Reads a batch.
+    /// Decodes a batch.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let dropped = r.u64()?;
         let count = usize::from(r.u16()?);
         if !(1..=LOG_RECORDS_MAX).contains(&count) {
@@ -141,10 +139,10 @@ impl LogHead {
     }
 }
 
-/// The code of what is no job, beside those of the operations.
+/// Code of `Generate`, after those of the operations.
 const GENERATE: u8 = 3;
 
-fn record(r: &mut Reader<'_>) -> Result<WorkRecord, ProtocolError> {
+fn record(r: &mut FieldReader<'_>) -> Result<WorkRecord, ProtocolError> {
     let work = match r.u8()? {
         GENERATE => Work::Generate,
         code => {

@@ -1,11 +1,10 @@
-//! Messages: what the heads of frames say (docs/wire-format.md, to the byte).
+//! Messages: the contents of frame heads (docs/wire-format.md, to the byte).
 //!
-//! Invariants: little-endian, fixed-width integers; decoding checks every length and every value and
-//! rejects trailing bytes, so that one message has one encoding. Bodies (matrix bytes) are not touched
-//! here.
+//! Invariants: little-endian, fixed-width integers. Decoding checks every length and every value and rejects
+//! trailing bytes, so each message has exactly one encoding. Bodies (matrix bytes) are not touched here.
 //!
-//! Kind numbers 7 (free) and 8 (cancel) are reserved: operands carry the number of jobs that
-//! use them, which frees them, and closing the link cancels.
+//! Kind numbers 7 (free) and 8 (cancel) are reserved: operands carry the number of jobs that use them, which
+//! frees them, and closing the link ends a session.
 
 mod log;
 mod relay;
@@ -16,51 +15,51 @@ pub(crate) mod wire;
 pub use log::{LogHead, Pong, Wants, Work, WorkRecord};
 pub use relay::{Forward, Join, Missing, Neighbour, PieceHead, Reached, decode_forwards, encode_forwards};
 pub use session::{Bye, Hello, IoReport, ThreadReport, Welcome};
-pub use store::{Generated, Job, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then};
-pub use wire::{Reader, Writer};
+pub use store::{Generated, Job, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead, Then};
+pub use wire::{FieldReader, FieldWriter};
 
 use crate::ProtocolError;
 
-/// What a frame is.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Primary to worker, first frame.
     Hello,
-    /// Worker to primary, its answer.
+    /// Worker to primary: the answer to `Hello`.
     Welcome,
-    /// Matrices, and the jobs behind them.
+    /// Matrices, and jobs that use them.
     Store,
     /// Lines of a finished tile.
     Result,
-    /// Bytes of memory that have become free at the worker.
+    /// Bytes of memory that the worker has freed.
     Credit,
-    /// Are you there? The body, if any, is forgotten (it measures the link).
+    /// Heartbeat request. A body, if any, is ignored (it measures the link).
     Ping,
-    /// Yes.
+    /// Heartbeat answer.
     Pong,
-    /// Why this end is about to close.
+    /// Why the sender is about to close the link.
     Error,
-    /// No more jobs (primary), the account of the session (worker).
+    /// No more jobs (primary); the account of the session (worker).
     Bye,
     /// Primary to worker: matrices to pass on to other workers.
     Relay,
-    /// Primary to worker: another worker, and how the two find each other.
+    /// Primary to worker: another worker, and how the two connect.
     Neighbour,
-    /// Whether two workers have found each other, or lost each other: worker to primary, and primary to the other of the
-    /// two.
+    /// Whether two workers have connected, or lost their link: worker to primary, and primary to the second
+    /// worker.
     Reached,
     /// Worker to worker: the first frame of each end.
     Join,
-    /// Worker to worker: lines of a matrix that is passed on.
+    /// Worker to worker: lines of a relayed matrix.
     Piece,
-    /// Worker to primary: a matrix that another worker should have sent will not come from there.
+    /// Worker to primary: a matrix that another worker should have relayed does not arrive.
     Missing,
     /// When jobs ran, for a primary that asked.
     Log,
 }
 
 impl Kind {
-    /// The kind with that number.
+    /// The kind with this number.
     pub fn from_code(code: u8) -> Result<Self, ProtocolError> {
         Ok(match code {
             1 => Self::Hello,
@@ -106,29 +105,29 @@ impl Kind {
     }
 }
 
-/// A whole message of the kinds that are just one number: credit (bytes) and ping (nonce).
+/// Encodes a message that is a single number: credit (bytes) or ping (nonce).
 pub fn encode_number(number: u64) -> Vec<u8> {
     number.to_le_bytes().to_vec()
 }
 
-/// Reads a message that is just one number.
+/// Decodes a message that is a single number.
 pub fn decode_number(head: &[u8]) -> Result<u64, ProtocolError> {
-    let mut reader = Reader::new(head);
+    let mut reader = FieldReader::new(head);
     let number = reader.u64()?;
     reader.end()?;
     Ok(number)
 }
 
-/// An error message: text for a person.
+/// Encodes an error message: text for a person.
 pub fn encode_error(text: &str) -> Vec<u8> {
-    let mut writer = Writer::default();
+    let mut writer = FieldWriter::default();
     writer.text(text);
     writer.finish()
 }
 
-/// Reads an error message.
+/// Decodes an error message.
 pub fn decode_error(head: &[u8]) -> Result<String, ProtocolError> {
-    let mut reader = Reader::new(head);
+    let mut reader = FieldReader::new(head);
     let text = reader.text()?;
     reader.end()?;
     Ok(text)

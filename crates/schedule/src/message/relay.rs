@@ -1,38 +1,35 @@
-//! The messages of relaying: who knows whom, what is passed on, and the pieces themselves.
+//! Messages for relaying: introductions of workers, relay orders, and the relayed pieces.
 //!
-//! Place in the flow: after the welcomes the primary introduces workers to each other (`Neighbour`), they meet (`Join`)
-//! and say so (`Reached`). Later it tells who has a matrix to whom it goes (`Forward`); the lines travel from worker to
-//! worker (`PieceHead`). Where a link between two workers ends, the one that waited says what it has (`Missing`), and the
-//! primary sends the rest.
-//!
-//! Deliberately absent: credit between workers. Whoever is to receive a piece was told by the primary to reserve it, from
-//! the credit that the primary has there.
+//! Place in the flow: after the welcomes, the primary introduces workers to each other (`Neighbour`); they
+//! connect (`Join`) and report it (`Reached`). Later the primary orders the holder of a matrix to pass it on
+//! (`Forward`), and the lines travel from worker to worker (`PieceHead`). If a link between two workers ends,
+//! the receiver requests the missing lines from the primary (`Missing`).
 
-use super::{Reader, Writer};
+use super::{FieldReader, FieldWriter};
 use crate::ProtocolError;
 use crate::limits::FORWARDS_MAX;
 
-/// One order: pass a stored matrix on, as soon as it is whole. It takes one of the uses that the matrix was announced
-/// with. 12 bytes.
+/// One order: pass a stored matrix on as soon as it is complete. It takes one of the matrix's announced uses.
+/// 12 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// Id of the matrix here.
+    /// Id of the matrix at the sender.
     pub id: u32,
-    /// To which machine of the plan; `Forward::NOBODY` gives the use up.
+    /// The receiving member of the plan; `Forward::NO_MEMBER` only releases the use.
     pub to: u32,
-    /// Its id there.
+    /// Id of the matrix at the receiver.
     pub id_there: u32,
 }
 
 impl Forward {
-    /// Who does not exist.
-    pub const NOBODY: u32 = u32::MAX;
+    /// Number that no member has.
+    pub const NO_MEMBER: u32 = u32::MAX;
 }
 
-/// The bytes of a list of orders.
+/// Encodes a list of orders.
 pub fn encode_forwards(forwards: &[Forward]) -> Vec<u8> {
     assert!(forwards.len() <= FORWARDS_MAX, "a list of orders that is too long");
-    let mut w = Writer::default();
+    let mut w = FieldWriter::default();
     w.count(forwards.len());
     for forward in forwards {
         w.u32(forward.id);
@@ -42,9 +39,9 @@ pub fn encode_forwards(forwards: &[Forward]) -> Vec<u8> {
     w.finish()
 }
 
-/// Reads a list of orders.
+/// Decodes a list of orders.
 pub fn decode_forwards(head: &[u8]) -> Result<Vec<Forward>, ProtocolError> {
-    let mut r = Reader::new(head);
+    let mut r = FieldReader::new(head);
     let count = usize::from(r.u16()?);
     if count > FORWARDS_MAX {
         return Err(ProtocolError::new(format!("{count} orders to relay")));
@@ -57,27 +54,27 @@ pub fn decode_forwards(head: &[u8]) -> Result<Vec<Forward>, ProtocolError> {
     Ok(forwards)
 }
 
-/// Another worker of this product.
+/// Introduction to another worker of this product.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Its number in the plan.
+    /// Number of the other worker in the plan.
     pub peer: u32,
-    /// This worker's own number.
+    /// Number of this worker in the plan.
     pub me: u32,
-    /// Whether this end dials; the other waits to be dialled.
+    /// Whether this worker dials; otherwise the other one does.
     pub dials: bool,
-    /// A key that only these two and the primary have; it proves nothing but this pair.
+    /// Key of this pair, which only the two workers and the primary have.
     pub key: [u8; 20],
-    /// What the dialling end names in its `Join`, so that the other knows for which session it comes.
+    /// Ticket that the dialling worker names in its `Join`, so that the other knows the session.
     pub ticket: [u8; 16],
-    /// Where the other listens, as the primary saw it; empty where this end does not dial.
+    /// Address at which the other worker listens, as the primary saw it; empty if this worker does not dial.
     pub address: String,
 }
 
 impl Neighbour {
-    /// The bytes of the head.
+    /// Encodes the head.
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         w.u32(self.peer);
         w.u32(self.me);
         w.u8(u8::from(self.dials));
@@ -87,21 +84,21 @@ impl Neighbour {
         w.finish()
     }
 
-    /// Reads one.
+    /// Decodes the head.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let (peer, me, dials) = (r.u32()?, r.u32()?, flag(r.u8()?)?);
         let (key, ticket) = (r.array()?, r.array()?);
         let address = r.text()?;
         r.end()?;
-        if peer == Forward::NOBODY || peer == me {
+        if peer == Forward::NO_MEMBER || peer == me {
             return Err(ProtocolError::new("a neighbour that cannot be"));
         }
         Ok(Self { peer, me, dials, key, ticket, address })
     }
 }
 
-/// Keys belong into no log.
+/// Leaves out the key: keys do not belong into logs.
 impl std::fmt::Debug for Neighbour {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { peer, me, dials, address, .. } = self;
@@ -109,30 +106,30 @@ impl std::fmt::Debug for Neighbour {
     }
 }
 
-/// Whether a worker can pass matrices on to another, and the other to it.
+/// Whether two workers can pass matrices to each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reached {
-    /// The other.
+    /// The other worker.
     pub peer: u32,
     /// Whether there is a link.
     pub is_there: bool,
-    /// If not, why.
+    /// If not, the reason.
     pub why: String,
 }
 
 impl Reached {
-    /// The bytes of the head.
+    /// Encodes the head.
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         w.u32(self.peer);
         w.u8(u8::from(self.is_there));
         w.text(&self.why);
         w.finish()
     }
 
-    /// Reads one.
+    /// Decodes the head.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let reached = Self { peer: r.u32()?, is_there: flag(r.u8()?)?, why: r.text()? };
         r.end()?;
         Ok(reached)
@@ -147,21 +144,21 @@ pub struct Join {
 }
 
 impl Join {
-    /// The bytes of the head.
+    /// Encodes the head.
     pub fn encode(&self) -> Vec<u8> {
         self.ticket.to_vec()
     }
 
-    /// Reads one.
+    /// Decodes the head.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let ticket = r.array()?;
         r.end()?;
         Ok(Self { ticket })
     }
 }
 
-/// Head of a piece: which lines of which matrix, by the receiver's id. The body has whole lines. 12 bytes.
+/// Head of a piece: some lines of a matrix, named with the receiver's id. The body has whole lines. 12 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PieceHead {
     /// Id of the matrix at the receiver.
@@ -173,43 +170,43 @@ pub struct PieceHead {
 }
 
 impl PieceHead {
-    /// The bytes of the head.
+    /// Encodes the head.
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         [self.id, self.first_line, self.lines].into_iter().for_each(|x| w.u32(x));
         w.finish()
     }
 
-    /// Reads one.
+    /// Decodes the head.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let piece = Self { id: r.u32()?, first_line: r.u32()?, lines: r.u32()? };
         r.end()?;
         Ok(piece)
     }
 }
 
-/// A matrix whose other lines will not come from where they were to come. 8 bytes.
+/// A relayed matrix whose remaining lines do not arrive from the relaying worker. 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// Its id.
     pub id: u32,
-    /// Lines that are there, from the first on: the primary sends those after them.
+    /// Number of lines that have arrived, from the first on: the primary sends the others.
     pub lines: u32,
 }
 
 impl Missing {
-    /// The bytes of the head.
+    /// Encodes the head.
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         w.u32(self.id);
         w.u32(self.lines);
         w.finish()
     }
 
-    /// Reads one.
+    /// Decodes the head.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let missing = Self { id: r.u32()?, lines: r.u32()? };
         r.end()?;
         Ok(missing)

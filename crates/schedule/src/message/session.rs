@@ -1,17 +1,17 @@
-//! The messages that open and close a session.
+//! Messages that open and close a session.
 
-use super::{Reader, Wants, Writer};
+use super::{FieldReader, FieldWriter, Wants};
 use crate::ProtocolError;
 use crate::limits::{PROTOCOL, THREADS_MAX};
 use bramble_matrix::DType;
 
-/// The first bytes of hello and welcome, so that a stranger is told from a worker of another version.
+/// The first bytes of hello and welcome; they tell a foreign program from a worker of another version.
 const MAGIC: [u8; 4] = *b"BRMB";
 
-/// More than any machine does; keeps sums of speeds finite.
+/// Beyond any machine; keeps sums of speeds finite.
 const GFLOPS_MAX: f64 = 1e9;
 
-/// Primary to worker: what the session will be about.
+/// Primary to worker: parameters of the session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hello {
     /// Number that all later frames carry.
@@ -22,89 +22,89 @@ pub struct Hello {
     pub alpha: f64,
     /// β of every product whose C is sent.
     pub beta: f64,
-    /// Operations of the whole product: tells the worker whether probing its kernels is worth it.
+    /// Operations of the whole product, by which the worker decides whether probing its kernels pays.
     pub flops: f64,
-    /// Most compute threads that the worker may use; 0 is no limit.
+    /// Maximum compute threads that the worker may use; 0 for no limit.
     pub threads_max: u16,
-    /// The most bytes of matrices that this product could use at a worker. It grants no more, so that what is
-    /// left serves others.
+    /// Maximum bytes of matrices that this product could use at one worker. The worker grants no more, which
+    /// leaves memory for other sessions.
     pub memory_bytes: u64,
-    /// What else is wanted beside results.
+    /// What the worker should report beside results.
     pub wants: Wants,
     /// Kernel to use, by name, or `auto`.
     pub kernel: String,
     /// Version of the program.
     pub version: String,
-    /// What the primary calls itself.
+    /// Name of the primary.
     pub name: String,
 }
 
-/// Worker to primary: what it is.
+/// Worker to primary: its properties.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Welcome {
     /// Compute threads.
     pub threads: u16,
-    /// Bytes of matrices that it will hold for this session: the primary's credit.
+    /// Bytes of matrices that the worker offers to this session: the primary's credit.
     pub memory_bytes: u64,
-    /// Speed of the kernel, all threads together, Gflop/s.
+    /// Speed of the kernel on all threads together, Gflop/s.
     pub gflops: f64,
-    /// Speed that its cores could have at most, Gflop/s.
+    /// Peak speed of its cores, Gflop/s.
     pub peak_gflops: f64,
-    /// The port where other workers of a product can reach it; 0 where it has none.
+    /// Port at which other workers of a product can reach it; 0 for none.
     pub port: u16,
-    /// The kernel it uses.
+    /// The kernel that it uses.
     pub kernel: String,
     /// Version of the program.
     pub version: String,
-    /// What the worker calls itself.
+    /// Name of the worker.
     pub name: String,
 }
 
-/// What one compute thread did.
+/// Account of one compute thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadReport {
     /// Jobs finished.
     pub jobs: u64,
     /// Microseconds spent in kernels.
     pub busy_us: u64,
-    /// Microseconds since it was started that it was not.
+    /// Microseconds since its start in which it was not in a kernel.
     pub idle_us: u64,
-    /// Microseconds of processor time that it had; 0 where the primary did not ask.
+    /// Microseconds of processor time; 0 if the primary did not ask.
     pub cpu_us: u64,
 }
 
-/// What the processor time of the thread that moves and decides went to, microseconds; all 0 where the primary did not ask.
+/// Processor time of the I/O thread by purpose, in microseconds; all 0 if the primary did not ask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoReport {
-    /// Giving bytes to the system, encryption with it.
+    /// Sending bytes to the system, with encryption.
     pub sending_us: u64,
-    /// Taking bytes from it, checksums and decryption with it.
+    /// Receiving bytes from the system, with checksums and decryption.
     pub receiving_us: u64,
     /// Making bodies and heads, and their checksums.
     pub encoding_us: u64,
     /// The session's state machine.
     pub scheduling_us: u64,
-    /// All that the thread had while the session ran, the others above and other sessions with it.
+    /// All processor time of the thread during the session: the purposes above, and other sessions.
     pub cpu_us: u64,
 }
 
 /// Worker to primary at the end: its account. The primary's own goodbye has no threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bye {
-    /// One entry a thread.
+    /// One entry per thread.
     pub threads: Vec<ThreadReport>,
-    /// Most bytes of matrices that were held at once.
+    /// Maximum bytes of matrices stored at once.
     pub held_bytes_max: u64,
-    /// The thread that is no compute thread.
+    /// The I/O thread.
     pub io: IoReport,
-    /// Bytes that came from other workers, with all that frames them.
+    /// Bytes received from other workers, with all framing.
     pub relayed_bytes_in: u64,
-    /// Bytes that went to other workers.
+    /// Bytes sent to other workers, with all framing.
     pub relayed_bytes_out: u64,
 }
 
-/// Checks what both openings begin with; gives the other end's version.
-fn check_opening(reader: &mut Reader<'_>) -> Result<String, ProtocolError> {
+/// Checks the common beginning of hello and welcome; returns the other end's version.
+fn check_opening(reader: &mut FieldReader<'_>) -> Result<String, ProtocolError> {
     if reader.array()? != MAGIC {
         return Err(ProtocolError::new("it does not speak this protocol"));
     }
@@ -120,8 +120,8 @@ fn check_opening(reader: &mut Reader<'_>) -> Result<String, ProtocolError> {
     Ok(version)
 }
 
-fn opening(version: &str) -> Writer {
-    let mut writer = Writer::default();
+fn opening(version: &str) -> FieldWriter {
+    let mut writer = FieldWriter::default();
     writer.raw(&MAGIC);
     writer.u16(PROTOCOL);
     writer.text(version);
@@ -129,7 +129,7 @@ fn opening(version: &str) -> Writer {
 }
 
 impl Hello {
-    /// The bytes of the head.
+    /// Encodes the head.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = opening(&self.version);
         w.u32(self.session);
@@ -145,9 +145,9 @@ impl Hello {
         w.finish()
     }
 
-    /// Reads and checks a hello.
+    /// Decodes and checks a hello.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let version = check_opening(&mut r)?;
         let session = r.u32()?;
         let dtype =
@@ -177,7 +177,7 @@ impl Hello {
 }
 
 impl Welcome {
-    /// The bytes of the head.
+    /// Encodes the head.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = opening(&self.version);
         w.u16(self.threads);
@@ -190,9 +190,9 @@ impl Welcome {
         w.finish()
     }
 
-    /// Reads and checks a welcome.
+    /// Decodes and checks a welcome.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let version = check_opening(&mut r)?;
         let threads = r.u16()?;
         let memory_bytes = r.u64()?;
@@ -209,15 +209,15 @@ impl Welcome {
 }
 
 impl Bye {
-    /// The bytes of the head.
+    /// Encodes the head.
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         w.u64(self.held_bytes_max);
         let io = &self.io;
         for us in [io.sending_us, io.receiving_us, io.encoding_us, io.scheduling_us, io.cpu_us] {
             w.u64(us);
         }
-        // Nobody misses the accounts of more threads than any machine has.
+        // Accounts beyond this limit are dropped; no machine has that many threads.
         w.count(self.threads.len().min(THREADS_MAX));
         for thread in self.threads.iter().take(THREADS_MAX) {
             w.u64(thread.jobs);
@@ -230,9 +230,9 @@ impl Bye {
         w.finish()
     }
 
-    /// Reads a goodbye.
+    /// Decodes a goodbye.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let held_bytes_max = r.u64()?;
         let io = IoReport {
             sending_us: r.u64()?,

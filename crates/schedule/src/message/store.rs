@@ -1,6 +1,6 @@
-//! The messages that carry matrices: store (with the jobs behind it) and result.
+//! Messages that carry matrices: store (with jobs that use them) and result.
 
-use super::{Reader, Writer};
+use super::{FieldReader, FieldWriter};
 use crate::ProtocolError;
 use crate::limits::{CHUNK_BYTES_MAX, JOBS_MAX, MATRICES_MAX, SIDE_MAX};
 use bramble_matrix::number::{to_u64, to_usize};
@@ -9,40 +9,42 @@ use bramble_plan::charged_bytes;
 
 /// Where a stored matrix's elements come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The body: `lines` lines from `first_line` on. A tile's are those of the old C, which its first job scales by β.
+pub enum MatrixSource {
+    /// The body: `lines` lines from `first_line` on. For a tile these are the old C, which its first job
+    /// scales by β.
     Data,
     /// Nowhere: its first job overwrites it. With uses it is an operand that jobs make, else a tile of C.
     Vacant,
-    /// The receiver makes them: the body is a `Generated`.
+    /// The receiver generates them: the body is a `Generated`.
     Generated,
-    /// The body; a tile that holds the sum of earlier steps, which is only added to.
+    /// The body, for a tile that holds the sum of earlier steps, to which jobs only add.
     Partial,
-    /// Another worker sends it: the machine of the plan whose number `first_line` is. All lines are announced at once.
+    /// Another worker: the member of the plan whose number is `first_line`. All lines are announced at once.
     Relayed,
 }
 
 /// A matrix in a store message: 24 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatrixHeader {
-    /// Its name in the session.
+    /// Its id in the session.
     pub id: u32,
     /// Rows.
     pub rows: u32,
     /// Columns.
     pub cols: u32,
-    /// First line in this frame; of a relayed matrix, the number of the machine that sends it.
+    /// First line in this frame; for a relayed matrix, the number of the member that relays it.
     pub first_line: u32,
     /// Lines in this frame.
     pub lines: u32,
-    /// Jobs that will read it, and machines that it will be passed on to; after the last it is freed. 0 for a tile of C.
+    /// Number of jobs that will read it and members that it will be passed on to; the last use frees it. 0
+    /// for a tile of C.
     pub uses: u16,
     /// Element type.
     pub dtype: DType,
     /// Which direction is contiguous.
     pub layout: Layout,
     /// Where the elements come from.
-    pub source: Source,
+    pub source: MatrixSource,
 }
 
 impl MatrixHeader {
@@ -51,7 +53,7 @@ impl MatrixHeader {
         Shape::new(u64::from(self.rows), u64::from(self.cols))
     }
 
-    /// (lines of the whole matrix, bytes of one).
+    /// (lines of the whole matrix, bytes of one line).
     pub fn lines_total(&self) -> (u32, usize) {
         let (lines, elements) = match self.layout {
             Layout::RowMajor => (self.rows, self.cols),
@@ -60,28 +62,28 @@ impl MatrixHeader {
         (lines, to_usize(elements).saturating_mul(self.dtype.size_bytes()))
     }
 
-    /// Bytes of the whole matrix; `u64::MAX`, which exceeds every grant, where that is no number of 64 bits.
+    /// Bytes of the whole matrix; `u64::MAX`, which exceeds every grant, on overflow.
     pub fn bytes(&self) -> u64 {
         (u64::from(self.rows) * u64::from(self.cols)).saturating_mul(to_u64(self.dtype.size_bytes()))
     }
 
-    /// What it counts for at a worker, at both ends: memory, bookkeeping, and the jobs that will use it.
+    /// Its charge against the credit, equal at both ends: memory, bookkeeping, and the jobs that will use it.
     pub fn charged_bytes(&self) -> u64 {
         charged_bytes(self.bytes(), u64::from(self.uses))
     }
 
-    /// Bytes that this frame's body has for it.
+    /// Bytes of the matrix in this frame's body.
     pub fn body_bytes(&self) -> u64 {
         match self.source {
-            Source::Data | Source::Partial => {
+            MatrixSource::Data | MatrixSource::Partial => {
                 u64::from(self.lines).saturating_mul(to_u64(self.lines_total().1))
             }
-            Source::Vacant | Source::Relayed => 0,
-            Source::Generated => to_u64(Generated::BYTES),
+            MatrixSource::Vacant | MatrixSource::Relayed => 0,
+            MatrixSource::Generated => to_u64(Generated::BYTES),
         }
     }
 
-    fn write(&self, w: &mut Writer) {
+    fn write(&self, w: &mut FieldWriter) {
         w.u32(self.id);
         w.u32(self.rows);
         w.u32(self.cols);
@@ -90,28 +92,28 @@ impl MatrixHeader {
         w.u16(self.uses);
         let layout = u8::from(self.layout == Layout::ColMajor);
         let source = match self.source {
-            Source::Data => 0,
-            Source::Vacant => 1,
-            Source::Generated => 2,
-            Source::Partial => 3,
-            Source::Relayed => 4,
+            MatrixSource::Data => 0,
+            MatrixSource::Vacant => 1,
+            MatrixSource::Generated => 2,
+            MatrixSource::Partial => 3,
+            MatrixSource::Relayed => 4,
         };
         w.u8(self.dtype.code() | layout << 2 | source << 3);
         w.u8(0);
     }
 
-    fn read(r: &mut Reader<'_>) -> Result<Self, ProtocolError> {
+    fn read(r: &mut FieldReader<'_>) -> Result<Self, ProtocolError> {
         let (id, rows, cols) = (r.u32()?, r.u32()?, r.u32()?);
         let (first_line, lines, uses) = (r.u32()?, r.u32()?, r.u16()?);
         let (flags, reserved) = (r.u8()?, r.u8()?);
         let dtype = DType::from_code(flags & 3);
         let layout = if flags & 4 == 0 { Layout::RowMajor } else { Layout::ColMajor };
         let source = match flags >> 3 {
-            0 => Some(Source::Data),
-            1 => Some(Source::Vacant),
-            2 => Some(Source::Generated),
-            3 => Some(Source::Partial),
-            4 => Some(Source::Relayed),
+            0 => Some(MatrixSource::Data),
+            1 => Some(MatrixSource::Vacant),
+            2 => Some(MatrixSource::Generated),
+            3 => Some(MatrixSource::Partial),
+            4 => Some(MatrixSource::Relayed),
             _ => None,
         };
         let (Some(dtype), Some(source), 0) = (dtype, source, reserved) else {
@@ -127,8 +129,8 @@ impl MatrixHeader {
                 "a matrix whose lines of {line_bytes} bytes fit no frame"
             )));
         }
-        let first = if source == Source::Relayed { 0 } else { first_line };
-        let is_part = source != Source::Relayed || lines == total;
+        let first = if source == MatrixSource::Relayed { 0 } else { first_line };
+        let is_part = source != MatrixSource::Relayed || lines == total;
         if lines == 0 || !is_part || first.checked_add(lines).is_none_or(|end| end > total) {
             return Err(ProtocolError::new(format!("lines {first_line}+{lines} of a matrix of {total}")));
         }
@@ -136,7 +138,7 @@ impl MatrixHeader {
     }
 }
 
-/// Body of a generated matrix: how its receiver makes it. 32 bytes.
+/// Body of a generated matrix: the generator and its position. 32 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generated {
     /// The generator, as `matrix` encodes it.
@@ -153,7 +155,7 @@ impl Generated {
 
     /// The body.
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         w.raw(&self.generator);
         w.u64(self.row);
         w.u64(self.col);
@@ -162,14 +164,14 @@ impl Generated {
 
     /// Reads the body.
     pub fn decode(body: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(body);
+        let mut r = FieldReader::new(body);
         let generated = Self { generator: r.array()?, row: r.u64()?, col: r.u64()? };
         r.end()?;
         Ok(generated)
     }
 }
 
-/// What a job does with its operands.
+/// Operation of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// α·A·B.
@@ -199,22 +201,22 @@ impl Operation {
     }
 }
 
-/// What becomes of a matrix after a job that wrote it.
+/// What happens to a matrix after a job that wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     /// More jobs write it.
     Continue,
     /// It is a tile, and is sent back.
     Return,
-    /// It is whole, and an operand for as many jobs as it has uses.
+    /// It is complete, and from now on an operand.
     Close,
 }
 
-/// One instruction: C += `operation` of two stored matrices (the first job of a vacant C overwrites it, that of one
-/// with the old elements scales them by β). 24 bytes.
+/// One instruction: C += `operation` of two stored matrices. The first job of a vacant C overwrites it; the
+/// first job of a C with the old elements scales them by β. 24 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// What to compute.
+    /// The operation.
     pub operation: Operation,
     /// Id of the left operand.
     pub a: u32,
@@ -222,23 +224,23 @@ pub struct Job {
     pub b: u32,
     /// Id of the matrix that is written: a tile, or a vacant operand.
     pub c: u32,
-    /// Number of this among the jobs that write C, which run in rising order: for a tile the step of k.
+    /// Number of this job among those that write C, which run in increasing order: for a tile, the step of k.
     pub step: u32,
-    /// Which attempt at the tile.
+    /// Number of the attempt at this tile.
     pub epoch: u32,
-    /// What becomes of C.
+    /// What happens to C afterwards.
     pub then: Then,
 }
 
 impl Job {
-    /// Which of two jobs that can run was sent before the other: ids are counted up, and a job comes with the later of its
-    /// operands. Advice for who runs them: a thread that takes the least makes room as it was planned, and ends what is to
-    /// leave first.
+    /// Order in which jobs became possible at the primary: ids count up, and a job is sent with the later of
+    /// its operands. A thread that takes the job with the least number frees memory in the planned order, and
+    /// finishes tiles earliest.
     pub fn order(&self) -> u32 {
         self.a.max(self.b)
     }
 
-    fn write(&self, w: &mut Writer) {
+    fn write(&self, w: &mut FieldWriter) {
         w.u8(self.operation.code());
         w.u8(match self.then {
             Then::Continue => 0,
@@ -253,7 +255,7 @@ impl Job {
         w.u32(self.epoch);
     }
 
-    fn read(r: &mut Reader<'_>) -> Result<Self, ProtocolError> {
+    fn read(r: &mut FieldReader<'_>) -> Result<Self, ProtocolError> {
         let (operation, then, reserved) = (r.u8()?, r.u8()?, r.u16()?);
         let after = match then {
             0 => Some(Then::Continue),
@@ -269,7 +271,7 @@ impl Job {
     }
 }
 
-/// Head of a store message. The body holds the matrices' bytes one after another.
+/// Head of a store message. The body holds the bytes of its matrices one after another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreHead {
     /// Matrices, or parts of them.
@@ -279,13 +281,13 @@ pub struct StoreHead {
 }
 
 impl StoreHead {
-    /// The bytes of the head.
+    /// Encodes the head.
     pub fn encode(&self) -> Vec<u8> {
         assert!(
             self.matrices.len() <= MATRICES_MAX && self.jobs.len() <= JOBS_MAX,
             "a store that is too long"
         );
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         w.count(self.matrices.len());
         w.count(self.jobs.len());
         self.matrices.iter().for_each(|m| m.write(&mut w));
@@ -293,14 +295,14 @@ impl StoreHead {
         w.finish()
     }
 
-    /// Reads and checks a store head.
+    /// Decodes and checks a store head.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let (matrices, jobs) = (usize::from(r.u16()?), usize::from(r.u16()?));
         if matrices > MATRICES_MAX || jobs > JOBS_MAX {
             return Err(ProtocolError::new(format!("a store of {matrices} matrices and {jobs} jobs")));
         }
-        // At most what the head had room for: each entry is read before it is kept.
+        // No capacity is reserved from the counts: an entry is decoded before it takes memory.
         let mut store = Self::default();
         for _ in 0..matrices {
             store.matrices.push(MatrixHeader::read(&mut r)?);
@@ -312,22 +314,22 @@ impl StoreHead {
         Ok(store)
     }
 
-    /// Bytes that the body has to have.
+    /// Bytes that the body must have.
     pub fn body_bytes(&self) -> u64 {
         self.matrices.iter().map(MatrixHeader::body_bytes).sum()
     }
 }
 
-/// Head of a result message: which lines of which tile, and which steps are summed in it. 24 bytes.
+/// Head of a result message: some lines of a tile, and the steps in its sum. 24 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResultHead {
     /// Id of the tile.
     pub c: u32,
-    /// Which attempt at the tile.
+    /// Number of the attempt at this tile.
     pub epoch: u32,
     /// First step in the sum.
     pub step_start: u32,
-    /// First step not in it.
+    /// First step after the sum.
     pub step_end: u32,
     /// First row in this frame.
     pub first_line: u32,
@@ -336,18 +338,18 @@ pub struct ResultHead {
 }
 
 impl ResultHead {
-    /// The bytes of the head.
+    /// Encodes the head.
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         for x in [self.c, self.epoch, self.step_start, self.step_end, self.first_line, self.lines] {
             w.u32(x);
         }
         w.finish()
     }
 
-    /// Reads a result head.
+    /// Decodes a result head.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let (c, epoch) = (r.u32()?, r.u32()?);
         let (step_start, step_end) = (r.u32()?, r.u32()?);
         let (first_line, lines) = (r.u32()?, r.u32()?);

@@ -22,11 +22,17 @@ fn matrix() -> impl Strategy<Value = MatrixHeader> {
     )
         .prop_map(|(id, rows, cols, uses, dtype, col_major, source, x, y)| {
             let layout = if col_major { Layout::ColMajor } else { Layout::RowMajor };
-            let sources = [Source::Data, Source::Vacant, Source::Generated, Source::Partial, Source::Relayed];
+            let sources = [
+                MatrixSource::Data,
+                MatrixSource::Vacant,
+                MatrixSource::Generated,
+                MatrixSource::Partial,
+                MatrixSource::Relayed,
+            ];
             let source = sources[source];
             let total = if col_major { cols } else { rows };
             let (first_line, lines) = match source {
-                Source::Relayed => (x, total),
+                MatrixSource::Relayed => (x, total),
                 _ => (x % total, 1 + y % (total - x % total)),
             };
             MatrixHeader { id, rows, cols, first_line, lines, uses, dtype, layout, source }
@@ -115,7 +121,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_are_decoded_or_refused_and_what_is_decoded_encodes_to_the_same(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_are_refused_or_decode_to_a_message_that_encodes_to_them(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(store) = StoreHead::decode(&bytes) { prop_assert_eq!(store.encode(), bytes.clone()); }
         if let Ok(result) = ResultHead::decode(&bytes) { prop_assert_eq!(result.encode(), bytes.clone()); }
         if let Ok(bye) = Bye::decode(&bytes) { prop_assert_eq!(bye.encode(), bytes.clone()); }
@@ -188,7 +194,7 @@ fn a_matrix_whose_lines_fit_no_frame_is_refused() {
         uses: 0,
         dtype: DType::F64,
         layout,
-        source: Source::Vacant,
+        source: MatrixSource::Vacant,
     };
     let decode =
         |m: MatrixHeader| StoreHead::decode(&StoreHead { matrices: vec![m], jobs: Vec::new() }.encode());
@@ -209,7 +215,7 @@ fn sizes_that_no_number_holds_exceed_every_grant() {
         uses: 9,
         dtype: DType::F64,
         layout: Layout::RowMajor,
-        source: Source::Data,
+        source: MatrixSource::Data,
     };
     assert_eq!((huge.bytes(), huge.charged_bytes()), (u64::MAX, u64::MAX));
 }

@@ -1,14 +1,14 @@
-//! Little-endian fields, one after another.
+//! Reading and writing sequences of little-endian fields.
 
 use crate::ProtocolError;
 use crate::limits::TEXT_BYTES_MAX;
 
-/// Takes fields from the front of a head.
-pub struct Reader<'a> {
+/// Reads fields from the front of a head.
+pub struct FieldReader<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     /// Reads from the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
@@ -61,12 +61,12 @@ impl<'a> Reader<'a> {
         Ok(text.to_owned())
     }
 
-    /// All that is left.
+    /// All remaining bytes.
     pub fn rest(self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Nothing may be left.
+    /// Checks that no bytes remain.
     pub fn end(self) -> Result<(), ProtocolError> {
         match self.bytes.len() {
             0 => Ok(()),
@@ -75,18 +75,18 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Control characters, and those that turn the direction of what follows them.
+/// Control characters, and characters that change the direction of the following text.
 fn plays_with_terminals(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Puts fields one after another.
+/// Writes fields one after another.
 #[derive(Default)]
-pub struct Writer {
+pub struct FieldWriter {
     bytes: Vec<u8>,
 }
 
-impl Writer {
+impl FieldWriter {
     /// Raw bytes.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
@@ -112,7 +112,7 @@ impl Writer {
         self.raw(&x.to_le_bytes());
     }
 
-    /// A text, cut at 255 bytes, without control characters.
+    /// A text, truncated to 255 bytes, without control characters.
     pub fn text(&mut self, text: &str) {
         let mut clean: String = text.chars().map(|c| if plays_with_terminals(c) { ' ' } else { c }).collect();
         while clean.len() > TEXT_BYTES_MAX {
@@ -123,13 +123,14 @@ impl Writer {
         self.raw(clean.as_bytes());
     }
 
-    /// How many entries follow, in two bytes. Panics where that is too little: each list has a lower limit.
+    /// The number of the following entries, in two bytes. Panics if that is too little: each list has a lower
+    /// limit.
     pub fn count(&mut self, entries: usize) {
         let Ok(count) = u16::try_from(entries) else { panic!("a list of {entries} entries in one message") };
         self.u16(count);
     }
 
-    /// What was written.
+    /// The written bytes.
     pub fn finish(self) -> Vec<u8> {
         self.bytes
     }

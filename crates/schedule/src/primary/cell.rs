@@ -1,26 +1,27 @@
-//! What one panel of a block brings: its matrices, the sums that are made of them, and the jobs that become possible.
+//! Contents of one panel: its matrices, the operand sums that are made of them, and the jobs that become
+//! possible.
 //!
-//! Place in the flow: the walk says which panel comes next; this file knows ids, shapes and uses. Without levels of
-//! Strassen–Winograd a cell of C is one tile, and a panel is one matrix; with them the recipe says what is added to
-//! what (`bramble_plan::Recipe`).
+//! Place in the flow: the panel stream chooses the next panel; this file assigns ids, shapes and use counts.
+//! Without Strassen–Winograd levels, a cell of C is one tile and a panel is one matrix; with levels, the
+//! recipe says which matrices are added (`bramble_plan::Recipe`).
 //!
-//! Invariants: every matrix is announced with exactly the uses that the jobs make of it; every job's matrices are
-//! announced before it.
+//! Invariants: every matrix is announced with exactly the number of uses that jobs make of it; every job
+//! follows the announcements of its matrices.
 
-use super::outgoing::{Delivery, Operands, Stored, Which, small, small_index, uses};
-use super::relay::Role;
-use super::work::Work;
-use crate::message::{Job, MatrixHeader, Operation, Source, Then};
+use super::outgoing::{BodyMatrix, Delivery, Operands, Which, small, small_index, uses};
+use super::relay::PanelRole;
+use super::work::BlockWork;
+use crate::message::{Job, MatrixHeader, MatrixSource, Operation, Then};
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{Layout, Rect, Span};
-use bramble_plan::{Block, Part, Plan, Recipe, Region, Side, Term};
+use bramble_plan::{Block, OperandRecipe, Plan, Recipe, Region, ResultTerm, Term};
 
 /// A panel of the current step, for one row or column of cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Panel {
-    /// Row of cells.
+    /// Panel of A for this row of cells.
     A(u64),
-    /// Column of cells.
+    /// Panel of B for this column of cells.
     B(u64),
 }
 
@@ -29,7 +30,7 @@ pub(super) enum Panel {
 pub(super) struct Ids {
     pub(super) panels: u32,
     pub(super) sums: u32,
-    /// From one sum to the next: those of the other panels of the step lie between.
+    /// Distance between the ids of two of its sums; the sums of other panels of the step lie in between.
     pub(super) stride: u32,
 }
 
@@ -46,7 +47,7 @@ fn count(at: usize) -> u32 {
     small(to_u64(at))
 }
 
-/// The ids that a block has for its cells: tiles, and with levels products and their sums.
+/// First ids of a block: of its tiles and, with levels, of its products and of the sums of products.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockIds {
     pub(super) tiles: u32,
@@ -54,18 +55,19 @@ pub(super) struct BlockIds {
     pub(super) parts: u32,
 }
 
-/// Everything that does not change while a block is sent.
-pub(super) struct Scene<'a> {
+/// Context that stays constant while a block is sent.
+pub(super) struct PanelContext<'a> {
     pub(super) plan: &'a Plan,
     pub(super) operands: &'a Operands,
     pub(super) recipe: &'a Recipe,
-    pub(super) work: &'a Work,
+    pub(super) work: &'a BlockWork,
     pub(super) ids: BlockIds,
-    /// Tiles of C are lent where they lie (links that share memory), unless they are sums that have to wait.
-    pub(super) lends: bool,
+    /// Whether tiles of C are leased in place (over links that share memory), unless they hold partial sums
+    /// that have to wait.
+    pub(super) leases: bool,
 }
 
-impl Scene<'_> {
+impl PanelContext<'_> {
     pub(super) fn region(&self) -> &Region {
         &self.plan.regions[self.block().region]
     }
@@ -78,7 +80,7 @@ impl Scene<'_> {
         self.region().q()
     }
 
-    /// Place of a cell in its block.
+    /// Index of a cell in its block.
     fn at(&self, i: u64, j: u64) -> u64 {
         let cells = self.block().cells;
         (i - cells.rows.start) * cells.cols.len() + j - cells.cols.start
@@ -97,10 +99,10 @@ impl Scene<'_> {
         self.ids.products.wrapping_add(small(self.at(i, j) * products + to_u64(product)))
     }
 
-    fn part_id(&self, i: u64, j: u64, part: Part) -> u32 {
+    fn part_id(&self, i: u64, j: u64, part: ResultTerm) -> u32 {
         match part {
-            Part::Product(product) => self.product_id(i, j, product),
-            Part::Sum(sum) => match self.recipe.results.tiles.iter().position(|t| *t == part) {
+            ResultTerm::Product(product) => self.product_id(i, j, product),
+            ResultTerm::Sum(sum) => match self.recipe.results.tiles.iter().position(|t| *t == part) {
                 Some(tile) => {
                     self.ids.tiles.wrapping_add(small(self.at(i, j) * self.q() * self.q() + to_u64(tile)))
                 }
@@ -112,13 +114,13 @@ impl Scene<'_> {
         }
     }
 
-    /// The last step of the block that is no rim; `None` where it has only the rim.
+    /// The last step of the block outside the rim; `None` if it has only rim steps.
     fn last_core(&self) -> Option<u64> {
         let core = self.region().grid.steps();
         (self.block().steps.start < core).then(|| self.block().steps.end.min(core) - 1)
     }
 
-    /// The steps that a result of a cell says are in it.
+    /// The steps that a worker must report with the result of a cell.
     pub(super) fn result_steps(&self, i: u64, j: u64) -> Span {
         match self.last_core() {
             Some(last) if self.region().levels > 0 => Span::new(last, self.block().steps.end),
@@ -126,13 +128,14 @@ impl Scene<'_> {
         }
     }
 
-    /// A panel, its sums, and the jobs for the cells `others` on the other side, whose ids `other` gives.
+    /// Prepares a panel, its operand sums, and the jobs that combine it with the panels of the cells
+    /// `others`. `other` gives the ids of these panels.
     pub(super) fn deliver(
         &self,
         panel: Panel,
         step: u64,
         ids: Ids,
-        (others, role): (Span, Role),
+        (others, role): (Span, PanelRole),
         other: &dyn Fn(u64) -> Ids,
     ) -> Delivery {
         let mut delivery = Delivery::default();
@@ -155,7 +158,7 @@ impl Scene<'_> {
         delivery
     }
 
-    /// Cells on the other side of a panel.
+    /// Number of cells that use a panel.
     fn across(&self, panel: Panel, step: u64) -> u64 {
         let cells = self.work.cells_at(step);
         match panel {
@@ -164,28 +167,28 @@ impl Scene<'_> {
         }
     }
 
-    fn side(&self, panel: Panel) -> &Side {
+    fn side(&self, panel: Panel) -> &OperandRecipe {
         match panel {
             Panel::A(_) => &self.recipe.left,
             Panel::B(_) => &self.recipe.right,
         }
     }
 
-    /// How many ids a panel takes: (of matrices, of sums).
+    /// Number of ids that a panel takes: (matrices, sums).
     pub(super) fn id_counts(&self, panel: Panel, step: u64) -> (u32, u32) {
         let q = small(self.q());
         if self.region().is_rim(step) { (q, 0) } else { (q * q, count(self.side(panel).sums.len())) }
     }
 
-    /// The matrices of a panel: sent, or passed on by whom the role says.
-    fn panels(&self, panel: Panel, step: u64, ids: Ids, role: Role, delivery: &mut Delivery) {
+    /// Announces the matrices of a panel, which the primary sends or the member in `role` passes on.
+    fn panels(&self, panel: Panel, step: u64, ids: Ids, role: PanelRole, delivery: &mut Delivery) {
         let (q, region) = (self.q(), self.region());
         let rim = region.is_rim(step);
         let (layout, generated, which) = match panel {
             Panel::A(_) => (self.operands.a_layout, self.operands.a_generated, Which::A),
             Panel::B(_) => (self.operands.b_layout, self.operands.b_generated, Which::B),
         };
-        let source = if generated { Source::Generated } else { Source::Data };
+        let source = if generated { MatrixSource::Generated } else { MatrixSource::Data };
         let across = to_usize(small(self.across(panel, step)));
         for at in 0..(if rim { q } else { q * q }) {
             let (rect, uses_made) = match (panel, rim) {
@@ -203,10 +206,10 @@ impl Scene<'_> {
             let header = MatrixHeader { uses, ..self.header(id, rect, layout, source) };
             if let Some(peer) = role.from {
                 let first_line = small_index(peer);
-                delivery.vacant.push(MatrixHeader { source: Source::Relayed, first_line, ..header });
-                delivery.relayed.push(Stored { header, which, rect, lent: false });
+                delivery.vacant.push(MatrixHeader { source: MatrixSource::Relayed, first_line, ..header });
+                delivery.relayed.push(BodyMatrix { header, which, rect, leased: false });
             } else {
-                delivery.stored.push(Stored { header, which, rect, lent: false });
+                delivery.stored.push(BodyMatrix { header, which, rect, leased: false });
             }
         }
     }
@@ -223,7 +226,7 @@ impl Scene<'_> {
         side.uses_in_sums(term) + side.uses_in_products(term) * across
     }
 
-    /// The sums of a panel's matrices that the recipe needs.
+    /// Announces the sums of a panel's matrices that the recipe needs, with their jobs.
     fn side_sums(&self, panel: Panel, step: u64, ids: Ids, delivery: &mut Delivery) {
         let across = to_usize(small(self.across(panel, step)));
         let region = self.region();
@@ -233,7 +236,7 @@ impl Scene<'_> {
         };
         for (at, sum) in self.side(panel).sums.iter().enumerate() {
             let term = Term::Sum(at);
-            let header = self.header(ids.of(term), rect, Layout::RowMajor, Source::Vacant);
+            let header = self.header(ids.of(term), rect, Layout::RowMajor, MatrixSource::Vacant);
             delivery.vacant.push(MatrixHeader { uses: uses(self.uses(panel, term, across)), ..header });
             delivery.jobs.push(Job {
                 operation: if sum.subtracts { Operation::Subtract } else { Operation::Add },
@@ -247,14 +250,14 @@ impl Scene<'_> {
         }
     }
 
-    /// The products of one cell in one step, and after the last step its results.
+    /// Adds the jobs for the products of a cell in one step and, after the last step, for its results.
     fn jobs(&self, i: u64, j: u64, step: u64, a: Ids, b: Ids, delivery: &mut Delivery) {
         let levels = self.region().levels;
         let first = step == self.block().steps.start;
         if first && levels == 0 {
             self.tile(i, j, 0, 0, delivery);
         }
-        // Only cells without levels lose their last steps to others.
+        // Only cells without levels can lose their last steps to a thief.
         let last = match levels {
             0 => self.work.steps_of(i, j).end == step + 1,
             _ => self.last_core() == Some(step),
@@ -264,8 +267,8 @@ impl Scene<'_> {
         for (product, (left, right)) in factors.enumerate() {
             let id = self.product_id(i, j, product);
             if first && levels > 0 {
-                let header = self.header(id, rect, Layout::RowMajor, Source::Vacant);
-                let uses = uses(self.recipe.results.uses(Part::Product(product)));
+                let header = self.header(id, rect, Layout::RowMajor, MatrixSource::Vacant);
+                let uses = uses(self.recipe.results.uses(ResultTerm::Product(product)));
                 delivery.vacant.push(MatrixHeader { uses, ..header });
             }
             let then = match (last, levels) {
@@ -288,19 +291,19 @@ impl Scene<'_> {
         }
     }
 
-    /// Puts the products of a cell together.
+    /// Adds the jobs that combine the products of a cell into its tiles.
     fn results(&self, i: u64, j: u64, step: u64, delivery: &mut Delivery) {
         let q = self.q();
         let rect = self.region().tile(i, j, 0, 0);
         let ends = step + 1 == self.block().steps.end;
         for (at, sum) in self.recipe.results.sums.iter().enumerate() {
-            let part = Part::Sum(at);
+            let part = ResultTerm::Sum(at);
             let tile = self.recipe.results.tiles.iter().position(|t| *t == part).map(to_u64);
             match tile {
                 Some(tile) => self.tile(i, j, tile / q, tile % q, delivery),
                 None => {
                     let header =
-                        self.header(self.part_id(i, j, part), rect, Layout::RowMajor, Source::Vacant);
+                        self.header(self.part_id(i, j, part), rect, Layout::RowMajor, MatrixSource::Vacant);
                     let uses = uses(self.recipe.results.uses(part));
                     delivery.vacant.push(MatrixHeader { uses, ..header });
                 }
@@ -321,7 +324,7 @@ impl Scene<'_> {
         }
     }
 
-    /// In the rim each tile of a cell is multiplied by itself.
+    /// Adds the jobs of a rim step, which multiply each tile of a cell separately.
     fn rim_jobs(&self, i: u64, j: u64, step: u64, a: Ids, b: Ids, delivery: &mut Delivery) {
         let q = self.q();
         for (u, v) in (0..q).flat_map(|u| (0..q).map(move |v| (u, v))) {
@@ -343,26 +346,26 @@ impl Scene<'_> {
     /// Announces a tile of C.
     fn tile(&self, i: u64, j: u64, u: u64, v: u64, delivery: &mut Delivery) {
         let rect = self.region().tile(i, j, u, v);
-        let goes_on = self.work.goes_on;
-        // What is thrown away starts from nothing, and must not be made in C.
-        let is_skipped = self.work.skips(small(u * self.q() + v));
+        let continues_sum = self.work.continues_sum;
+        // A tile whose result will be dropped starts at zero and must not be computed in C.
+        let is_skipped = self.work.is_committed(small(u * self.q() + v));
         let begins = self.block().steps.start == 0 && !is_skipped;
-        let (source, which) = match (goes_on, begins && self.operands.reads_c) {
-            (true, _) => (Source::Partial, Which::Sum),
-            (false, true) => (Source::Data, Which::C),
-            (false, false) => (Source::Vacant, Which::C),
+        let (source, which) = match (continues_sum, begins && self.operands.reads_c) {
+            (true, _) => (MatrixSource::Partial, Which::Sum),
+            (false, true) => (MatrixSource::Data, Which::C),
+            (false, false) => (MatrixSource::Vacant, Which::C),
         };
         let header = self.header(self.tile_id(i, j, u, v), rect, Layout::RowMajor, source);
-        // A sum of later steps has to wait for the earlier ones, so it is not made in C itself.
-        let lent = self.lends && (goes_on || begins);
-        if lent || source != Source::Vacant {
-            delivery.stored.insert(0, Stored { header, which, rect, lent });
+        // A partial sum of later steps has to wait for the earlier ones, so it is not computed in C itself.
+        let leased = self.leases && (continues_sum || begins);
+        if leased || source != MatrixSource::Vacant {
+            delivery.stored.insert(0, BodyMatrix { header, which, rect, leased });
         } else {
             delivery.vacant.push(header);
         }
     }
 
-    fn header(&self, id: u32, rect: Rect, layout: Layout, source: Source) -> MatrixHeader {
+    fn header(&self, id: u32, rect: Rect, layout: Layout, source: MatrixSource) -> MatrixHeader {
         let shape = rect.shape();
         let mut header = MatrixHeader {
             id,
@@ -380,7 +383,7 @@ impl Scene<'_> {
     }
 }
 
-/// How many ids a block's cells take: (tiles, products, parts).
+/// Number of ids that the cells of a block take: (tiles, products, sums of products).
 pub(super) fn block_ids(region: &Region, recipe: &Recipe, block: &Block) -> (u32, u32, u32) {
     let cells = block.count();
     let many = |each: usize| small(cells * to_u64(each));

@@ -1,196 +1,204 @@
-//! What goes in at the primary's one door, and what comes out of it.
+//! The events that the primary's state machine takes, and the actions that it answers with.
 //!
-//! Place in the flow: the shell makes events of what its links and clocks say, and does the actions in their order.
+//! Place in the flow: the shell turns reports of its links and clocks into events, and carries out the
+//! actions in their order.
 
 use super::outgoing::Outgoing;
 use crate::message::{Forward, Missing, ResultHead};
 use bramble_matrix::Rect;
 
-/// One machine of the plan, as the shell reaches it.
+/// A worker as the primary's state machine knows it.
 #[derive(Clone, Debug)]
 pub struct PeerInfo {
-    /// What to call it.
+    /// Name of the worker, for messages.
     pub name: String,
-    /// Bytes of matrices that it may be sent before it gives some back.
+    /// The worker's credit: bytes of matrices that it holds at most. Sending spends it,
+    /// `PrimaryEvent::Credit` restores it.
     pub credit_bytes: u64,
-    /// Whether its link shares memory: operands go by reference, tiles of C are lent.
+    /// Whether the link shares memory: operands are passed by reference, and tiles of C are leased in place.
     pub shares_memory: bool,
-    /// Operands that it reads where they lie, though its link does not share memory.
+    /// Operands that the worker reads in place, though its link does not share memory.
     pub referred: Referred,
-    /// Members that it has a link with: they pass panels on to each other.
+    /// Members that this worker has a link with, for relaying panels.
     pub neighbours: Vec<usize>,
-    /// Elements of C times depth that it does in a second, by what it said: reckoned with where the plan says nothing.
+    /// Speed that the worker reported: elements of C times depth, per second. Used where the plan predicts
+    /// nothing.
     pub work_per_s: f64,
-    /// Bytes a second of its link, each way, where they were measured.
+    /// Measured rate of the link in each direction, bytes per second; `None` where it was not measured.
     pub link_bytes_per_s: Option<f64>,
-    /// It is given work only when nobody else can do it. Not for members of the plan.
+    /// Whether the worker gets work only if no active worker can take it. Never set for members of the plan.
     pub is_reserve: bool,
 }
 
-/// Which operands are not sent, but referred to: in whole panels, whatever their size. They count against the credit all the
-/// same.
+/// Operands that are passed by reference: in whole panels of any size. They count against the credit like
+/// sent ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Referred {
-    /// The left one.
+    /// The left operand.
     pub a: bool,
-    /// The right one.
+    /// The right operand.
     pub b: bool,
 }
 
-/// Where the lines of a result go.
+/// Where the rows of a result land.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Into C: nothing that is there now counts.
+pub enum ResultPlace {
+    /// In C; the old contents do not matter.
     InC,
-    /// Into a buffer until `Put` names the peer and the tile: C has the sum of earlier steps, which must not be lost with
-    /// a machine that is lost while its lines land.
+    /// In a staging buffer, until `Put` names the peer and the tile. C holds the sum of earlier steps, which
+    /// must survive if the worker is lost while its rows land.
     Staged,
-    /// Into a buffer until `Merge` names the peer and the tile.
-    Aside,
-    /// Nowhere: the tile is in C already.
-    Nowhere,
+    /// In a buffer for partial sums, until `Merge` names the peer and the tile.
+    PartialSum,
+    /// Dropped: C holds the complete tile already.
+    Discarded,
 }
 
-/// Where lines of a result belong.
+/// Tile and landing place of the rows of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Destination {
-    /// The whole tile, in C.
+pub struct ResultDestination {
+    /// The rectangle of the whole tile in C.
     pub rect: Rect,
-    /// Where they land.
-    pub place: Place,
+    /// Where its rows land.
+    pub place: ResultPlace,
 }
 
-/// What happened. Peers are indices: the plan's members, then others. None is used twice.
+/// Something that happened at the primary. Peers are numbered: members of the plan first, then workers that
+/// joined. No number is reused.
 #[derive(Clone, Debug)]
-pub enum Event {
-    /// The session is open everywhere: begin.
+pub enum PrimaryEvent {
+    /// All sessions are open: begin the product.
     Start,
-    /// A link has taken a frame whose body and head were that long.
+    /// A link has accepted a frame.
     Sent {
-        /// To whom.
+        /// The receiver.
         peer: usize,
-        /// Bytes.
+        /// Bytes of the frame's head and body.
         bytes: usize,
     },
     /// A worker has freed memory.
     Credit {
-        /// Who.
+        /// The worker.
         peer: usize,
-        /// Bytes.
+        /// Bytes that it freed.
         bytes: u64,
     },
-    /// Lines of a tile have landed where they belong.
+    /// Rows of a tile have landed at their destination.
     Landed {
-        /// From whom.
+        /// The sender.
         peer: usize,
-        /// Which lines.
+        /// The tile and the rows.
         head: ResultHead,
     },
-    /// A pong, or any other sign of life.
+    /// A heartbeat answer or any other message from a worker.
     Alive {
-        /// Who.
+        /// The worker.
         peer: usize,
     },
-    /// Bytes have come over a link, or its other end's system has taken some: a sign of life. Both count since the link began.
+    /// Counters of a link have moved, which shows that the peer is alive. `received` and `acknowledged` count from the
+    /// start of the link.
     Flow {
-        /// Whose link.
+        /// The peer at the other end.
         peer: usize,
-        /// Bytes that came from there.
-        came: u64,
-        /// Bytes of bodies that are there.
-        gone: u64,
-        /// Bytes that this system has taken and that are not there.
-        held: u64,
+        /// Bytes received from the peer.
+        received: u64,
+        /// Bytes of bodies that the peer's system has acknowledged.
+        acknowledged: u64,
+        /// Bytes that this system has accepted and the peer's system has not acknowledged.
+        buffered: u64,
     },
-    /// A matrix that another worker should have passed on does not come from there.
+    /// A worker did not receive a matrix that another worker should have relayed.
     Missing {
-        /// Who misses it.
+        /// The worker that lacks the matrix.
         peer: usize,
-        /// Which, and what of it is there.
+        /// The matrix, and how many of its lines have arrived.
         missing: Missing,
     },
-    /// A worker has no link to another any more.
+    /// The link between two workers has ended.
     Parted {
-        /// Who.
+        /// The worker that reports it.
         peer: usize,
-        /// To whom.
+        /// The worker at the other end.
         other: u32,
     },
-    /// A link has ended, and nothing of that peer can land any more: what was landing has been dropped. The last word of a peer.
+    /// A link to a worker has ended, and its partial receives were dropped, so nothing of that peer can land
+    /// any more. The last event of a peer.
     Lost {
-        /// Which.
+        /// The lost peer.
         peer: usize,
-        /// Why.
+        /// Reason, for messages.
         why: String,
     },
-    /// The user wants to end: nothing more is sent, and what is under way may still land.
+    /// The user stops the product: the primary sends nothing more, and results under way may still land.
     Stop,
-    /// A machine has come: the next peer. It has no part in the plan, and takes what others have too much of.
+    /// A worker has joined and becomes the next peer. It has no share in the plan; it gets work by stealing.
     Joined(PeerInfo),
-    /// C was looked at, and is wrong: these tiles, by region and number, are made again by others than these peers, who may have
-    /// made them. Only when all tiles were there (`Finished`).
+    /// The inspection found wrong tiles. Workers other than `makers` recompute them. Only valid after
+    /// `Finished`.
     Wrong {
-        /// Which tiles.
+        /// The wrong tiles, by region and number.
         tiles: Vec<(usize, u64)>,
-        /// Who is given nothing more.
+        /// Peers that may have computed them, and that get no more work.
         makers: Vec<usize>,
     },
-    /// A tile was looked at (`Action::Look`): whether it is wrong, or nothing where that could not be found out.
-    Looked(Option<bool>),
-    /// C is what is wanted: the product is over.
+    /// Result of a spot check (`PrimaryAction::SpotCheck`): whether the tile is wrong; `None` if the check
+    /// gave no answer.
+    SpotChecked(Option<bool>),
+    /// The inspection accepts C: the product is over.
     Accepted,
     /// Time has passed.
     Tick,
 }
 
-/// What the shell has to do.
+/// Something that the shell has to do.
 #[derive(Clone, Debug)]
-pub enum Action {
-    /// Give a link a store message.
+pub enum PrimaryAction {
+    /// Put a store message on a link.
     Send(usize, Outgoing),
-    /// Tell a worker to pass matrices on; after the store messages before it.
+    /// Order a worker to pass matrices on to other workers. Follows the store messages that announce them.
     Relay(usize, Vec<Forward>),
-    /// Tell a worker that the other has no link to it any more.
+    /// Tell a worker that its link to another worker has ended.
     Parted {
-        /// Whom.
+        /// The worker to tell.
         peer: usize,
-        /// The other.
+        /// The worker at the other end.
         other: usize,
     },
-    /// Close the link to a worker, and then say `Lost`.
-    Cut {
-        /// Which.
+    /// Close the link to a worker; the shell reports `Lost` once it is closed.
+    Disconnect {
+        /// The worker.
         peer: usize,
-        /// Why.
+        /// Reason, for messages.
         why: String,
     },
-    /// Ask whether a worker is there.
+    /// Send a heartbeat with this nonce.
     Ping(usize, u64),
-    /// Copy a tile that was staged into C, and forget it; before anything else of that tile.
+    /// Copy a tile from its staging buffer into C and free the buffer, before any other action on that tile.
     Put {
-        /// Who sent it.
+        /// The peer that sent the tile.
         peer: usize,
-        /// Under which id.
+        /// Id of the tile at that peer.
         tile: u32,
-        /// Where it belongs.
+        /// Rectangle of the tile in C.
         rect: Rect,
     },
-    /// Add a tile that was put aside to C, and forget it.
+    /// Add a buffered partial sum to C and free the buffer.
     Merge {
-        /// Who sent it.
+        /// The peer that sent the partial sum.
         peer: usize,
-        /// Under which id.
+        /// Id of the tile at that peer.
         tile: u32,
-        /// Where it belongs.
+        /// Rectangle of the tile in C.
         rect: Rect,
     },
-    /// Look at a tile that one machine made, which is complete, and say `Looked`. What lies there now counts: others have it
-    /// next.
-    Look(Rect),
+    /// Check a complete tile that a single worker computed, then report `SpotChecked`. The shell must copy
+    /// the tile at once: later actions may change C.
+    SpotCheck(Rect),
     /// A tile of C is complete.
     Committed(Rect),
-    /// Every tile of C is there. With `Primary::inspected` it may be `Wrong`, and then come once more.
+    /// All tiles of C are complete. With `Primary::inspected`, `PrimaryEvent::Wrong` may follow, and then
+    /// `Finished` comes again.
     Finished,
-    /// The product cannot be finished.
+    /// The product cannot be completed.
     Fail(String),
 }

@@ -1,41 +1,43 @@
-//! The primary's end: who is sent what, in which order, and which tiles of C are there.
+//! State machine of the primary: decides which worker is sent what and in which order, and tracks which tiles
+//! of C are complete.
 //!
-//! Place in the flow: the primary's shell calls `handle` with what happened and does what comes out; for
-//! the lines of a result it asks `expect` first where they belong.
+//! Place in the flow: the primary's shell calls `handle` with each event and carries out the actions. Before
+//! rows of a result land, it asks `expect` where they belong.
 //!
-//! Tiles that come back with all their steps land in C itself. Where k is cut, a sum of later steps is put aside until
-//! those before are in (`Merge`), or its worker was sent the sum so far and goes on from it.
+//! Tiles that come back with all their steps land in C itself. Where k is divided, a partial sum of later
+//! steps is buffered until the earlier steps are in C (`Merge`), or its worker received the sum so far and
+//! continues it.
 //!
-//! Invariants: a worker's credit is spent before anything is sent to it and never below 0; at most
-//! `LINK_WINDOW_BYTES` and one frame wait in a link; workers are served in turn; each (tile, step) is added to C
-//! once, in the order of the steps. The plan is walked lazily: what is in memory is what is in
+//! Invariants: a worker's credit is spent before anything is sent to it, and never falls below 0; at most
+//! `LINK_WINDOW_BYTES` and one frame wait in a link; workers are served in turn; each (tile, step) is added
+//! to C exactly once, in the order of the steps. The plan is expanded lazily: memory holds only what is in
 //! flight.
 //!
 //! Deliberately absent: bytes of matrices, frames, sockets, clocks.
 
-mod again;
 mod cell;
 mod events;
-mod life;
-mod offer;
 mod outgoing;
-mod pace;
+mod panel_stream;
 mod peer;
+mod peer_state;
+mod peer_status;
+mod rate_estimator;
+mod recompute;
 mod relay;
 mod resume;
-mod slow;
-mod spots;
-mod standing;
+mod slow_link;
+mod spot_check;
 mod steal;
+mod steal_candidate;
 mod sums;
-mod walk;
 mod work;
 
-pub use events::{Action, Destination, Event, PeerInfo, Place, Referred};
-pub use life::Lost;
-pub use outgoing::{Operands, Outgoing, Piece, Which};
-pub use standing::{Next, Standing};
-pub use steal::Moved;
+pub use events::{PeerInfo, PrimaryAction, PrimaryEvent, Referred, ResultDestination, ResultPlace};
+pub use outgoing::{BodyPiece, Operands, Outgoing, Which};
+pub use peer_state::Lost;
+pub use peer_status::{PeerStatus, WaitsFor};
+pub use steal::WorkMoves;
 
 use crate::ProtocolError;
 use crate::limits::{FORWARDS_MAX, SILENCE_MAX};
@@ -43,53 +45,56 @@ use crate::message::ResultHead;
 use bramble_matrix::Span;
 use bramble_matrix::number::{nearest_f64, to_u64};
 use bramble_plan::{Plan, Recipe, Sums};
+use panel_stream::{StreamContext, recipes};
 use peer::{Owed, Peer};
-use relay::Board;
-use spots::Spots;
+use relay::PanelDirectory;
+use spot_check::SpotChecks;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use steal::Stealing;
-use sums::{Came, PartialSums};
-use walk::{Course, recipes};
+use sums::{PartialSums, ReceivedSum};
 
-/// The state of one product.
+/// State of one product.
 pub struct Primary {
     plan: Plan,
     operands: Operands,
-    /// How cells are multiplied, by region.
+    /// By region: how its cells are multiplied.
     recipes: Vec<Recipe>,
     peers: Vec<Peer>,
     sums: PartialSums,
     /// Panels that several members need.
-    board: Board,
+    directory: PanelDirectory,
     stealing: Stealing,
-    spots: Spots,
+    spot_checks: SpotChecks,
     tiles_left: u64,
-    /// What workers have given back, of the `stored_bytes` that all they will have had counts for.
+    /// Charge of the matrices that workers have freed, out of `stored_bytes`: the charge of all matrices that
+    /// the plan sends.
     freed_bytes: u64,
     stored_bytes: u64,
     next_peer: usize,
-    /// Whether others do what a machine that is lost has not given back; otherwise its loss ends the product.
+    /// Whether the work of a lost worker is reassigned; otherwise a loss fails the product.
     recovers: bool,
     losses: Vec<Lost>,
-    /// Whether C is looked at before the product is over.
+    /// Whether C is inspected before the product is over.
     is_inspected: bool,
-    /// Nothing more is sent.
+    /// Set once the user stops the product: nothing more is sent.
     stops: bool,
     over: bool,
 }
 
 impl Primary {
-    /// The product of a plan whose members are at `peers`, in the same order; those after them have no part in it yet.
+    /// The product of a plan. The first `peers` are the plan's members, in its order; the others have no
+    /// share in it.
     pub fn new(plan: Plan, operands: Operands, peers: Vec<PeerInfo>) -> Self {
         assert!(plan.members.len() <= peers.len(), "a peer for each member");
         Self::of(plan, operands, peers, 0)
     }
 
-    /// The same, where the first peer has that number among the members.
+    /// Like `new`, but the first peer has the member number `first`.
     fn of(plan: Plan, operands: Operands, peers: Vec<PeerInfo>, first: usize) -> Self {
         let tiles_left = plan.tiles();
-        let board = Board::new(peers.iter().map(|p| p.neighbours.iter().copied().collect()).collect());
+        let directory =
+            PanelDirectory::new(peers.iter().map(|p| p.neighbours.iter().copied().collect()).collect());
         let peers = peers.into_iter().zip(first..).map(|(info, at)| Peer::new(&plan, at, info)).collect();
         let stored_bytes = plan.stored_bytes();
         Self {
@@ -98,9 +103,9 @@ impl Primary {
             operands,
             peers,
             sums: PartialSums::default(),
-            board,
+            directory,
             stealing: Stealing::default(),
-            spots: Spots::default(),
+            spot_checks: SpotChecks::default(),
             tiles_left,
             freed_bytes: 0,
             stored_bytes,
@@ -113,56 +118,56 @@ impl Primary {
         }
     }
 
-    /// The same, where every machine does what the plan gave it, however long that takes.
+    /// The same primary without work stealing.
     pub fn without_stealing(mut self) -> Self {
         self.stealing.is_off = true;
         self
     }
 
-    /// The plan that is walked.
+    /// The plan of this product.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Tiles of C that are still missing.
+    /// Number of tiles of C that are not complete.
     pub fn tiles_left(&self) -> u64 {
         self.tiles_left
     }
 
-    /// How far the product is, 0 to 1: tiles stay at their workers until the last step, so it is the panels
-    /// that are used up that tell.
+    /// Progress of the product, 0 to 1, by the panels that were used up: tiles stay at the workers until
+    /// their last step.
     pub fn progress(&self) -> f64 {
         if self.tiles_left == 0 {
             return 1.0;
         }
-        // What lost machines had given back is given back again.
+        // Workers that take over lost work free the memory of the same panels again.
         let most = if self.recovers { 0.999 } else { 1.0 };
         (nearest_f64(self.freed_bytes) / nearest_f64(self.stored_bytes.max(1))).min(most)
     }
 
-    /// One event in, actions out. `now` only grows.
-    pub fn handle(&mut self, event: Event, now: Duration) -> Vec<Action> {
+    /// Handles one event and returns the actions. `now` never decreases.
+    pub fn handle(&mut self, event: PrimaryEvent, now: Duration) -> Vec<PrimaryAction> {
         let mut actions = Vec::new();
         if self.over {
-            self.enlist_late(event);
+            self.register_late(event);
             return actions;
         }
         if self.is_stale(&event) {
             return actions;
         }
         match event {
-            Event::Start => {
+            PrimaryEvent::Start => {
                 self.peers.iter_mut().for_each(|p| p.heard(now));
                 if self.tiles_left == 0 {
                     self.finish(&mut actions);
                 }
                 self.serve(now, &mut actions);
             }
-            Event::Sent { peer, bytes } => {
+            PrimaryEvent::Sent { peer, bytes } => {
                 self.peers[peer].sent(bytes, now);
                 self.serve_one(peer, now, &mut actions);
             }
-            Event::Credit { peer, bytes } => {
+            PrimaryEvent::Credit { peer, bytes } => {
                 self.peers[peer].heard(now);
                 match self.peers[peer].credit(bytes, now) {
                     Ok(()) => {
@@ -170,62 +175,68 @@ impl Primary {
                         self.serve_one(peer, now, &mut actions);
                         self.balance(now, &mut actions);
                     }
-                    Err(e) => self.cut(peer, &e.0, &mut actions),
+                    Err(e) => self.disconnect(peer, &e.0, &mut actions),
                 }
             }
-            Event::Landed { peer, head } => {
+            PrimaryEvent::Landed { peer, head } => {
                 self.peers[peer].heard(now);
                 self.landed(peer, &head, now, &mut actions);
                 self.balance(now, &mut actions);
             }
-            Event::Alive { peer } => self.peers[peer].heard(now),
-            Event::Flow { peer, came, gone, held } => {
+            PrimaryEvent::Alive { peer } => self.peers[peer].heard(now),
+            PrimaryEvent::Flow { peer, received, acknowledged, buffered } => {
                 self.peers[peer].heard(now);
-                self.peers[peer].flow.moved(came, gone, held);
+                self.peers[peer].flow.moved(received, acknowledged, buffered);
             }
-            Event::Missing { peer, missing } => match self.peers[peer].missing(&missing) {
+            PrimaryEvent::Missing { peer, missing } => match self.peers[peer].missing(&missing) {
                 Ok(()) => self.serve_one(peer, now, &mut actions),
-                Err(e) => self.cut(peer, &e.0, &mut actions),
+                Err(e) => self.disconnect(peer, &e.0, &mut actions),
             },
-            Event::Parted { peer, other } => self.parted(peer, other, &mut actions),
-            Event::Joined(info) => self.join(info, now, &mut actions),
-            Event::Lost { peer, why } => self.lose(peer, why, now, &mut actions),
-            Event::Stop => self.stops = true,
-            Event::Wrong { tiles, makers } => self.reopen(&tiles, &makers, now, &mut actions),
-            Event::Looked(is_wrong) => self.looked(is_wrong, now, &mut actions),
-            Event::Accepted => self.over = true,
-            Event::Tick => {
+            PrimaryEvent::Parted { peer, other } => self.parted(peer, other, &mut actions),
+            PrimaryEvent::Joined(info) => self.join(info, now, &mut actions),
+            PrimaryEvent::Lost { peer, why } => self.lose(peer, why, now, &mut actions),
+            PrimaryEvent::Stop => self.stops = true,
+            PrimaryEvent::Wrong { tiles, makers } => self.reopen(&tiles, &makers, now, &mut actions),
+            PrimaryEvent::SpotChecked(is_wrong) => self.spot_checked(is_wrong, now, &mut actions),
+            PrimaryEvent::Accepted => self.over = true,
+            PrimaryEvent::Tick => {
                 self.tick(now, &mut actions);
-                self.look_at_links(now, &mut actions);
+                self.disconnect_slow_link(now, &mut actions);
                 self.balance(now, &mut actions);
             }
         }
         actions
     }
 
-    /// Where lines of a result belong. An error where nobody asked for them.
-    pub fn expect(&self, peer: usize, head: &ResultHead) -> Result<Destination, ProtocolError> {
-        let owed = self.peers[peer].expect(&self.course(Duration::ZERO), head)?;
-        Ok(Destination { rect: owed.rect, place: owed.place })
+    /// ResultDestination of the rows of a result. An error if the peer was not asked for them.
+    pub fn expect(&self, peer: usize, head: &ResultHead) -> Result<ResultDestination, ProtocolError> {
+        let owed = self.peers[peer].expect(&self.context(Duration::ZERO), head)?;
+        Ok(ResultDestination { rect: owed.rect, place: owed.place })
     }
 
-    fn course(&self, now: Duration) -> Course<'_> {
-        Course { plan: &self.plan, operands: &self.operands, recipes: &self.recipes, sums: &self.sums, now }
+    fn context(&self, now: Duration) -> StreamContext<'_> {
+        StreamContext {
+            plan: &self.plan,
+            operands: &self.operands,
+            recipes: &self.recipes,
+            sums: &self.sums,
+            now,
+        }
     }
 
-    fn landed(&mut self, peer: usize, head: &ResultHead, now: Duration, actions: &mut Vec<Action>) {
-        let owed = match self.peers[peer].expect(&self.course(now), head) {
+    fn landed(&mut self, peer: usize, head: &ResultHead, now: Duration, actions: &mut Vec<PrimaryAction>) {
+        let owed = match self.peers[peer].expect(&self.context(now), head) {
             Ok(owed) => owed,
-            Err(e) => return self.cut(peer, &e.0, actions),
+            Err(e) => return self.disconnect(peer, &e.0, actions),
         };
         if self.peers[peer].landed(head, owed.rect, self.plan.problem.element_bytes()) {
-            if owed.place == Place::Staged {
-                actions.push(Action::Put { peer, tile: head.c, rect: owed.rect });
+            if owed.place == ResultPlace::Staged {
+                actions.push(PrimaryAction::Put { peer, tile: head.c, rect: owed.rect });
             }
-            if owed.place != Place::Nowhere {
-                self.returned(Came { peer, id: head.c }, &owed, now, actions);
+            if owed.place != ResultPlace::Discarded {
+                self.returned(ReceivedSum { peer, id: head.c }, &owed, now, actions);
             }
-            // What is back makes room for more, and others may go on from it.
+            // A returned tile frees credit, and other work may continue its sum.
             if self.plan.sums == Sums::Chained || self.stealing.has_moved() {
                 self.serve(now, actions);
             } else {
@@ -234,42 +245,42 @@ impl Primary {
         }
     }
 
-    /// A tile, or a sum of some of its steps, has come back whole.
-    fn returned(&mut self, came: Came, owed: &Owed, now: Duration, actions: &mut Vec<Action>) {
+    /// A tile, or a partial sum of it, has come back completely.
+    fn returned(&mut self, came: ReceivedSum, owed: &Owed, now: Duration, actions: &mut Vec<PrimaryAction>) {
         let all = self.plan.regions[owed.region].steps();
         let whole = owed.steps.start == 0 && owed.steps.end == all;
         let complete = if whole {
             true
         } else {
             let tile = (owed.region, owed.tile);
-            let added = self.sums.came(tile, owed.steps, came, all);
-            // Unless it was put aside it is in C.
-            let there = usize::from(owed.place != Place::Aside);
-            let merge = |c: &Came| Action::Merge { peer: c.peer, tile: c.id, rect: owed.rect };
+            let added = self.sums.receive(tile, owed.steps, came, all);
+            // A sum that was not buffered is in C already.
+            let there = usize::from(owed.place != ResultPlace::PartialSum);
+            let merge = |c: &ReceivedSum| PrimaryAction::Merge { peer: c.peer, tile: c.id, rect: owed.rect };
             actions.extend(added.iter().skip(there.min(added.len())).map(merge));
             !added.is_empty() && !self.sums.is_begun(tile)
         };
         if complete {
-            self.spot(came.peer, owed, now, actions);
+            self.spot_check(came.peer, owed, now, actions);
             self.tiles_left -= 1;
-            actions.push(Action::Committed(owed.rect));
+            actions.push(PrimaryAction::Committed(owed.rect));
             if self.tiles_left == 0 {
                 self.finish(actions);
             }
         }
     }
 
-    /// Gives every peer what its credit and its link have room for, one message at a time in turn.
-    fn serve(&mut self, now: Duration, actions: &mut Vec<Action>) {
+    /// Sends to all peers what credit and links allow, one message each in turn.
+    fn serve(&mut self, now: Duration, actions: &mut Vec<PrimaryAction>) {
         let (plan, operands, recipes) = (&self.plan, &self.operands, &self.recipes);
-        let course = Course { plan, operands, recipes, sums: &self.sums, now };
+        let context = StreamContext { plan, operands, recipes, sums: &self.sums, now };
         let mut idle = 0;
         while idle < self.peers.len() && !self.over && !self.stops {
             let peer = &mut self.peers[self.next_peer];
-            match peer.next(&course, &mut self.board) {
+            match peer.next(&context, &mut self.directory) {
                 Some(message) => {
-                    actions.push(Action::Send(self.next_peer, message));
-                    send_orders(&mut self.board, &mut self.peers, self.next_peer, actions);
+                    actions.push(PrimaryAction::Send(self.next_peer, message));
+                    send_orders(&mut self.directory, &mut self.peers, self.next_peer, actions);
                     idle = 0;
                 }
                 None => idle += 1,
@@ -278,86 +289,87 @@ impl Primary {
         }
     }
 
-    /// The same for one peer, where nothing has changed for the others.
-    fn serve_one(&mut self, peer: usize, now: Duration, actions: &mut Vec<Action>) {
+    /// The same for one peer, for events that change nothing for the others.
+    fn serve_one(&mut self, peer: usize, now: Duration, actions: &mut Vec<PrimaryAction>) {
         let (plan, operands, recipes) = (&self.plan, &self.operands, &self.recipes);
-        let course = Course { plan, operands, recipes, sums: &self.sums, now };
+        let context = StreamContext { plan, operands, recipes, sums: &self.sums, now };
         while !self.over
             && !self.stops
-            && let Some(message) = self.peers[peer].next(&course, &mut self.board)
+            && let Some(message) = self.peers[peer].next(&context, &mut self.directory)
         {
-            actions.push(Action::Send(peer, message));
-            send_orders(&mut self.board, &mut self.peers, peer, actions);
+            actions.push(PrimaryAction::Send(peer, message));
+            send_orders(&mut self.directory, &mut self.peers, peer, actions);
         }
     }
 
-    fn tick(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        // While something is on its way to anybody it is the network that is waited for.
+    fn tick(&mut self, now: Duration, actions: &mut Vec<PrimaryAction>) {
+        // While data is on its way to any worker, the network is the bottleneck, not a stalled relay.
         let quiet = self.peers.iter().all(Peer::link_is_empty);
         for i in 0..self.peers.len() {
             let silence = self.peers[i].silence(now);
-            let kept_bytes = self.board.kept_bytes(i);
+            let kept_bytes = self.directory.kept_bytes(i);
             let is_held_up = kept_bytes > 0 && quiet && self.peers[i].is_held_up(kept_bytes, now);
-            if is_held_up && self.board.relieve(i) {
-                send_orders(&mut self.board, &mut self.peers, i, actions);
+            if is_held_up && self.directory.release_oldest_step(i) {
+                send_orders(&mut self.directory, &mut self.peers, i, actions);
             }
-            if self.peers[i].info.shares_memory || !self.peers[i].life.is_heard() {
+            if self.peers[i].info.shares_memory || !self.peers[i].state.is_connected() {
                 continue;
             }
             if silence > SILENCE_MAX {
                 let why = format!("it has been silent for {} s", silence.as_secs());
-                self.cut(i, &why, actions);
+                self.disconnect(i, &why, actions);
                 if self.over {
                     return;
                 }
                 continue;
             }
             if let Some(nonce) = self.peers[i].ping(now) {
-                actions.push(Action::Ping(i, nonce));
+                actions.push(PrimaryAction::Ping(i, nonce));
             }
         }
     }
 
-    /// Two workers have lost each other: the primary sends what they would have passed on.
-    fn parted(&mut self, peer: usize, other: u32, actions: &mut Vec<Action>) {
+    /// The link between two workers has ended: the primary sends the panels that one would have passed to the
+    /// other.
+    fn parted(&mut self, peer: usize, other: u32, actions: &mut Vec<PrimaryAction>) {
         let other = usize::try_from(other).unwrap_or(usize::MAX);
-        if self.board.part(peer, other) && self.peers[other].life.is_heard() {
-            actions.push(Action::Parted { peer: other, other: peer });
+        if self.directory.remove_link(peer, other) && self.peers[other].state.is_connected() {
+            actions.push(PrimaryAction::Parted { peer: other, other: peer });
         }
     }
 
-    fn finish(&mut self, actions: &mut Vec<Action>) {
+    fn finish(&mut self, actions: &mut Vec<PrimaryAction>) {
         self.over = !self.is_inspected;
-        actions.push(Action::Finished);
+        actions.push(PrimaryAction::Finished);
     }
 
-    fn fail(&mut self, peer: usize, why: &str, actions: &mut Vec<Action>) {
+    fn fail(&mut self, peer: usize, why: &str, actions: &mut Vec<PrimaryAction>) {
         self.over = true;
-        actions.push(Action::Fail(format!("worker {}: {why}", self.peers[peer].info.name)));
+        actions.push(PrimaryAction::Fail(format!("worker {}: {why}", self.peers[peer].info.name)));
     }
 
-    /// How a peer stands.
-    pub fn standing(&self, peer: usize) -> Standing {
-        self.peers[peer].standing()
+    /// Status of a peer.
+    pub fn peer_status(&self, peer: usize) -> PeerStatus {
+        self.peers[peer].peer_status()
     }
 
-    /// Sums that wait for those of earlier steps, and tiles that have some of their steps.
+    /// Number of partial sums that wait for earlier steps, and of tiles that have only some of their steps.
     pub fn sums_under_way(&self) -> (usize, usize) {
         (self.sums.waiting(), self.sums.begun())
     }
 
-    /// Cross-checks; for tests and the simulator, after each event.
+    /// Cross-checks, for tests and the simulator after each event.
     pub fn validate(&self) {
         self.peers.iter().for_each(Peer::validate);
-        self.board.validate();
+        self.directory.validate();
         assert!(to_u64(self.sums.begun()) <= self.tiles_left);
     }
 
-    /// Cross-checks all tiles: what is to be done, at whom it may be, and what is here are all steps of each tile, once.
-    /// For tests: it takes as long as there are tiles.
+    /// Checks that each step of each incomplete tile occurs exactly once: in unfinished work, in C, or in a
+    /// buffered partial sum. For tests: the time grows with the number of tiles.
     pub fn validate_tiles(&self) {
         let mut tiles: BTreeMap<(usize, u64), Vec<Span>> = BTreeMap::new();
-        let tasks = self.peers.iter().flat_map(|p| p.walk.tasks(&self.plan));
+        let tasks = self.peers.iter().flat_map(|p| p.stream.tasks(&self.plan));
         let here = self.sums.steps().map(|((region, tile), steps)| (region, tile, steps));
         for (region, tile, steps) in tasks.chain(here) {
             tiles.entry((region, tile)).or_default().push(steps);
@@ -370,17 +382,23 @@ impl Primary {
             });
             assert_eq!(end, self.plan.regions[region].steps(), "steps of tile {tile}: {spans:?}");
         }
-        assert_eq!(to_u64(tiles.len()), self.tiles_left, "tiles that are missing are somebody's");
+        assert_eq!(to_u64(tiles.len()), self.tiles_left, "each incomplete tile belongs to a peer");
     }
 }
 
-/// Orders that have come about, or had to wait at `peer`, go out, unless what they refer to has not.
-fn send_orders(board: &mut Board, peers: &mut [Peer], peer: usize, actions: &mut Vec<Action>) {
+/// Sends pending relay orders, and those that waited at `peer`, unless the store messages that they refer to
+/// are still unsent.
+fn send_orders(
+    directory: &mut PanelDirectory,
+    peers: &mut [Peer],
+    peer: usize,
+    actions: &mut Vec<PrimaryAction>,
+) {
     let mut send = |member: usize, peer: &mut Peer| {
         let orders = peer.take_orders();
-        actions.extend(orders.chunks(FORWARDS_MAX).map(|part| Action::Relay(member, part.to_vec())));
+        actions.extend(orders.chunks(FORWARDS_MAX).map(|part| PrimaryAction::Relay(member, part.to_vec())));
     };
-    for (member, forwards) in board.take_orders() {
+    for (member, forwards) in directory.take_orders() {
         peers[member].order(forwards);
         send(member, &mut peers[member]);
     }

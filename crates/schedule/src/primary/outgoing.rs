@@ -1,63 +1,63 @@
-//! Store messages as the walk makes them: heads, and which part of which matrix the body is.
+//! Store messages as the panel stream makes them: the head, and which part of which matrix is the body.
 //!
-//! Invariants: a body is one piece of one matrix, in whole lines, and fits a frame where the link moves bytes. Matrices
-//! without a body go ahead of those that have one; jobs come with the last frame.
+//! Invariants: a body is one piece of one matrix, in whole lines, and fits a frame if the link moves bytes.
+//! Matrices without a body precede those with one; jobs come with the last frame.
 
 use super::events::Referred;
 use crate::limits::{JOBS_MAX, MATRICES_MAX, lines_per_frame};
-use crate::message::{Job, MatrixHeader, Source, StoreHead};
+use crate::message::{Job, MatrixHeader, MatrixSource, StoreHead};
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{Layout, Rect, Span};
 use std::collections::VecDeque;
 
-/// What the walk has to know of the operands.
+/// Properties of the operands that decide what is sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
-    /// How A lies.
+    /// Layout of A.
     pub a_layout: Layout,
-    /// How B lies.
+    /// Layout of B.
     pub b_layout: Layout,
-    /// Whether the worker makes A itself.
+    /// Whether workers generate A themselves.
     pub a_generated: bool,
-    /// Whether the worker makes B itself.
+    /// Whether workers generate B themselves.
     pub b_generated: bool,
-    /// Whether the old C's tiles are sent (β ≠ 0); always by rows.
+    /// Whether tiles of the old C are sent (β ≠ 0), always by rows.
     pub reads_c: bool,
 }
 
-/// Which matrix.
+/// The matrix that a body comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     /// The left operand.
     A,
     /// The right operand.
     B,
-    /// The old C, or (where memory is shared) the tile to be lent.
+    /// The old C or, over shared memory, the tile to be leased.
     C,
-    /// C as it is now: the sum of earlier steps.
+    /// The current C: the sum of earlier steps.
     Sum,
 }
 
-/// The rectangle of a matrix that a message's body consists of.
+/// The part of a matrix that is a message's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// Of which matrix.
+pub struct BodyPiece {
+    /// The matrix.
     pub which: Which,
-    /// Which part.
+    /// The rectangle of the matrix.
     pub rect: Rect,
     /// Its bytes in the body.
     pub bytes: usize,
-    /// Whether the memory itself is lent (tiles of C where memory is shared).
-    pub lent: bool,
+    /// Whether the memory itself is leased (tiles of C over shared memory).
+    pub leased: bool,
 }
 
-/// One store message: the head, and what its body is.
+/// One store message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
     /// The head.
     pub head: StoreHead,
-    /// The body, if there is one.
-    pub piece: Option<Piece>,
+    /// The source of the body, if there is one.
+    pub piece: Option<BodyPiece>,
 }
 
 impl Outgoing {
@@ -67,41 +67,43 @@ impl Outgoing {
     }
 }
 
-/// A matrix that comes with a body.
+/// A matrix that is sent with a body.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stored {
+pub(super) struct BodyMatrix {
     pub(super) header: MatrixHeader,
     pub(super) which: Which,
     pub(super) rect: Rect,
-    /// Its memory is lent instead of its bytes sent.
-    pub(super) lent: bool,
+    /// Whether its memory is leased instead of its bytes sent.
+    pub(super) leased: bool,
 }
 
-/// What one panel brings: matrices with a body, matrices without (vacant, or sent by another worker), and the jobs that
-/// have become possible.
+/// Contents of a panel: matrices with a body, matrices without (vacant, or relayed by another worker), and
+/// the jobs that become possible.
 #[derive(Default)]
 pub(super) struct Delivery {
-    pub(super) stored: Vec<Stored>,
+    pub(super) stored: Vec<BodyMatrix>,
     pub(super) vacant: Vec<MatrixHeader>,
-    /// Those among them that another worker sends, as the primary would.
-    pub(super) relayed: Vec<Stored>,
+    /// Those matrices in `vacant` that another worker relays, in the form in which the primary would send
+    /// them.
+    pub(super) relayed: Vec<BodyMatrix>,
     pub(super) jobs: Vec<Job>,
 }
 
 impl Delivery {
-    /// What all of it counts for at the worker.
+    /// Charge of all its matrices at the worker.
     pub(super) fn charged_bytes(&self) -> u64 {
         let stored: u64 = self.stored.iter().map(|s| s.header.charged_bytes()).sum();
         stored + self.vacant.iter().map(MatrixHeader::charged_bytes).sum::<u64>()
     }
 
-    /// What its operands count for.
+    /// Charge of its operands.
     pub(super) fn operand_bytes(&self) -> u64 {
         let stored = self.stored.iter().map(|s| &s.header);
         stored.chain(&self.vacant).filter(|h| h.uses > 0).map(MatrixHeader::charged_bytes).sum()
     }
 
-    /// As messages, in order. Bodies of any size go over a link that shares memory, and those that are referred to.
+    /// Splits it into messages, in order. Over links that share memory, and by reference, bodies may have any
+    /// size.
     pub(super) fn into_messages(
         self,
         (shares_memory, referred): (bool, Referred),
@@ -109,7 +111,7 @@ impl Delivery {
     ) {
         let Self { stored, mut vacant, mut jobs, relayed: _ } = self;
         let count = stored.len();
-        // One place is kept for the matrix with the body.
+        // One entry is reserved for the matrix with the body.
         while vacant.len() >= MATRICES_MAX {
             let rest = vacant.split_off(MATRICES_MAX - 1);
             let head = StoreHead { matrices: std::mem::replace(&mut vacant, rest), jobs: Vec::new() };
@@ -139,23 +141,23 @@ impl Delivery {
     }
 }
 
-/// The lines of a matrix that are missing, from `first_line` on.
-pub(super) fn rest_of(matrix: Stored, first_line: u32, out: &mut VecDeque<Outgoing>) {
+/// Messages with the lines of a matrix from `first_line` on.
+pub(super) fn rest_of(matrix: BodyMatrix, first_line: u32, out: &mut VecDeque<Outgoing>) {
     cut(matrix, first_line, false, (Vec::new(), Vec::new()), out);
 }
 
-/// Cuts a matrix into frames of whole lines, from `first_line` on. Matrices without a body go with the first, jobs with
-/// the last.
+/// Splits a matrix into frames of whole lines, from `first_line` on. Matrices without a body go with the
+/// first frame, jobs with the last.
 fn cut(
-    matrix: Stored,
+    matrix: BodyMatrix,
     mut first_line: u32,
     by_reference: bool,
     (mut vacant, mut jobs): (Vec<MatrixHeader>, Vec<Job>),
     out: &mut VecDeque<Outgoing>,
 ) {
-    let Stored { header, which, rect, lent } = matrix;
+    let BodyMatrix { header, which, rect, leased } = matrix;
     let (lines, line_bytes) = header.lines_total();
-    let whole = by_reference || header.source == Source::Generated;
+    let whole = by_reference || header.source == MatrixSource::Generated;
     let per_frame = if whole { lines } else { lines_per_frame(line_bytes) };
     while first_line < lines {
         let count = per_frame.min(lines - first_line);
@@ -163,20 +165,20 @@ fn cut(
         let last = first_line + count == lines;
         let mut matrices = std::mem::take(&mut vacant);
         matrices.push(part);
-        let bytes = if lent { header.bytes() } else { part.body_bytes() };
-        let piece = Piece { which, rect: lines_of(rect, &part), bytes: here(bytes), lent };
+        let bytes = if leased { header.bytes() } else { part.body_bytes() };
+        let piece = BodyPiece { which, rect: lines_of(rect, &part), bytes: here(bytes), leased };
         let jobs = if last { std::mem::take(&mut jobs) } else { Vec::new() };
         out.push_back(Outgoing { head: StoreHead { matrices, jobs }, piece: Some(piece) });
         first_line += count;
     }
 }
 
-/// Bytes of something that lies in this process's memory.
+/// Converts a size that is in this process's memory.
 fn here(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or_else(|_| panic!("a piece of {bytes} bytes is said to be in memory"))
 }
 
-/// The lines of a rectangle that a header's frame carries.
+/// The rectangle of the lines in a header's frame.
 fn lines_of(rect: Rect, part: &MatrixHeader) -> Rect {
     let (from, count) = (u64::from(part.first_line), u64::from(part.lines));
     let cut = |span: Span| Span::new(span.start + from, span.start + from + count);
@@ -188,17 +190,17 @@ fn lines_of(rect: Rect, part: &MatrixHeader) -> Rect {
 
 const _: () = assert!(MATRICES_MAX > 1 && JOBS_MAX > 0);
 
-/// A side or a count of the plan, which has a limit far below 2^32.
+/// Converts a length or a count of the plan, whose limit is far below 2^32.
 pub(super) fn small(x: u64) -> u32 {
     u32::try_from(x).unwrap_or_else(|_| panic!("the grid limits sides and steps, but here is {x}"))
 }
 
-/// The number of a member, of which a plan has far fewer than 2^32.
+/// Converts the number of a member; a plan has far fewer than 2^32.
 pub(super) fn small_index(member: usize) -> u32 {
     small(to_u64(member))
 }
 
-/// How often an operand is used, which blocks keep far below 2^16.
+/// Converts a number of uses, which blocks keep far below 2^16.
 pub(super) fn uses(x: usize) -> u16 {
     u16::try_from(x).unwrap_or_else(|_| panic!("a block makes {} uses of one operand", to_u64(x)))
 }

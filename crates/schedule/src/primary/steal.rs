@@ -1,72 +1,74 @@
-//! Stealing: what a slow peer has not been sent goes to one that would be done before it.
+//! Work stealing: unsent work of a slow peer (the victim) moves to a peer that would finish it sooner (the
+//! thief).
 //!
-//! Place in the flow: asked after each event that says that something was done, and at ticks. It compares when each
-//! peer will be done at the speed that was seen of it (`pace`), and moves work from who will be last to who will be
-//! first: whole blocks that nobody has begun; or some of their cells; or cells of the block that is being sent, from a
-//! step on (`Walk::trim`), whose sum the other goes on from.
+//! Place in the flow: runs after each event that reports progress, and at ticks. It estimates when each peer
+//! will finish at its observed speed (`rate_estimator`), and moves work from the last to the first: whole
+//! blocks that no peer has begun; some cells of such a block; or cells of the block that is being sent, from
+//! a step on (`PanelStream::trim`), whose sum the thief continues.
 //!
-//! Invariants: what moves was not begun, so each (tile, step) still has one owner; the kernel calls for a tile are the
-//! same, in the same order, whoever makes them, so C's bits are those of the plan. A piece fits the memory of who takes it.
-//! Decisions are a function of the events and their times. Moves are damped: they are looked for at most a hundred times
-//! or so in a product, who will be last has to be so beyond doubt, each has to be worth a part of the whole time with what
-//! it costs, and who has enough to do for long is given nothing.
+//! Invariants: only work that was not begun moves, so each (tile, step) keeps exactly one owner. The kernel
+//! calls for a tile do not depend on the worker, so C has the bits of the plan. A stolen piece fits the
+//! thief's memory. Decisions are a function of the events and their times. Moves are damped: the search runs
+//! about a hundred times per product at most, the victim must finish last beyond doubt, each move must gain a
+//! minimum share of the total time after its costs, and a thief with enough work gets nothing.
 //!
-//! Deliberately absent: taking back what was sent. What is in a peer's window (about two steps) it does itself.
+//! Deliberately absent: taking back work that was sent. The panels in a peer's window (about two steps) are
+//! processed there.
 
-use super::again::AGAIN;
-use super::life::Life;
-use super::offer::{Buyer, Offer, Take};
 use super::peer::Peer;
-use super::relay::Loss;
-use super::work::Lot;
-use super::{Action, Primary, send_orders};
+use super::peer_state::PeerState;
+use super::recompute::RECOMPUTED;
+use super::relay::ReassignedWork;
+use super::steal_candidate::{Steal, StealCandidate, StealRequest};
+use super::work::WorkItem;
+use super::{Primary, PrimaryAction, send_orders};
 use bramble_matrix::number::nearest_f64;
 use bramble_matrix::{Rect, Span};
 use bramble_plan::Plan;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Who will be done so much of the whole time before another may take from it.
-const GAP: f64 = 0.03;
-/// By how much of it a peer's remaining time may be wrong: equal machines do not take from each other what they then have to
-/// give back.
-const DOUBT: f64 = 0.05;
-/// What a move has to gain, of the whole time.
-const GAIN: f64 = 0.01;
-/// How often moves are looked for, of the whole time.
-const LOOK: f64 = 0.01;
-/// Who still has work for so much of the whole time (and as long again as it would have to wait) is given nothing yet:
-/// later more is known, and smaller pieces can be cut.
-const AHEAD: f64 = 0.15;
-/// Lots that a peer may have, and pairs of peers that are tried for one move.
-const LOTS_MAX: usize = 64;
-/// See `LOTS_MAX`.
+/// Minimum difference between the finish times of victim and thief, as a fraction of the total time.
+const GAP_MIN: f64 = 0.03;
+/// Assumed relative error of a peer's remaining time. Without it, equal machines would steal from each other
+/// and back.
+const ESTIMATE_ERROR: f64 = 0.05;
+/// Minimum gain of a move, as a fraction of the total time.
+const GAIN_MIN: f64 = 0.01;
+/// Interval between two searches for moves, as a fraction of the total time.
+const SEARCH_EVERY: f64 = 0.01;
+/// A thief that has work for this fraction of the total time, plus twice the time that the stolen piece has
+/// to wait, gets nothing yet: a later decision knows more and can use smaller pieces.
+const ENOUGH_AHEAD: f64 = 0.15;
+/// Maximum work items of a peer.
+const WORK_ITEMS_MAX: usize = 64;
+/// Maximum victims, and thieves for each, that one search considers.
 const TRIES_MAX: usize = 8;
 
-/// Work that was moved from one peer to another, because that was slow or is lost.
+/// Work that moved from one peer to another, by stealing or because its owner was lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Moved {
-    /// Whose it was.
+pub struct WorkMoves {
+    /// The peer that had the work.
     pub from: usize,
-    /// Who did it.
+    /// The peer that did the work.
     pub to: usize,
-    /// How often something moved.
+    /// Number of moves.
     pub times: u64,
-    /// Tiles times steps (with Strassen's method cells times steps).
+    /// Tiles times steps (with Strassen's method, cells times steps).
     pub tile_steps: u64,
-    /// Part of all work, 0 to 1.
+    /// Fraction of the whole product, 0 to 1.
     pub part: f64,
 }
 
-/// What stealing remembers.
+/// State of work stealing.
 #[derive(Default)]
 pub(super) struct Stealing {
     pub(super) is_off: bool,
-    /// The members of the plan are not among the peers.
-    pub(super) goes_on: bool,
-    pub(super) next_look: Duration,
-    /// Everything that moved: from whom, to whom, what.
-    pub(super) moves: Vec<(usize, usize, Lot)>,
+    /// The product was resumed, so no peer is a member of the plan.
+    pub(super) is_resumed: bool,
+    pub(super) next_balance: Duration,
+    /// All moves: (from, to, work item).
+    pub(super) moves: Vec<(usize, usize, WorkItem)>,
 }
 
 impl Stealing {
@@ -75,31 +77,31 @@ impl Stealing {
     }
 }
 
-/// When a peer will be done.
+/// Estimate of when a peer finishes.
 #[derive(Clone, Copy)]
-struct Stand {
+struct FinishEstimate {
     left: f64,
     rate: f64,
-    /// Work that nobody can take from it.
+    /// Work that cannot be stolen from it.
     fixed: f64,
 }
 
-impl Stand {
+impl FinishEstimate {
     fn of(peer: &Peer, plan: &Plan) -> Self {
-        if peer.life != Life::Works {
+        if peer.state != PeerState::Active {
             return Self { left: 0.0, rate: 0.0, fixed: 0.0 };
         }
-        let walk = &peer.walk;
-        let (left, in_flight) = (walk.pace.left(), walk.pace.in_flight());
-        let fixed = match walk.divisible(plan) {
-            _ if !walk.lots.is_empty() => in_flight,
-            Some(work) => match walk.free_from(none_of(work.cells_left())) {
-                Some(from) => in_flight + walk.work_before(plan, from),
+        let stream = &peer.stream;
+        let (left, in_flight) = (stream.speed.left(), stream.speed.in_flight());
+        let fixed = match stream.divisible(plan) {
+            _ if !stream.items.is_empty() => in_flight,
+            Some(work) => match stream.free_from(none_of(work.cells_left())) {
+                Some(from) => in_flight + stream.work_before(plan, from),
                 None => left,
             },
             None => left,
         };
-        Self { left, rate: walk.pace.rate(), fixed: fixed.min(left) }
+        Self { left, rate: stream.speed.rate(), fixed: fixed.min(left) }
     }
 
     fn seconds(&self) -> f64 {
@@ -108,167 +110,184 @@ impl Stand {
 }
 
 impl Primary {
-    /// Moves work from who will be last to who will be first, where that is worth it.
-    pub(super) fn balance(&mut self, now: Duration, actions: &mut Vec<Action>) {
+    /// Moves work from the peers that finish last to those that finish first, where that pays.
+    pub(super) fn balance(&mut self, now: Duration, actions: &mut Vec<PrimaryAction>) {
         let is_idle = self.stealing.is_off || self.over || self.tiles_left == 0 || self.peers.len() < 2;
-        if is_idle || now < self.stealing.next_look {
+        if is_idle || now < self.stealing.next_balance {
             return;
         }
         for peer in &mut self.peers {
-            peer.walk.pace.pass(now);
+            peer.stream.speed.advance_to(now);
         }
         let mut total_s = 0.0;
         let before = self.stealing.moves.len();
         while self.stealing.moves.len() - before < self.peers.len() {
-            let stands: Vec<Stand> = self.peers.iter().map(|p| Stand::of(p, &self.plan)).collect();
-            let last = stands.iter().map(Stand::seconds).fold(0.0, f64::max);
+            let estimates: Vec<FinishEstimate> =
+                self.peers.iter().map(|p| FinishEstimate::of(p, &self.plan)).collect();
+            let last = estimates.iter().map(FinishEstimate::seconds).fold(0.0, f64::max);
             total_s = now.as_secs_f64() + last;
-            let Some((from, to, offer)) = self.best_move(&stands, total_s) else { break };
-            self.take(from, to, offer);
+            let Some((from, to, candidate)) = self.best_move(&estimates, total_s) else { break };
+            self.take(from, to, candidate);
         }
-        let wait = Duration::try_from_secs_f64(total_s * LOOK).unwrap_or(Duration::MAX);
-        self.stealing.next_look = now.saturating_add(wait.max(Duration::from_micros(100)));
+        let wait = Duration::try_from_secs_f64(total_s * SEARCH_EVERY).unwrap_or(Duration::MAX);
+        self.stealing.next_balance = now.saturating_add(wait.max(Duration::from_micros(100)));
         if self.stealing.moves.len() > before {
-            // What members kept for those that lost work.
-            send_orders(&mut self.board, &mut self.peers, self.next_peer, actions);
+            // Releases panels that members retained for the victims.
+            send_orders(&mut self.directory, &mut self.peers, self.next_peer, actions);
             self.serve(now, actions);
         }
     }
 
-    /// (from whom, to whom, what).
-    fn best_move(&self, stands: &[Stand], total_s: f64) -> Option<(usize, usize, Offer)> {
-        let mut order: Vec<usize> = (0..stands.len()).filter(|p| stands[*p].rate > 0.0).collect();
-        order.sort_by(|a, b| stands[*b].seconds().total_cmp(&stands[*a].seconds()).then(a.cmp(b)));
-        let level = level(stands);
-        let surely = |from: usize, to: usize| {
-            stands[from].seconds() * (1.0 - DOUBT) - stands[to].seconds() * (1.0 + DOUBT)
+    /// The best move: (victim, thief, candidate).
+    fn best_move(
+        &self,
+        estimates: &[FinishEstimate],
+        total_s: f64,
+    ) -> Option<(usize, usize, StealCandidate)> {
+        let mut order: Vec<usize> = (0..estimates.len()).filter(|p| estimates[*p].rate > 0.0).collect();
+        order.sort_by(|a, b| estimates[*b].seconds().total_cmp(&estimates[*a].seconds()).then(a.cmp(b)));
+        let level = level(estimates);
+        let gap_s = |from: usize, to: usize| {
+            estimates[from].seconds() * (1.0 - ESTIMATE_ERROR)
+                - estimates[to].seconds() * (1.0 + ESTIMATE_ERROR)
         };
-        let gap = |from: usize, to: usize| surely(from, to) > GAP * total_s;
+        let is_wide = |from: usize, to: usize| gap_s(from, to) > GAP_MIN * total_s;
         for from in order.iter().take(TRIES_MAX).copied() {
             let thieves = order.iter().rev().take(TRIES_MAX).copied();
-            for to in thieves.take_while(|to| gap(from, *to)) {
-                if let Some(offer) = self.offer_for(stands, (from, to), level, total_s) {
-                    return Some((from, to, offer));
+            for to in thieves.take_while(|to| is_wide(from, *to)) {
+                if let Some(candidate) = self.candidate_for(estimates, (from, to), level, total_s) {
+                    return Some((from, to, candidate));
                 }
             }
         }
         None
     }
 
-    /// What is worth moving between two peers, if anything is.
-    fn offer_for(&self, stands: &[Stand], pair: (usize, usize), level: f64, total_s: f64) -> Option<Offer> {
+    /// A candidate worth moving from the victim to the thief, if there is one.
+    fn candidate_for(
+        &self,
+        estimates: &[FinishEstimate],
+        pair: (usize, usize),
+        level: f64,
+        total_s: f64,
+    ) -> Option<StealCandidate> {
         let (victim, thief) = (&self.peers[pair.0], &self.peers[pair.1]);
-        let (from, to) = (stands[pair.0], stands[pair.1]);
-        if thief.walk.lots.len() >= LOTS_MAX || thief.walk.pace.is_link_bound() {
+        let (from, to) = (estimates[pair.0], estimates[pair.1]);
+        if thief.stream.items.len() >= WORK_ITEMS_MAX || thief.stream.speed.is_link_bound() {
             return None;
         }
         let keeps = (level * from.rate).max(from.fixed);
         let wanted = (from.left - keeps).min(level * to.rate - to.left);
-        let buyer =
-            Buyer { plan: &self.plan, recipes: &self.recipes, credit: thief.info.credit_bytes, wanted };
-        let seconds = |peer: &Peer, bytes: f64| match peer.walk.pace.link_rate() {
+        let request = StealRequest {
+            plan: &self.plan,
+            recipes: &self.recipes,
+            credit: thief.info.credit_bytes,
+            wanted,
+        };
+        let seconds = |peer: &Peer, bytes: f64| match peer.stream.speed.link_rate() {
             Some(rate) if !peer.info.shares_memory => bytes / rate,
             _ => 0.0,
         };
-        // Who has computed all it had may be sending for long.
-        let owed_bytes = thief.walk.owed_bytes(&self.plan);
-        let is_worth_it = |offer: &Offer| {
-            let ready_s = offer.ready_s + seconds(victim, offer.sum_bytes);
-            if to.seconds() > 2.0 * ready_s + AHEAD * total_s {
+        // A thief that has finished computing may still need long to return its tiles.
+        let owed_bytes = thief.stream.owed_bytes(&self.plan);
+        let is_worth_it = |candidate: &StealCandidate| {
+            let ready_s = candidate.ready_s + seconds(victim, candidate.sum_bytes);
+            if to.seconds() > 2.0 * ready_s + ENOUGH_AHEAD * total_s {
                 return false;
             }
-            let work_s = (offer.work / to.rate).max(seconds(thief, offer.panel_bytes));
+            let work_s = (candidate.work / to.rate).max(seconds(thief, candidate.panel_bytes));
             let goes_home_s = seconds(thief, owed_bytes).max(to.seconds().max(ready_s) + work_s);
-            let done_s = goes_home_s + seconds(thief, offer.home_bytes);
-            let rest_s = (from.left - offer.work) / from.rate;
-            from.seconds() - done_s.max(rest_s) > GAIN * total_s
+            let done_s = goes_home_s + seconds(thief, candidate.home_bytes);
+            let rest_s = (from.left - candidate.work) / from.rate;
+            from.seconds() - done_s.max(rest_s) > GAIN_MIN * total_s
         };
-        buyer.offers(&victim.walk).find(is_worth_it)
+        request.candidates(&victim.stream).find(is_worth_it)
     }
 
-    /// Moves it.
-    fn take(&mut self, from: usize, to: usize, offer: Offer) {
-        let (lot, loss) = self.take_from(from, offer.take);
+    /// Carries out a move.
+    fn take(&mut self, from: usize, to: usize, candidate: StealCandidate) {
+        let (item, loss) = self.take_from(from, candidate.take);
         if let Some(loss) = loss {
-            self.board.lost(from, loss);
+            self.directory.reassigned(from, loss);
         }
-        let victim = &mut self.peers[from].walk;
-        victim.lots.retain(|lot| !matches!(lot, Lot::Blocks { numbers, .. } if numbers.is_empty()));
-        victim.pace.given -= offer.work;
-        let thief = &mut self.peers[to].walk;
-        thief.pace.given += offer.work;
-        thief.lots.push_back(lot.clone());
-        self.stealing.moves.push((from, to, lot));
+        let victim = &mut self.peers[from].stream;
+        victim.items.retain(|item| !matches!(item, WorkItem::Blocks { numbers, .. } if numbers.is_empty()));
+        victim.speed.given -= candidate.work;
+        let thief = &mut self.peers[to].stream;
+        thief.speed.given += candidate.work;
+        thief.items.push_back(item.clone());
+        self.stealing.moves.push((from, to, item));
     }
 
-    /// Takes something from a walk: what, and what of its member's own part of the plan that is (a block of which it
-    /// keeps cells is no longer one of its own: the others need not wait for it).
-    fn take_from(&mut self, from: usize, take: Take) -> (Lot, Option<Loss>) {
-        let victim = &mut self.peers[from].walk;
-        let own = |member: usize, numbers: Span| (member == from).then(|| Loss::whole(numbers));
+    /// Removes the stolen work from the victim's stream. Returns it, and the part of the victim's own share
+    /// that this is. A block that loses cells no longer counts as the member's own, so other members need not
+    /// wait for it.
+    fn take_from(&mut self, from: usize, take: Steal) -> (WorkItem, Option<ReassignedWork>) {
+        let victim = &mut self.peers[from].stream;
+        let own = |member: usize, numbers: Span| (member == from).then(|| ReassignedWork::whole(numbers));
         match take {
-            Take::Blocks { lot, first } => match &mut victim.lots[lot] {
-                Lot::Blocks { member, numbers } => {
+            Steal::Blocks { item, first } => match &mut victim.items[item] {
+                WorkItem::Blocks { member, numbers } => {
                     let taken = Span::new(first, numbers.end);
                     *numbers = Span::new(numbers.start, first);
-                    (Lot::Blocks { member: *member, numbers: taken }, own(*member, taken))
+                    (WorkItem::Blocks { member: *member, numbers: taken }, own(*member, taken))
                 }
-                Lot::One(_) => unreachable!("a single block has no numbers"),
+                WorkItem::Part(_) => unreachable!("a single block has no numbers"),
             },
-            Take::Lot(lot) => {
-                let lot = victim.lots.remove(lot);
-                let lot = lot.unwrap_or_else(|| unreachable!("the lot was offered a moment ago"));
-                let loss = match &lot {
-                    Lot::Blocks { member, numbers } => own(*member, *numbers),
-                    Lot::One(_) => None,
+            Steal::Item(item) => {
+                let item = victim.items.remove(item);
+                let item = item.unwrap_or_else(|| unreachable!("the item was offered a moment ago"));
+                let loss = match &item {
+                    WorkItem::Blocks { member, numbers } => own(*member, *numbers),
+                    WorkItem::Part(_) => None,
                 };
-                (lot, loss)
+                (item, loss)
             }
-            Take::Part { lot, kept, taken } => {
-                let last = victim.lots[lot].last(&self.plan);
+            Steal::Part { item, kept, taken } => {
+                let last = victim.items[item].last(&self.plan);
                 let work = last.unwrap_or_else(|| unreachable!("the block was offered a moment ago"));
-                let rest = Lot::One(work.piece(kept, work.block.steps.start));
+                let rest = WorkItem::Part(work.piece(kept, work.block.steps.start));
                 let mut loss = None;
-                match &mut victim.lots[lot] {
-                    Lot::One(_) => victim.lots[lot] = rest,
-                    Lot::Blocks { member, numbers } => {
+                match &mut victim.items[item] {
+                    WorkItem::Part(_) => victim.items[item] = rest,
+                    WorkItem::Blocks { member, numbers } => {
                         loss = own(*member, Span::new(numbers.end - 1, numbers.end));
                         *numbers = Span::new(numbers.start, numbers.end - 1);
-                        victim.lots.insert(lot + 1, rest);
+                        victim.items.insert(item + 1, rest);
                     }
                 }
-                (Lot::One(work.piece(taken, work.block.steps.start)), loss)
+                (WorkItem::Part(work.piece(taken, work.block.steps.start)), loss)
             }
-            Take::Cells { from: step, kept, taken } => match victim.divisible(&self.plan) {
+            Steal::Cells { from: step, kept, taken } => match victim.divisible(&self.plan) {
                 Some(work) => {
                     let piece = work.piece(taken, step);
-                    (Lot::One(piece), victim.trim(step, kept))
+                    (WorkItem::Part(piece), victim.trim(step, kept))
                 }
                 None => unreachable!("the cells were offered a moment ago"),
             },
         }
     }
 
-    /// The work of the whole product.
+    /// Work of the whole product.
     pub(super) fn all_work(&self) -> f64 {
         let elements: f64 = self.plan.regions.iter().map(|r| nearest_f64(r.elements(r.cells()))).sum();
         (elements * nearest_f64(self.plan.problem.k)).max(1.0)
     }
 
-    /// How often something moved.
+    /// Number of moves so far.
     pub fn moves(&self) -> usize {
         self.stealing.moves.len()
     }
 
-    /// What moved, by whose it was and who did it.
-    pub fn moved(&self) -> Vec<Moved> {
+    /// Moved work, summed for each pair of peers.
+    pub fn moved(&self) -> Vec<WorkMoves> {
         let all = self.all_work();
-        let mut pairs: BTreeMap<(usize, usize), Moved> = BTreeMap::new();
-        for (from, to, lot) in self.stealing.moves.iter().filter(|moved| moved.0 < AGAIN) {
-            let none = Moved { from: *from, to: *to, times: 0, tile_steps: 0, part: 0.0 };
+        let mut pairs: BTreeMap<(usize, usize), WorkMoves> = BTreeMap::new();
+        for (from, to, item) in self.stealing.moves.iter().filter(|moved| moved.0 < RECOMPUTED) {
+            let none = WorkMoves { from: *from, to: *to, times: 0, tile_steps: 0, part: 0.0 };
             let moved = pairs.entry((*from, *to)).or_insert(none);
             moved.times += 1;
-            for work in lot.works(&self.plan) {
+            for work in item.works(&self.plan) {
                 moved.tile_steps += work.block.count().saturating_mul(work.block.steps.len());
                 moved.part += work.amount(&self.plan) / all;
             }
@@ -277,10 +296,10 @@ impl Primary {
     }
 }
 
-/// When all would be done if what can be taken were moved at will. Those that could not be done by then with what nobody
-/// can take from them give the rest of it and take no part.
-fn level(stands: &[Stand]) -> f64 {
-    let mut open: Vec<&Stand> = stands.iter().filter(|s| s.rate > 0.0).collect();
+/// The time at which all peers would finish if all stealable work could be divided freely. A peer whose fixed
+/// work alone takes longer gives away the rest and is left aside.
+fn level(estimates: &[FinishEstimate]) -> f64 {
+    let mut open: Vec<&FinishEstimate> = estimates.iter().filter(|s| s.rate > 0.0).collect();
     let mut spare = 0.0;
     loop {
         let (left, rate) = open.iter().fold((spare, 0.0), |sum, s| (sum.0 + s.left, sum.1 + s.rate));
@@ -297,7 +316,7 @@ fn level(stands: &[Stand]) -> f64 {
     }
 }
 
-/// No cells, from the first row and column of some.
+/// An empty rectangle at the first row of some cells.
 fn none_of(cells: Rect) -> Rect {
     Rect::new(Span::new(cells.rows.start, cells.rows.start), cells.cols)
 }

@@ -1,46 +1,53 @@
-//! Partial sums over k: which steps are in each tile of C, and which sums wait for earlier ones.
+//! Partial sums over k: which steps each tile of C contains, and which partial sums wait for earlier steps.
 //!
-//! Place in the flow: asked when a tile has come back whole, and before a block is begun that goes on from a sum.
+//! Place in the flow: called when a tile has come back completely, and before a block that continues a sum is
+//! begun.
 //!
-//! Invariants: every (tile, step) is added once, in the order of the steps: a sum of steps a..b is added only when
-//! exactly the steps 0..a are in. Tiles that come back with all their steps never appear here, so what is remembered
-//! are the tiles under way.
+//! Invariants: every (tile, step) is added once, in the order of the steps: a sum of steps a..b is added only
+//! when C contains exactly the steps 0..a. Tiles that come back with all their steps never appear here, so
+//! the size is bounded by the tiles under way.
 
 use bramble_matrix::Span;
 use std::collections::BTreeMap;
 
 /// A tile: region, and number in it.
-pub(super) type Tile = (usize, u64);
+pub(super) type TileIndex = (usize, u64);
 
-/// A sum that has come back: who sent it, and under which id.
+/// A partial sum that came back: the sending peer, and the tile's id there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Came {
+pub(super) struct ReceivedSum {
     pub(super) peer: usize,
     pub(super) id: u32,
 }
 
-/// The state of all tiles that are summed in parts.
+/// State of all tiles that are summed in parts.
 #[derive(Default)]
 pub(super) struct PartialSums {
-    /// Steps 0..n are in C.
-    done: BTreeMap<Tile, u64>,
-    /// Sums that came before those of the steps before them, by tile and first step.
-    waiting: BTreeMap<(Tile, u64), (Came, u64)>,
+    /// By tile, n where C contains steps 0..n.
+    done: BTreeMap<TileIndex, u64>,
+    /// By tile and first step: sums that wait for the steps before, with their last step.
+    waiting: BTreeMap<(TileIndex, u64), (ReceivedSum, u64)>,
 }
 
 impl PartialSums {
-    /// Steps of a tile that are in C.
-    pub(super) fn done(&self, tile: Tile) -> u64 {
+    /// Number of steps of a tile that C contains.
+    pub(super) fn done(&self, tile: TileIndex) -> u64 {
         self.done.get(&tile).copied().unwrap_or(0)
     }
 
-    /// Whether a tile has some of its steps and not all.
-    pub(super) fn is_begun(&self, tile: Tile) -> bool {
+    /// Whether C contains some steps of a tile, but not all.
+    pub(super) fn is_begun(&self, tile: TileIndex) -> bool {
         self.done.contains_key(&tile)
     }
 
-    /// A sum has come: what is to be added now, in this order. `all` is the number of steps.
-    pub(super) fn came(&mut self, tile: Tile, steps: Span, came: Came, all: u64) -> Vec<Came> {
+    /// Takes a partial sum, and returns the sums to add now, in this order. `all` is the number of steps.
+    pub(super) fn receive(
+        &mut self,
+        tile: TileIndex,
+        steps: Span,
+        came: ReceivedSum,
+        all: u64,
+    ) -> Vec<ReceivedSum> {
         let mut now = Vec::new();
         let done = self.done(tile);
         assert!(steps.start >= done, "steps {steps} of tile {tile:?} come twice: 0..{done} are in");
@@ -63,19 +70,21 @@ impl PartialSums {
         now
     }
 
-    /// The steps of all tiles that are here, in C or waiting.
-    pub(super) fn steps(&self) -> impl Iterator<Item = (Tile, Span)> + '_ {
+    /// The steps that C or a waiting sum contains, for all tiles under way.
+    pub(super) fn steps(&self) -> impl Iterator<Item = (TileIndex, Span)> + '_ {
         let done = self.done.iter().map(|(tile, done)| (*tile, Span::new(0, *done)));
-        let wait = |((tile, start), (_, end)): (&(Tile, u64), &(Came, u64))| (*tile, Span::new(*start, *end));
+        let wait = |((tile, start), (_, end)): (&(TileIndex, u64), &(ReceivedSum, u64))| {
+            (*tile, Span::new(*start, *end))
+        };
         done.chain(self.waiting.iter().map(wait))
     }
 
-    /// Sums that wait.
+    /// Number of waiting sums.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Tiles that have some steps, but not all.
+    /// Number of tiles of which C contains some steps, but not all.
     pub(super) fn begun(&self) -> usize {
         self.done.len()
     }
@@ -92,9 +101,9 @@ mod tests {
             let mut sums = PartialSums::default();
             let mut added = Vec::new();
             for part in order {
-                let came = Came { peer: 0, id: part as u32 };
+                let came = ReceivedSum { peer: 0, id: part as u32 };
                 let steps = Span::new(part * 3, part * 3 + 3);
-                added.extend(sums.came((0, 7), steps, came, 36).into_iter().map(|c| c.id));
+                added.extend(sums.receive((0, 7), steps, came, 36).into_iter().map(|c| c.id));
             }
             prop_assert_eq!(added, (0..12).collect::<Vec<u32>>());
             prop_assert_eq!((sums.waiting(), sums.begun()), (0, 0));
@@ -105,8 +114,8 @@ mod tests {
     #[should_panic(expected = "come twice")]
     fn the_same_steps_twice_are_a_bug() {
         let mut sums = PartialSums::default();
-        let came = Came { peer: 0, id: 1 };
-        sums.came((0, 0), Span::new(0, 2), came, 4);
-        sums.came((0, 0), Span::new(0, 2), came, 4);
+        let came = ReceivedSum { peer: 0, id: 1 };
+        sums.receive((0, 0), Span::new(0, 2), came, 4);
+        sums.receive((0, 0), Span::new(0, 2), came, 4);
     }
 }

@@ -1,75 +1,87 @@
-//! What a machine has to do: lots of blocks, and blocks that were begun and have lost cells to others.
+//! Work of a peer: work items (runs of blocks, or parts of a block), and blocks in progress that may have
+//! lost cells to thieves.
 //!
-//! Place in the flow: the walk takes blocks from its lots; stealing (`steal`) moves lots between walks and cuts cells
-//! from the block that is being sent.
+//! Place in the flow: the panel stream takes blocks from its work items; stealing (`steal`) moves work items
+//! between streams and takes cells from the block that is being sent.
 //!
-//! Invariants: lots are disjoint in (tile, step). A cut takes cells only from a step on that has not been sent, and each
-//! leaves a part of what the cuts before it left; so every tile of a block has one span of steps, from the block's
-//! first.
+//! Invariants: work items are disjoint in (tile, step). A truncation takes cells from a step on that was not
+//! sent, and each one keeps a part of what the earlier ones kept. So every tile of a block has one contiguous
+//! span of steps, beginning at the block's first.
 
-use super::offer::parts;
+use super::steal_candidate::parts;
 use bramble_matrix::number::nearest_f64;
 use bramble_matrix::{Rect, Span};
-use bramble_plan::{Block, Order, Plan, Recipe};
+use bramble_plan::{Block, PanelOrder, Plan, Recipe};
 
-/// A block as it is computed.
+/// A block, or a part of one, as a worker computes it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Work {
+pub(super) struct BlockWork {
     pub(super) block: Block,
-    /// It starts from the sum of the steps before it.
-    pub(super) goes_on: bool,
-    /// Its sums wait for those of other blocks of the same machine, and the primary has room for a few of them only:
-    /// such blocks move all together or not at all.
-    pub(super) together: bool,
-    /// Tiles of its only cell (as bits) that are in C already: the recipe makes all of a cell, and these are thrown away.
-    pub(super) skip: u64,
-    /// How often it was begun at machines that are gone.
+    /// Whether it continues the sum of earlier steps, which is in C.
+    pub(super) continues_sum: bool,
+    /// Whether its sums wait for those of other blocks of the same worker. The primary can buffer only a few
+    /// such sums, so these blocks move to another worker all together or not at all.
+    pub(super) moves_as_unit: bool,
+    /// Bit set of the tiles of its only cell that are complete in C. The recipe computes all tiles of a cell;
+    /// results for these are dropped.
+    pub(super) committed_tiles: u64,
+    /// How many lost workers had begun it.
     pub(super) attempt: u32,
-    /// What others have taken of it, in the order of the steps.
-    cuts: Vec<Cut>,
+    /// Cells that thieves took, in the order of the steps.
+    truncations: Vec<Truncation>,
 }
 
-/// From a step on a block has fewer cells.
+/// A block keeps fewer cells from a step on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cut {
+struct Truncation {
     from: u64,
-    /// The cells that it still has, from its first row and column; none where it ends there.
+    /// The cells that it keeps, a prefix of its rows and columns; empty if the block ends at this step.
     kept: Rect,
 }
 
-impl Work {
-    /// Block number `number` of a member.
+impl BlockWork {
+    /// Block `number` of a member of the plan.
     fn planned(plan: &Plan, member: usize, number: u64) -> Option<Self> {
         let (share, index) = plan.members[member].share_of(number)?;
         let block = share.block(index)?;
         let all = plan.regions[block.region].steps();
-        let together = share.steps == Span::new(0, all) && share.blocks_each_way().2 > 1;
-        let goes_on = plan.continues(&block);
-        Some(Self { goes_on, together, block, skip: 0, attempt: 0, cuts: Vec::new() })
+        let moves_as_unit = share.steps == Span::new(0, all) && share.blocks_each_way().2 > 1;
+        let continues_sum = plan.continues(&block);
+        Some(Self {
+            continues_sum,
+            moves_as_unit,
+            block,
+            committed_tiles: 0,
+            attempt: 0,
+            truncations: Vec::new(),
+        })
     }
 
-    /// Some cells of it from a step on. They go on from the sum where that is not its first step.
+    /// Some of its cells from a step on. The piece continues a sum if that is not the first step.
     pub(super) fn piece(&self, cells: Rect, from: u64) -> Self {
         let steps = Span::new(from, self.block.steps.end);
-        let goes_on = self.goes_on || from > self.block.steps.start;
-        assert!(self.skip == 0 || cells == self.block.cells, "a cell is made as a whole");
-        Self { block: Block { cells, steps, ..self.block }, goes_on, cuts: Vec::new(), ..*self }
+        let continues_sum = self.continues_sum || from > self.block.steps.start;
+        assert!(self.committed_tiles == 0 || cells == self.block.cells, "a cell is made as a whole");
+        Self { block: Block { cells, steps, ..self.block }, continues_sum, truncations: Vec::new(), ..*self }
     }
 
-    /// Cells of it that have to be made again, up to a step, where tiles are in C already but for those of `skip`.
-    pub(super) fn again(&self, cells: Rect, end: u64, skip: u64) -> Self {
+    /// Cells whose tiles a lost worker did not return, up to a step; `committed_tiles` are those of a single
+    /// cell that did come back.
+    pub(super) fn unfinished_piece(&self, cells: Rect, end: u64, committed_tiles: u64) -> Self {
         let steps = Span::new(self.block.steps.start, end);
         let (block, attempt) = (Block { cells, steps, ..self.block }, self.attempt.saturating_add(1));
-        Self { block, skip, attempt, cuts: Vec::new(), ..*self }.by_steps()
+        Self { block, committed_tiles, attempt, truncations: Vec::new(), ..*self }.by_steps()
     }
 
-    /// The same step by step, which takes the least memory and can be divided; the bits are the same.
+    /// The same work in the order of steps, which needs the least memory and can be divided. The bits stay
+    /// the same.
     pub(super) fn by_steps(self) -> Self {
-        Self { block: Block { order: Order::Steps, ..self.block }, ..self }
+        Self { block: Block { order: PanelOrder::Steps, ..self.block }, ..self }
     }
 
-    /// Two parts of one that was not begun, the first of about so much work, both step by step. `None` for a single cell.
-    pub(super) fn divided(&self, plan: &Plan, wanted: f64) -> Option<(Self, Self)> {
+    /// Splits work that was not begun in two, both in the order of steps, the first of about the `wanted`
+    /// amount. `None` for a single cell.
+    pub(super) fn split(&self, plan: &Plan, wanted: f64) -> Option<(Self, Self)> {
         let Block { region, cells, steps, .. } = self.block;
         let off = |cells: Rect| (plan.work(region, cells, steps) - wanted).abs();
         let both = parts(cells).filter(|(first, _)| !first.rows.is_empty());
@@ -78,49 +90,49 @@ impl Work {
         Some((piece(first), piece(rest)))
     }
 
-    /// Whether a tile, by its number in the block, is in C already.
-    pub(super) fn skips(&self, tile: u32) -> bool {
-        tile < u64::BITS && self.skip >> tile & 1 == 1
+    /// Whether a tile, by its number in the block, is complete in C.
+    pub(super) fn is_committed(&self, tile: u32) -> bool {
+        tile < u64::BITS && self.committed_tiles >> tile & 1 == 1
     }
 
-    /// Leaves it only the cells `kept` from a step on.
-    pub(super) fn cut(&mut self, from: u64, kept: Rect) {
-        let last = self.cuts.last().map_or(self.block.steps.start, |c| c.from);
+    /// From a step on, keeps only the cells `kept`.
+    pub(super) fn truncate(&mut self, from: u64, kept: Rect) {
+        let last = self.truncations.last().map_or(self.block.steps.start, |c| c.from);
         assert!(
             from > self.block.steps.start && from >= last && from < self.block.steps.end,
             "a cut at {from}"
         );
-        self.cuts.push(Cut { from, kept });
+        self.truncations.push(Truncation { from, kept });
     }
 
-    /// Where the last cut is; the first step without one.
-    pub(super) fn cut_from(&self) -> u64 {
-        self.cuts.last().map_or(self.block.steps.start, |c| c.from)
+    /// The step of the last truncation, or the first step if there is none.
+    pub(super) fn truncated_from(&self) -> u64 {
+        self.truncations.last().map_or(self.block.steps.start, |c| c.from)
     }
 
     /// Its cells in a step.
     pub(super) fn cells_at(&self, step: u64) -> Rect {
-        let cut = self.cuts.iter().rev().find(|c| c.from <= step);
+        let cut = self.truncations.iter().rev().find(|c| c.from <= step);
         cut.map_or(self.block.cells, |c| c.kept)
     }
 
-    /// Its cells in its last step, as far as is known: none where all were taken.
+    /// Its cells in the last step, after all truncations so far.
     pub(super) fn cells_left(&self) -> Rect {
         self.cells_at(self.block.steps.end)
     }
 
-    /// The steps that it has of a cell.
+    /// The steps that it computes of a cell.
     pub(super) fn steps_of(&self, i: u64, j: u64) -> Span {
-        let cut = self.cuts.iter().find(|c| !has(c.kept, i, j));
+        let cut = self.truncations.iter().find(|c| !has(c.kept, i, j));
         Span::new(self.block.steps.start, cut.map_or(self.block.steps.end, |c| c.from))
     }
 
-    /// Whether sums of its first steps land in C itself, so that somebody can go on from there.
+    /// Whether its sums land in C itself, so that another worker can continue them.
     pub(super) fn lands_in_c(&self) -> bool {
-        self.goes_on || self.block.steps.start == 0
+        self.continues_sum || self.block.steps.start == 0
     }
 
-    /// Its work without what was taken.
+    /// Amount of work, including cells that were taken from it.
     pub(super) fn amount(&self, plan: &Plan) -> f64 {
         plan.work(self.block.region, self.block.cells, self.block.steps)
     }
@@ -130,73 +142,73 @@ fn has(cells: Rect, i: u64, j: u64) -> bool {
     cells.rows.contains(i) && cells.cols.contains(j)
 }
 
-/// Blocks that a machine will compute, in their order.
+/// Work of a peer that was not begun, in its order.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Lot {
-    /// Blocks that the plan gave a member, by their numbers.
+pub(super) enum WorkItem {
+    /// A run of blocks that the plan gave to a member.
     Blocks {
-        /// Whose they were.
+        /// The member.
         member: usize,
-        /// Which.
+        /// Numbers of the blocks among that member's.
         numbers: Span,
     },
-    /// A part of a block.
-    One(Work),
+    /// A single block or a part of one.
+    Part(BlockWork),
 }
 
-impl Lot {
-    /// The block that is next.
-    pub(super) fn first(&self, plan: &Plan) -> Option<Work> {
+impl WorkItem {
+    /// Its first block.
+    pub(super) fn first(&self, plan: &Plan) -> Option<BlockWork> {
         match self {
             Self::Blocks { numbers, .. } if numbers.is_empty() => None,
-            Self::Blocks { member, numbers } => Work::planned(plan, *member, numbers.start),
-            Self::One(work) => Some(work.clone()),
+            Self::Blocks { member, numbers } => BlockWork::planned(plan, *member, numbers.start),
+            Self::Part(work) => Some(work.clone()),
         }
     }
 
-    /// The block that is last.
-    pub(super) fn last(&self, plan: &Plan) -> Option<Work> {
+    /// Its last block.
+    pub(super) fn last(&self, plan: &Plan) -> Option<BlockWork> {
         match self {
             Self::Blocks { numbers, .. } if numbers.is_empty() => None,
-            Self::Blocks { member, numbers } => Work::planned(plan, *member, numbers.end - 1),
-            Self::One(work) => Some(work.clone()),
+            Self::Blocks { member, numbers } => BlockWork::planned(plan, *member, numbers.end - 1),
+            Self::Part(work) => Some(work.clone()),
         }
     }
 
-    /// Past its first block; false where it had only that.
-    pub(super) fn pass(&mut self) -> bool {
+    /// Drops the first block; false if none is left.
+    pub(super) fn drop_first(&mut self) -> bool {
         match self {
             Self::Blocks { numbers, .. } => {
                 *numbers = Span::new(numbers.start + 1, numbers.end);
                 !numbers.is_empty()
             }
-            Self::One(_) => false,
+            Self::Part(_) => false,
         }
     }
 
-    /// Its last blocks that have to stay together, and how much work they are: (the first of them, work). `None` where
-    /// some of them were begun.
+    /// The last blocks that can only move together: (number of the first of them, their work). `None` if some
+    /// of them were begun.
     pub(super) fn last_unit(&self, plan: &Plan) -> Option<(u64, f64)> {
         let Self::Blocks { member, numbers } = self else { return None };
         let work = self.last(plan)?;
-        if !work.together {
+        if !work.moves_as_unit {
             return Some((numbers.end - 1, work.amount(plan)));
         }
         let (share, index) = plan.members[*member].share_of(numbers.end - 1)?;
         let (_, across, deep) = share.blocks_each_way();
         let row = across * deep;
         let first = numbers.end - 1 - index % row;
-        // A row of blocks ends where the share's next begins.
+        // The unit is a whole row of blocks of the share.
         let whole = index % row == row - 1 && first >= numbers.start;
         let cells = Rect::new(work.block.cells.rows, share.cells.cols);
         whole.then(|| (first, plan.work(share.region, cells, share.steps)))
     }
 
-    /// Its first blocks that have to stay together: (the end of them, work).
+    /// The first blocks that have to stay together: (number after the last of them, their work).
     fn first_unit(&self, plan: &Plan) -> Option<(u64, f64)> {
         let Self::Blocks { member, numbers } = self else { return None };
         let work = self.first(plan)?;
-        if !work.together {
+        if !work.moves_as_unit {
             return Some((numbers.start + 1, work.amount(plan)));
         }
         let (share, index) = plan.members[*member].share_of(numbers.start)?;
@@ -208,8 +220,9 @@ impl Lot {
         Some((end, plan.work(share.region, cells, share.steps) * part))
     }
 
-    /// Its first part, of about so much work where it can be divided so, and the rest.
-    pub(super) fn cut_to(&self, plan: &Plan, wanted: f64) -> (Self, Option<Self>) {
+    /// Splits off a first part of about the `wanted` amount, as far as that is possible, and returns it with
+    /// the rest.
+    pub(super) fn split_off(&self, plan: &Plan, wanted: f64) -> (Self, Option<Self>) {
         if let Self::Blocks { member, numbers } = self
             && numbers.len() > 1
         {
@@ -223,24 +236,24 @@ impl Lot {
             let rest = (end < numbers.end).then(|| blocks(end, numbers.end));
             return (blocks(numbers.start, end), rest);
         }
-        let large = self.first(plan).filter(|work| !work.together && work.amount(plan) > wanted);
-        match large.and_then(|work| work.divided(plan, wanted)) {
-            Some((first, rest)) => (Self::One(first), Some(Self::One(rest))),
+        let large = self.first(plan).filter(|work| !work.moves_as_unit && work.amount(plan) > wanted);
+        match large.and_then(|work| work.split(plan, wanted)) {
+            Some((first, rest)) => (Self::Part(first), Some(Self::Part(rest))),
             None => (self.clone(), None),
         }
     }
 
-    /// How often it was begun at machines that are gone.
+    /// How many lost workers had begun it.
     pub(super) fn attempt(&self) -> u32 {
         match self {
             Self::Blocks { .. } => 0,
-            Self::One(work) => work.attempt,
+            Self::Part(work) => work.attempt,
         }
     }
 
-    /// Whether its first sums have to wait for those of the lot before it, so that one machine had best make both.
-    pub(super) fn goes_with_the_one_before(&self, plan: &Plan) -> bool {
-        let Some(work) = self.first(plan).filter(|work| work.together) else { return false };
+    /// Whether its first sums wait for those of the item before it, so that one worker should compute both.
+    pub(super) fn continues_previous_item(&self, plan: &Plan) -> bool {
+        let Some(work) = self.first(plan).filter(|work| work.moves_as_unit) else { return false };
         let begins_a_row = |member: usize, number: u64| {
             let (share, index) = plan.members[member].share_of(number)?;
             let (_, across, deep) = share.blocks_each_way();
@@ -248,25 +261,25 @@ impl Lot {
         };
         match self {
             Self::Blocks { member, numbers } => begins_a_row(*member, numbers.start) != Some(true),
-            Self::One(_) => work.block.steps.start > 0,
+            Self::Part(_) => work.block.steps.start > 0,
         }
     }
 
-    /// Whether its sums have to wait for those of others, so that they are best made by one machine in their order.
-    pub(super) fn is_together(&self, plan: &Plan) -> bool {
-        self.first(plan).is_some_and(|work| work.together)
+    /// Whether its sums wait for those of other blocks, so that one worker should compute them in order.
+    pub(super) fn moves_as_unit(&self, plan: &Plan) -> bool {
+        self.first(plan).is_some_and(|work| work.moves_as_unit)
     }
 
-    /// All its work.
+    /// Its total amount of work.
     pub(super) fn amount(&self, plan: &Plan) -> f64 {
         self.works(plan).map(|work| work.amount(plan)).sum()
     }
 
-    /// The least memory in which each of its cells can be made.
+    /// The least memory with which any single one of its cells can be computed.
     pub(super) fn least_bytes(&self, plan: &Plan, recipes: &[Recipe]) -> u64 {
         let cell = Rect::new(Span::new(0, 1), Span::new(0, 1));
         let of = |region: usize, steps: u64| {
-            let block = Block { region, cells: cell, steps: Span::new(0, steps), order: Order::Steps };
+            let block = Block { region, cells: cell, steps: Span::new(0, steps), order: PanelOrder::Steps };
             plan.block_bytes(&block, &recipes[region])
         };
         let Self::Blocks { member, numbers } = self else {
@@ -285,12 +298,12 @@ impl Lot {
     }
 
     /// All its blocks.
-    pub(super) fn works<'a>(&'a self, plan: &'a Plan) -> Box<dyn Iterator<Item = Work> + 'a> {
+    pub(super) fn works<'a>(&'a self, plan: &'a Plan) -> Box<dyn Iterator<Item = BlockWork> + 'a> {
         match self {
             Self::Blocks { member, numbers } => {
-                Box::new(numbers.iter().filter_map(|number| Work::planned(plan, *member, number)))
+                Box::new(numbers.iter().filter_map(|number| BlockWork::planned(plan, *member, number)))
             }
-            Self::One(work) => Box::new(std::iter::once(work.clone())),
+            Self::Part(work) => Box::new(std::iter::once(work.clone())),
         }
     }
 }
@@ -299,7 +312,7 @@ impl Lot {
 mod tests {
     use super::*;
     use bramble_matrix::DType;
-    use bramble_plan::{Base, Cut as Grid, LinkRate, Machine, Problem, Strategy, Wish, decide};
+    use bramble_plan::{Base, LinkRate, Machine, PlanOptions, Problem, Strategy, TileSize as Grid, decide};
 
     fn rect(rows: u64, cols: u64) -> Rect {
         Rect::new(Span::new(2, 2 + rows), Span::new(5, 5 + cols))
@@ -318,31 +331,32 @@ mod tests {
             link: Some(LinkRate { bytes_per_s: 1e9, round_trip_s: 1e-4 }),
             shares_cores: false,
             nic_bytes_per_s: None,
+            memory_rate: None,
         };
         let machines: Vec<Machine> = [40_000, 60_000, 30_000, 90_000].map(machine).to_vec();
-        let wish = Wish { strategy: Some(Strategy { base, levels }), ..Wish::AUTO };
+        let wish = PlanOptions { strategy: Some(Strategy { base, levels }), ..PlanOptions::AUTO };
         let cut = Grid { tile: Some(4), depth: Some(4) };
         decide(&p, cut, &machines[0], &machines, &wish).unwrap().plan
     }
 
     #[test]
-    fn a_lot_is_cut_into_parts_that_are_all_of_it_and_keep_together_what_has_to_stay_so() {
+    fn a_work_item_splits_into_parts_that_cover_it_and_keep_units_whole() {
         let (mut parts, mut members) = (0, 0);
         for (base, levels) in [(Base::Naive, 0), (Base::Square(2), 0), (Base::Row(2), 1), (Base::Reuse, 0)] {
             let plan = plan(base, levels);
             for (member, planned) in plan.members.iter().enumerate() {
-                let whole = Lot::Blocks { member, numbers: Span::new(0, planned.block_count()) };
+                let whole = WorkItem::Blocks { member, numbers: Span::new(0, planned.block_count()) };
                 let (wanted, mut rest, mut found) =
                     (whole.amount(&plan) / 5.0, Some(whole.clone()), Vec::new());
-                while let Some(lot) = rest {
-                    let (part, more) = lot.cut_to(&plan, wanted);
-                    assert!(!part.goes_with_the_one_before(&plan), "{base:?}: {part:?} is the rest of a row");
+                while let Some(item) = rest {
+                    let (part, more) = item.split_off(&plan, wanted);
+                    assert!(!part.continues_previous_item(&plan), "{base:?}: {part:?} is the rest of a row");
                     found.push(part);
                     rest = more;
                 }
                 (parts, members) = (parts + found.len(), members + 1);
-                let tiles = |lots: &[Lot]| {
-                    let works = lots.iter().flat_map(|lot| lot.works(&plan));
+                let tiles = |items: &[WorkItem]| {
+                    let works = items.iter().flat_map(|item| item.works(&plan));
                     let all = works.flat_map(|w| {
                         let Rect { rows, cols } = w.block.cells;
                         let cells = rows.iter().flat_map(move |i| cols.iter().map(move |j| (i, j)));
@@ -360,27 +374,36 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_divided_where_it_comes_nearest_to_what_is_wanted() {
+    fn a_block_is_split_as_close_as_possible_to_the_wanted_amount() {
         let plan = plan(Base::Reuse, 0);
-        let lot = Lot::Blocks { member: plan.members.len() - 1, numbers: Span::new(0, 1) };
-        let work = lot.first(&plan).unwrap();
-        let (first, rest) = lot.cut_to(&plan, work.amount(&plan) / 3.0);
-        let (Lot::One(first), Some(Lot::One(rest))) = (first, rest) else { panic!("it is in one piece") };
+        let item = WorkItem::Blocks { member: plan.members.len() - 1, numbers: Span::new(0, 1) };
+        let work = item.first(&plan).unwrap();
+        let (first, rest) = item.split_off(&plan, work.amount(&plan) / 3.0);
+        let (WorkItem::Part(first), Some(WorkItem::Part(rest))) = (first, rest) else {
+            panic!("it is in one piece")
+        };
         let sum = first.amount(&plan) + rest.amount(&plan);
         assert!((sum - work.amount(&plan)).abs() < 1e-6);
         assert!((first.amount(&plan) / sum - 1.0 / 3.0).abs() < 0.2, "{first:?}");
-        assert_eq!((first.block.order, rest.block.order), (Order::Steps, Order::Steps));
-        let cell = Work { block: Block { cells: rect(1, 1), ..work.block }, ..work };
-        assert_eq!(Lot::One(cell.clone()).cut_to(&plan, 0.0), (Lot::One(cell), None));
+        assert_eq!((first.block.order, rest.block.order), (PanelOrder::Steps, PanelOrder::Steps));
+        let cell = BlockWork { block: Block { cells: rect(1, 1), ..work.block }, ..work };
+        assert_eq!(WorkItem::Part(cell.clone()).split_off(&plan, 0.0), (WorkItem::Part(cell), None));
     }
 
     #[test]
     fn a_tile_has_the_steps_before_the_cut_that_took_it() {
-        let block = Block { region: 0, cells: rect(4, 6), steps: Span::new(3, 20), order: Order::Steps };
-        let mut work = Work { block, goes_on: false, together: false, skip: 0, attempt: 0, cuts: Vec::new() };
-        work.cut(7, rect(3, 6));
-        work.cut(7, rect(3, 4));
-        work.cut(11, rect(0, 4));
+        let block = Block { region: 0, cells: rect(4, 6), steps: Span::new(3, 20), order: PanelOrder::Steps };
+        let mut work = BlockWork {
+            block,
+            continues_sum: false,
+            moves_as_unit: false,
+            committed_tiles: 0,
+            attempt: 0,
+            truncations: Vec::new(),
+        };
+        work.truncate(7, rect(3, 6));
+        work.truncate(7, rect(3, 4));
+        work.truncate(11, rect(0, 4));
         assert_eq!(
             (work.cells_at(6), work.cells_at(7), work.cells_at(10)),
             (rect(4, 6), rect(3, 4), rect(3, 4))
@@ -390,6 +413,6 @@ mod tests {
         assert_eq!(work.steps_of(2, 9), Span::new(3, 7));
         assert_eq!(work.steps_of(2, 5), Span::new(3, 11));
         assert_eq!(work.piece(rect(1, 1), 11).block.steps, Span::new(11, 20));
-        assert!(work.piece(rect(1, 1), 11).goes_on && !work.piece(rect(1, 1), 3).goes_on);
+        assert!(work.piece(rect(1, 1), 11).continues_sum && !work.piece(rect(1, 1), 3).continues_sum);
     }
 }

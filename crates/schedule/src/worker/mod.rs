@@ -1,110 +1,114 @@
-//! The worker's end: what is stored, which jobs wait for what, what may run, what is sent back.
+//! State machine of a worker's session: which matrices are stored, which jobs wait for which matrices, which
+//! may run, what is sent back.
 //!
-//! Place in the flow: the worker's shell calls `handle` with what happened (a store's head has come, its body
-//! has landed, a thread or the link has got something done) and does what comes out.
+//! Place in the flow: the worker's shell calls `handle` with each event (a store message was announced or has
+//! landed, a thread or the link has finished something) and carries out the actions.
 //!
-//! Invariants: bytes held never exceed the grant; a job runs when both operands are whole, the elements of what it
-//! writes are there, and every earlier job of that is done; the jobs of a target (a tile, or an operand that
-//! jobs make) run one at a time and in rising order; an operand is freed by the last of the uses that it was announced
-//! with. What is remembered is bounded by the grant: every matrix counts for at least `MATRIX_BYTES_MIN`, every
-//! job for `USE_BYTES` at both of its operands. Jobs that wait for each other wait, and cost nothing but their
-//! session's own grant.
+//! Invariants: stored bytes never exceed the grant. A job runs when both operands are complete, the initial
+//! elements of its target are present, and every earlier job of that target is done. The jobs of a target (a
+//! tile, or an operand that jobs make) run one at a time, in increasing order of step. An operand is freed by
+//! the last of the uses that it was announced with. The size of this state is bounded by the grant: every
+//! matrix is charged at least `MATRIX_BYTES_MIN`, and every job `USE_BYTES` at each of its operands. Jobs
+//! that wait for each other for ever cost nothing but their own session's grant.
 //!
-//! Deliberately absent: plans (a worker sees jobs only), memory itself; time, but in `Silence`, which knows nothing else.
+//! Deliberately absent: plans (a worker sees jobs only), the memory itself, and time, except in `Silence`,
+//! which is independent of the rest.
 
+mod priority;
 mod relay;
 mod silence;
 mod stored;
-mod turns;
 mod validate;
 
+pub use self::priority::{Priority, PriorityQueue};
 pub use self::silence::Silence;
 use self::stored::Stored;
-pub use self::turns::{Turn, Turns};
 use crate::ProtocolError;
-use crate::message::{Forward, Job, MatrixHeader, Missing, Operation, PieceHead, Source, StoreHead, Then};
+use crate::message::{
+    Forward, Job, MatrixHeader, MatrixSource, Missing, Operation, PieceHead, StoreHead, Then,
+};
 use bramble_matrix::Layout;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the shell has to do.
+/// Something that the shell has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Have memory for this matrix before its body lands.
+pub enum WorkerAction {
+    /// Provide memory for this matrix before its body lands.
     Reserve(MatrixHeader),
-    /// Make the elements of this generated matrix, then call `filled`.
+    /// Generate the elements of this matrix, then report `Filled`.
     Fill(u32),
-    /// Run a job, then call `finished`.
-    Start(Run),
-    /// Send the tile back, then call `returned`.
+    /// RunnableJob a job, then report `Finished`.
+    Start(RunnableJob),
+    /// Send the tile back, then report `Returned`.
     Return {
         /// Id of the tile.
         tile: u32,
-        /// Which attempt at it.
+        /// Number of the attempt at this tile.
         epoch: u32,
         /// First step in the sum.
         step_start: u32,
-        /// First step not in it.
+        /// First step after the sum.
         step_end: u32,
     },
-    /// Forget a matrix.
+    /// Drop a matrix.
     Release(u32),
-    /// Tell the primary that so many bytes are free.
+    /// Tell the primary that this many bytes are free.
     Credit(u64),
-    /// Send a whole matrix to another worker, then say `Passed`, also where that failed.
+    /// Send a complete matrix to another worker, then report `Passed`, even if that failed.
     Pass(Forward),
-    /// Tell the primary that a matrix does not come from the worker that should have sent it.
+    /// Tell the primary that the worker that should relay a matrix does not deliver it.
     Missing(Missing),
 }
 
-/// What happened.
+/// Something that happened at the worker.
 #[derive(Clone, Copy, Debug)]
-pub enum Event<'a> {
-    /// A store's head has come: its matrices need memory.
+pub enum WorkerEvent<'a> {
+    /// The head of a store message has arrived: its matrices need memory.
     Announced(&'a StoreHead),
-    /// The body of a store that was announced has landed.
+    /// The body of an announced store message has landed.
     Landed(&'a StoreHead),
     /// A generated operand has its elements.
     Filled(u32),
     /// The running job of a tile, or of an operand that jobs make, is done.
     Finished(&'a Job),
-    /// A tile has left.
+    /// A tile has been sent back.
     Returned(u32),
-    /// The primary has ordered matrices to be passed on.
+    /// The primary orders this worker to pass matrices on.
     Relay(&'a [Forward]),
-    /// A matrix has been passed on, or could not be.
+    /// A matrix was passed on, or could not be.
     Passed(&'a Forward),
-    /// Lines from another worker have landed; `expects` was asked before.
+    /// Lines from another worker have landed, after `expects` allowed them.
     Piece(&'a PieceHead),
-    /// The link to another worker has ended; nothing more comes over it.
+    /// The link to another worker has ended, so nothing more arrives over it.
     PeerLost(u32),
 }
 
 /// A job that may run now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct RunnableJob {
     /// The job.
     pub job: Job,
-    /// Whether the elements of what it writes count: false for the first job of a vacant matrix, which overwrites
+    /// Whether the target's elements count: false for the first job of a vacant matrix, which overwrites
     /// them.
     pub reads_tile: bool,
-    /// Whether they are the old C and are to be scaled by β.
+    /// Whether the target holds the old C, to be scaled by β.
     pub scales_tile: bool,
 }
 
-/// The state of one session.
+/// State of one session.
 pub struct Worker {
     grant_bytes: u64,
     held_bytes: u64,
     held_bytes_max: u64,
     matrices: BTreeMap<u32, Stored>,
-    /// Other workers that cannot be reached any more.
+    /// Other workers whose links have ended.
     lost: BTreeSet<u32>,
-    /// Matrices that the shell is passing on.
+    /// Number of matrices that the shell is passing on.
     passing: usize,
 }
 
 impl Worker {
-    /// A session that may hold `grant_bytes` of matrices.
+    /// A session that may store `grant_bytes` of matrices.
     pub fn new(grant_bytes: u64) -> Self {
         Self {
             grant_bytes,
@@ -116,28 +120,28 @@ impl Worker {
         }
     }
 
-    /// The most that was held at once so far, as it is charged: what a primary has ever needed here.
+    /// The highest charge so far: the memory that a primary has needed here.
     pub fn held_bytes_max(&self) -> u64 {
         self.held_bytes_max
     }
 
-    /// One event in, actions out. An error means that the primary broke the protocol.
-    pub fn handle(&mut self, event: Event<'_>) -> Result<Vec<Action>, ProtocolError> {
+    /// Handles one event and returns the actions. An error means that the primary broke the protocol.
+    pub fn handle(&mut self, event: WorkerEvent<'_>) -> Result<Vec<WorkerAction>, ProtocolError> {
         match event {
-            Event::Announced(store) => self.reserve(store),
-            Event::Landed(store) => self.landed(store),
-            Event::Filled(id) => Ok(self.filled(id)),
-            Event::Finished(job) => Ok(self.finished(job)),
-            Event::Returned(tile) => Ok(self.returned(tile)),
-            Event::Relay(forwards) => self.relay(forwards),
-            Event::Passed(forward) => Ok(self.passed(forward)),
-            Event::Piece(piece) => Ok(self.piece(piece)),
-            Event::PeerLost(peer) => Ok(self.peer_lost(peer)),
+            WorkerEvent::Announced(store) => self.reserve(store),
+            WorkerEvent::Landed(store) => self.landed(store),
+            WorkerEvent::Filled(id) => Ok(self.filled(id)),
+            WorkerEvent::Finished(job) => Ok(self.finished(job)),
+            WorkerEvent::Returned(tile) => Ok(self.returned(tile)),
+            WorkerEvent::Relay(forwards) => self.relay(forwards),
+            WorkerEvent::Passed(forward) => Ok(self.passed(forward)),
+            WorkerEvent::Piece(piece) => Ok(self.piece(piece)),
+            WorkerEvent::PeerLost(peer) => Ok(self.peer_lost(peer)),
         }
     }
 
-    /// Checks a store's head and takes the memory that its matrices need.
-    fn reserve(&mut self, store: &StoreHead) -> Result<Vec<Action>, ProtocolError> {
+    /// Checks the head of a store message and charges the memory of its matrices.
+    fn reserve(&mut self, store: &StoreHead) -> Result<Vec<WorkerAction>, ProtocolError> {
         let mut actions = Vec::new();
         for header in &store.matrices {
             let known = self.matrices.get_mut(&header.id);
@@ -155,25 +159,25 @@ impl Worker {
             };
             self.held_bytes = held;
             self.held_bytes_max = self.held_bytes_max.max(held);
-            actions.push(Action::Reserve(*header));
-            if header.source == Source::Relayed && self.lost.contains(&header.first_line) {
+            actions.push(WorkerAction::Reserve(*header));
+            if header.source == MatrixSource::Relayed && self.lost.contains(&header.first_line) {
                 self.miss(header.id, &mut actions);
             }
         }
         Ok(actions)
     }
 
-    /// The body of a store that was reserved has landed.
-    fn landed(&mut self, store: &StoreHead) -> Result<Vec<Action>, ProtocolError> {
+    /// The body of an announced store message has landed.
+    fn landed(&mut self, store: &StoreHead) -> Result<Vec<WorkerAction>, ProtocolError> {
         let mut actions = Vec::new();
         for header in &store.matrices {
             let Some(matrix) = self.matrices.get_mut(&header.id) else { continue };
-            if header.source == Source::Relayed {
+            if header.source == MatrixSource::Relayed {
                 continue;
             }
             matrix.lines += header.lines;
-            if header.source == Source::Generated {
-                actions.push(Action::Fill(header.id));
+            if header.source == MatrixSource::Generated {
+                actions.push(WorkerAction::Fill(header.id));
             } else if matrix.is_target() {
                 self.try_start(header.id, &mut actions);
             } else {
@@ -188,23 +192,23 @@ impl Worker {
     }
 
     /// A generated operand has its elements.
-    fn filled(&mut self, id: u32) -> Vec<Action> {
+    fn filled(&mut self, id: u32) -> Vec<WorkerAction> {
         let mut actions = Vec::new();
         self.complete(id, &mut actions);
         actions
     }
 
-    /// The running job of that target is done.
-    fn finished(&mut self, job: &Job) -> Vec<Action> {
+    /// The running job of a target is done.
+    fn finished(&mut self, job: &Job) -> Vec<WorkerAction> {
         let mut actions = Vec::new();
         let Some(target) = self.matrices.get_mut(&job.c) else { return actions };
         target.finish(job.then == Then::Return);
         if job.then == Then::Return {
-            actions.push(Action::Return {
+            actions.push(WorkerAction::Return {
                 tile: job.c,
                 epoch: target.epoch,
                 step_start: target.steps.map_or(job.step, |(first, _)| first),
-                // `queue` refuses the step that has none after it.
+                // Cannot saturate: `check` refuses the last step number.
                 step_end: job.step.saturating_add(1),
             });
         }
@@ -218,14 +222,14 @@ impl Worker {
         actions
     }
 
-    /// The tile has left; its memory is free.
-    fn returned(&mut self, tile: u32) -> Vec<Action> {
+    /// The tile was sent back; its memory is free.
+    fn returned(&mut self, tile: u32) -> Vec<WorkerAction> {
         let mut actions = Vec::new();
         self.forget(tile, &mut actions);
         actions
     }
 
-    /// Queues a job, if it keeps every rule.
+    /// Checks and queues a job.
     fn queue(&mut self, job: Job) -> Result<(), ProtocolError> {
         self.check(&job)?;
         for id in [job.a, job.b] {
@@ -248,13 +252,13 @@ impl Worker {
             return refuse("an operand of it is not stored here");
         };
         let Some(c) = self.matrices.get(&job.c) else {
-            return refuse("what it writes is not stored here");
+            return refuse("its target is not stored here");
         };
         if !c.is_tile() && !c.is_made() {
             return refuse("it writes an operand that no job makes");
         }
         if job.a == job.b || job.a == job.c || job.b == job.c {
-            return refuse("it uses one operand twice, or reads what it writes");
+            return refuse("it uses one operand twice, or reads its target");
         }
         if !fit(job.operation, &a.header, &b.header, &c.header) {
             return refuse("the shapes or types of its matrices do not fit");
@@ -267,9 +271,9 @@ impl Worker {
         if c.ended {
             return refuse("it comes after the job that sent it back, or closed it");
         }
-        // A result names the first step that is not in it.
+        // A result names the first step after its sum.
         if job.step == u32::MAX {
-            return refuse("its step has none after it");
+            return refuse("its step is the greatest possible number");
         }
         if c.steps.is_some_and(|(_, last)| last >= job.step) {
             return refuse("its step is not after the one before");
@@ -281,27 +285,27 @@ impl Worker {
     }
 
     /// Starts the target's next job if nothing is missing.
-    fn try_start(&mut self, id: u32, actions: &mut Vec<Action>) {
+    fn try_start(&mut self, id: u32, actions: &mut Vec<WorkerAction>) {
         let Some(job) = self.matrices.get(&id).and_then(Stored::next) else { return };
         let whole = |id: &u32| self.matrices.get(id).is_some_and(Stored::is_whole);
         if whole(&job.a)
             && whole(&job.b)
             && let Some(target) = self.matrices.get_mut(&id)
         {
-            actions.extend(target.start().map(Action::Start));
+            actions.extend(target.start().map(WorkerAction::Start));
         }
     }
 
-    /// An operand has been made, by a generator or by jobs.
-    fn complete(&mut self, id: u32, actions: &mut Vec<Action>) {
+    /// An operand was generated, or made by jobs.
+    fn complete(&mut self, id: u32, actions: &mut Vec<WorkerAction>) {
         if let Some(operand) = self.matrices.get_mut(&id) {
             operand.complete = true;
             self.wake(id, actions);
         }
     }
 
-    /// An operand may have become whole: whoever waited for it may start.
-    fn wake(&mut self, id: u32, actions: &mut Vec<Action>) {
+    /// If an operand is now complete, starts the jobs and relay orders that waited for it.
+    fn wake(&mut self, id: u32, actions: &mut Vec<WorkerAction>) {
         let Some(operand) = self.matrices.get_mut(&id).filter(|m| m.is_whole()) else { return };
         let waiting = operand.take_waiting();
         for target in waiting.targets {
@@ -313,7 +317,7 @@ impl Worker {
     }
 
     /// One use of an operand is over; the last one frees it.
-    fn used(&mut self, id: u32, actions: &mut Vec<Action>) {
+    fn used(&mut self, id: u32, actions: &mut Vec<WorkerAction>) {
         let Some(operand) = self.matrices.get_mut(&id) else { return };
         operand.used += 1;
         if operand.used == operand.header.uses {
@@ -321,28 +325,28 @@ impl Worker {
         }
     }
 
-    /// A matrix is not needed any more.
-    fn forget(&mut self, id: u32, actions: &mut Vec<Action>) {
+    /// A matrix is no longer needed.
+    fn forget(&mut self, id: u32, actions: &mut Vec<WorkerAction>) {
         if let Some(gone) = self.matrices.remove(&id) {
             let bytes = gone.header.charged_bytes();
             self.held_bytes -= bytes;
-            actions.push(Action::Release(id));
-            actions.push(Action::Credit(bytes));
+            actions.push(WorkerAction::Release(id));
+            actions.push(WorkerAction::Credit(bytes));
         }
     }
 }
 
-/// Whether a matrix may be announced so; it may be a part of one that is known.
+/// Checks the announcement of a matrix, or of more lines of a known one.
 fn may_be(header: &MatrixHeader, known: Option<&Stored>) -> Result<(), ProtocolError> {
     let (id, source, is_tile) = (header.id, header.source, header.uses == 0);
     let by_rows = header.layout == Layout::RowMajor;
     let is_other = known.is_some_and(|known| known.is_tile() != is_tile);
-    let is_foreign = matches!(source, Source::Generated | Source::Relayed);
+    let is_foreign = matches!(source, MatrixSource::Generated | MatrixSource::Relayed);
     let what = if is_tile && (is_other || is_foreign || !by_rows) {
         format!("tile {id} is an operand, or generated, or relayed, or not by rows")
-    } else if !is_tile && (is_other || source == Source::Partial) {
+    } else if !is_tile && (is_other || source == MatrixSource::Partial) {
         format!("operand {id} is a tile, or the sum of one")
-    } else if source == Source::Vacant && !by_rows {
+    } else if source == MatrixSource::Vacant && !by_rows {
         format!("operand {id} is made by jobs, but not by rows")
     } else {
         return Ok(());
@@ -350,7 +354,7 @@ fn may_be(header: &MatrixHeader, known: Option<&Stored>) -> Result<(), ProtocolE
     Err(ProtocolError::new(what))
 }
 
-/// Whether an operation can be done with matrices of these shapes and types.
+/// Whether shapes and types of the matrices fit the operation.
 fn fit(operation: Operation, a: &MatrixHeader, b: &MatrixHeader, c: &MatrixHeader) -> bool {
     let shapes = match operation {
         Operation::Multiply => a.rows == c.rows && b.cols == c.cols && a.cols == b.rows,

@@ -1,38 +1,40 @@
-//! For how long another worker has been silent, and whether that is too long.
+//! Detects that another worker has been silent for too long.
 //!
-//! Place in the flow: whoever reads a link with another worker looks every `NEIGHBOUR_BEAT`, at the bytes that have come. The
-//! other end sends something at least that often: lines, or a ping, which nobody answers.
+//! Place in the flow: the reader of a link to another worker checks the count of received bytes every
+//! `NEIGHBOUR_BEAT`. The sender transmits something at least that often: lines, or a heartbeat without an
+//! answer.
 //!
-//! Invariants: any byte is a sign of life, also one of a frame that is not whole. Whoever does not read, because lines have to
-//! wait for their announcement, hears nothing, and takes nobody for silent. Time in which this process stood still does not
-//! count.
+//! Invariants: any received byte shows that the sender is alive, even in an incomplete frame. While the
+//! reader deliberately does not read, because lines have to wait for their announcement, the sender does not
+//! count as silent. Time in which this process was suspended does not count.
 //!
-//! Deliberately absent: reading a clock, and what is done about it.
+//! Deliberately absent: reading a clock, and the reaction to silence.
 
-use crate::clock::{Clock, NEIGHBOUR_STEP};
+use crate::clock::{NEIGHBOUR_STEP, StepClock};
 use crate::limits::NEIGHBOUR_SILENCE_MAX;
 use std::time::Duration;
 
-/// See the head of this file.
+/// Silence of one other worker.
 #[derive(Clone, Debug)]
 pub struct Silence {
-    clock: Clock,
-    /// Bytes that had come when that was last looked at.
+    clock: StepClock,
+    /// Received bytes at the last check.
     came: u64,
-    /// When that was not what it had been before, or nobody read.
+    /// Time of the last check at which bytes had arrived, or this end was not reading.
     heard: Duration,
 }
 
 impl Silence {
-    /// Of somebody who was just heard, when the clock counts from now on, and so many bytes have come.
+    /// Begins after a sign of life, with a clock that counts from now on and the number of bytes received so
+    /// far.
     pub fn new(came: u64) -> Self {
-        Self { clock: Clock::new(NEIGHBOUR_STEP), came, heard: Duration::ZERO }
+        Self { clock: StepClock::new(NEIGHBOUR_STEP), came, heard: Duration::ZERO }
     }
 
-    /// When the clock shows this and so many bytes have come; `reads` is false where this end leaves in the link what has come.
-    /// How long the silence has been, if that is too long.
-    pub fn look(&mut self, shown: Duration, came: u64, reads: bool) -> Option<Duration> {
-        let now = self.clock.look(shown);
+    /// Checks at time `shown`, with `came` bytes received; `reads` is false if this end leaves arrived bytes
+    /// in the link. Returns the duration of the silence if it is too long.
+    pub fn check(&mut self, shown: Duration, came: u64, reads: bool) -> Option<Duration> {
+        let now = self.clock.advance_to(shown);
         if std::mem::replace(&mut self.came, came) != came || !reads {
             self.heard = now;
         }
@@ -47,19 +49,19 @@ mod tests {
     const S: fn(u64) -> Duration = Duration::from_secs;
 
     #[test]
-    fn who_says_something_in_time_is_not_silent_and_who_does_not_is() {
+    fn a_worker_that_sends_in_time_is_not_silent_and_one_that_does_not_is() {
         let mut silence = Silence::new(7);
         let max = NEIGHBOUR_SILENCE_MAX.as_secs();
-        assert!((1..max).all(|at| silence.look(S(at), 7, true).is_none()));
-        assert_eq!(silence.look(S(max), 8, true), None);
-        assert!((max + 1..2 * max).all(|at| silence.look(S(at), 8, true).is_none()));
-        assert_eq!(silence.look(S(2 * max), 8, true), Some(NEIGHBOUR_SILENCE_MAX));
+        assert!((1..max).all(|at| silence.check(S(at), 7, true).is_none()));
+        assert_eq!(silence.check(S(max), 8, true), None);
+        assert!((max + 1..2 * max).all(|at| silence.check(S(at), 8, true).is_none()));
+        assert_eq!(silence.check(S(2 * max), 8, true), Some(NEIGHBOUR_SILENCE_MAX));
     }
 
     #[test]
-    fn who_is_not_read_is_not_silent_nor_is_anybody_while_this_process_stands_still() {
+    fn a_link_that_is_not_read_is_not_silent_nor_is_any_while_this_process_is_suspended() {
         let mut silence = Silence::new(0);
-        assert!((1..100).all(|at| silence.look(S(at), 0, at % 9 != 0).is_none()));
-        assert_eq!(silence.look(S(1000), 0, true), None);
+        assert!((1..100).all(|at| silence.check(S(at), 0, at % 9 != 0).is_none()));
+        assert_eq!(silence.check(S(1000), 0, true), None);
     }
 }

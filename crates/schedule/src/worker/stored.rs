@@ -1,52 +1,54 @@
-//! What a worker knows of a matrix: as an operand that jobs read, and as a target that they write.
+//! State of one matrix at a worker: as an operand that jobs read, and as a target that jobs write.
 //!
-//! Place in the flow: the entries of the worker's map. A tile is a target; an operand that was sent or is generated
-//! is an operand; one that jobs make is a target until the job that closes it is done, and has readers who wait.
+//! Place in the flow: the entries of the worker's map. A tile is a target. A sent or generated operand is
+//! only read. An operand that jobs make is a target until its closing job is done, and may have waiting
+//! readers meanwhile.
 //!
-//! Invariants: an operand is read only when it is whole; one job of a target runs at a time, in the order of the
-//! queue; a target that has ended takes no more jobs. One entry of at most 96 bytes has all of that: what a matrix counts
-//! for at least covers it.
+//! Invariants: an operand is read only when it is complete; one job of a target runs at a time, in the order
+//! of the queue; a target that has ended takes no more jobs. An entry takes at most 96 bytes, which the
+//! minimum charge of a matrix covers.
 //!
 //! Deliberately absent: anything that concerns two matrices at once.
 
-use super::Run;
+use super::RunnableJob;
 use crate::ProtocolError;
-use crate::message::{Forward, Job, MatrixHeader, Source};
+use crate::message::{Forward, Job, MatrixHeader, MatrixSource};
 use std::collections::VecDeque;
 
-/// A matrix that was announced and is not gone.
+/// A matrix that was announced and not freed.
 pub(super) struct Stored {
-    /// As its first frame had it, but `lines` counts all that were announced so far.
+    /// The header from its first frame, with `lines` counting all lines announced so far.
     pub(super) header: MatrixHeader,
     /// Lines that have landed.
     pub(super) lines: u32,
-    /// A generated one has its elements; one that jobs make is closed.
+    /// A generated operand has its elements, or an operand made by jobs is closed.
     pub(super) complete: bool,
 
-    /// Jobs that were queued and read it, and those of them that are done.
+    /// Number of queued jobs and orders that use it, and how many of these are done.
     pub(super) promised: u16,
     pub(super) used: u16,
-    /// Who waits for it to be whole. Most matrices have nobody, and many small ones are to take little.
+    /// Jobs and orders that wait until it is complete. Boxed because most matrices have none, and small ones
+    /// must take little memory.
     waiting: Option<Box<Waiting>>,
 
-    /// Jobs that write it and have not been started.
+    /// Jobs that write it and have not started.
     pub(super) queue: VecDeque<Job>,
     /// Steps of the first and the last job that were queued.
     pub(super) steps: Option<(u32, u32)>,
     pub(super) epoch: u32,
-    /// A job that writes it has been done.
+    /// Whether a job that writes it is done.
     begun: bool,
-    /// The job that sends it back, or closes it, has been queued.
+    /// Whether the job that sends it back or closes it was queued.
     pub(super) ended: bool,
     pub(super) doing: Doing,
 }
 
-/// Who waits for an operand to be whole.
+/// Users that wait for a complete operand.
 #[derive(Default)]
 pub(super) struct Waiting {
-    /// Targets: one entry for each job of theirs that reads it.
+    /// Targets: one entry for each of their jobs that reads the operand.
     pub(super) targets: Vec<u32>,
-    /// Other workers that it is to be passed on to.
+    /// Relay orders for it.
     pub(super) orders: Vec<Forward>,
 }
 
@@ -57,15 +59,15 @@ pub(super) enum Doing {
     Waiting,
     /// A job writes it.
     Running,
-    /// It is a tile on its way back.
+    /// It is a tile that is being sent back.
     Leaving,
 }
 
 impl Stored {
-    /// A matrix that has to start at its first line.
+    /// A newly announced matrix; it has to begin at its first line.
     pub(super) fn new(header: &MatrixHeader) -> Result<Self, ProtocolError> {
         let cut = !comes_in_parts(header.source) && header.lines != header.lines_total().0;
-        if header.first_line != 0 && header.source != Source::Relayed || cut {
+        if header.first_line != 0 && header.source != MatrixSource::Relayed || cut {
             return Err(ProtocolError::new(format!("matrix {} does not start at its first line", header.id)));
         }
         Ok(Self {
@@ -84,7 +86,7 @@ impl Stored {
         })
     }
 
-    /// It goes on, where it stopped, and is the same.
+    /// Announces more lines: they must follow the known ones, with the same header otherwise.
     pub(super) fn announce(&mut self, header: &MatrixHeader) -> Result<(), ProtocolError> {
         let known = self.header;
         let same = MatrixHeader { first_line: known.first_line, lines: known.lines, ..*header } == known;
@@ -102,10 +104,10 @@ impl Stored {
 
     /// Whether it is an operand that jobs make, or have made.
     pub(super) fn is_made(&self) -> bool {
-        !self.is_tile() && self.header.source == Source::Vacant
+        !self.is_tile() && self.header.source == MatrixSource::Vacant
     }
 
-    /// Whether jobs write it.
+    /// Whether jobs may write it.
     pub(super) fn is_target(&self) -> bool {
         self.is_tile() || self.is_made() && !self.complete
     }
@@ -114,58 +116,61 @@ impl Stored {
     pub(super) fn is_whole(&self) -> bool {
         !self.is_tile()
             && match self.header.source {
-                Source::Generated | Source::Vacant => self.complete,
-                Source::Data | Source::Partial | Source::Relayed => self.lines == self.header.lines_total().0,
+                MatrixSource::Generated | MatrixSource::Vacant => self.complete,
+                MatrixSource::Data | MatrixSource::Partial | MatrixSource::Relayed => {
+                    self.lines == self.header.lines_total().0
+                }
             }
     }
 
-    /// Remembers that the next job of a target waits for it.
+    /// Remembers that a job of this target waits for it.
     pub(super) fn wait(&mut self, target: u32) {
         self.waiting.get_or_insert_default().targets.push(target);
     }
 
-    /// Remembers that it is to be passed on.
+    /// Remembers a relay order.
     pub(super) fn order(&mut self, forward: Forward) {
         self.waiting.get_or_insert_default().orders.push(forward);
     }
 
-    /// Who waited for it.
+    /// Takes all waiting users.
     pub(super) fn take_waiting(&mut self) -> Waiting {
         self.waiting.take().map(|waiting| *waiting).unwrap_or_default()
     }
 
-    /// Its other lines come from the primary, not from whom they were to come.
+    /// From now on the primary sends the missing lines, instead of the relaying worker.
     pub(super) fn turn_to_the_primary(&mut self) {
-        self.header = MatrixHeader { source: Source::Data, first_line: 0, lines: self.lines, ..self.header };
+        self.header =
+            MatrixHeader { source: MatrixSource::Data, first_line: 0, lines: self.lines, ..self.header };
     }
 
-    /// How many wait for it: (jobs, orders).
+    /// Number of waiting (jobs, orders).
     pub(super) fn waiting(&self) -> (usize, usize) {
         self.waiting.as_ref().map_or((0, 0), |w| (w.targets.len(), w.orders.len()))
     }
 
-    /// The job that is next to write it, if nothing but its operands can be missing.
+    /// The next job that writes it, unless the target itself is busy or incomplete.
     pub(super) fn next(&self) -> Option<&Job> {
-        let there = self.header.source == Source::Vacant || self.lines == self.header.lines_total().0;
+        let there = self.header.source == MatrixSource::Vacant || self.lines == self.header.lines_total().0;
         if self.doing != Doing::Waiting || !there {
             return None;
         }
         self.queue.front()
     }
 
-    /// Starts the job that is next.
-    pub(super) fn start(&mut self) -> Option<Run> {
+    /// Starts the next job.
+    pub(super) fn start(&mut self) -> Option<RunnableJob> {
         let job = self.queue.pop_front()?;
         self.doing = Doing::Running;
         let first = !self.begun;
-        Some(Run {
+        Some(RunnableJob {
             job,
-            reads_tile: !first || self.header.source != Source::Vacant,
-            scales_tile: first && self.header.source == Source::Data,
+            reads_tile: !first || self.header.source != MatrixSource::Vacant,
+            scales_tile: first && self.header.source == MatrixSource::Data,
         })
     }
 
-    /// The job that was started is done.
+    /// The running job is done.
     pub(super) fn finish(&mut self, leaves: bool) {
         let id = self.header.id;
         assert_eq!(self.doing, Doing::Running, "matrix {id} finished a job that was not started");
@@ -173,10 +178,10 @@ impl Stored {
         self.doing = if leaves { Doing::Leaving } else { Doing::Waiting };
     }
 
-    /// Queues a job that writes it, and was checked.
+    /// Queues a checked job that writes it.
     pub(super) fn queue(&mut self, job: Job, ends: bool) {
         if self.queue.is_empty() {
-            // Most targets have one job at a time; the least that a queue takes by itself is four.
+            // Most targets have one job at a time; without this, a queue would reserve four.
             self.queue.reserve_exact(1);
         }
         self.steps = Some((self.steps.map_or(job.step, |(first, _)| first), job.step));
@@ -188,7 +193,7 @@ impl Stored {
 
 const _: () = assert!(size_of::<Stored>() <= 96);
 
-/// Whether a matrix may come in several frames.
-fn comes_in_parts(source: Source) -> bool {
-    matches!(source, Source::Data | Source::Partial)
+/// Whether a matrix may arrive in several frames.
+fn comes_in_parts(source: MatrixSource) -> bool {
+    matches!(source, MatrixSource::Data | MatrixSource::Partial)
 }

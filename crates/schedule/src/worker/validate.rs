@@ -4,10 +4,10 @@ use super::Worker;
 use super::stored::{Doing, Stored};
 
 impl Worker {
-    /// Cross-checks every collection; for tests and the simulator, after each event.
+    /// Cross-checks all collections, for tests and the simulator after each event.
     pub fn validate(&self) {
         let charged: u64 = self.matrices.values().map(|m| m.header.charged_bytes()).sum();
-        assert_eq!(self.held_bytes, charged, "bytes held are the sum of what is stored");
+        assert_eq!(self.held_bytes, charged, "held bytes are the sum of the charges");
         assert!(self.held_bytes <= self.grant_bytes, "never more than the grant");
         let (mut queued, mut running) = (Vec::new(), 0);
         for matrix in self.matrices.values() {
@@ -15,7 +15,7 @@ impl Worker {
             running += usize::from(matrix.doing == Doing::Running);
             queued.extend(matrix.queue.iter().flat_map(|job| [job.a, job.b]));
         }
-        // Both are in the order of their ids.
+        // Both lists are sorted by id.
         queued.sort_unstable();
         let mut rest = &queued[..];
         for (id, matrix) in &self.matrices {
@@ -34,10 +34,11 @@ impl Stored {
         let leaving = self.doing == Doing::Leaving;
         assert!(!leaving || self.ended && self.is_tile() && self.queue.is_empty());
         let written = self.doing == Doing::Running || !self.queue.is_empty();
-        assert!(!written || self.is_target() && !self.is_whole(), "what is whole is not written");
+        assert!(!written || self.is_target() && !self.is_whole(), "a complete matrix is not written");
     }
 
-    /// So many queued jobs name it; so many jobs run, each of which may, and so many matrices are being passed on.
+    /// Checks an operand that `queued` queued jobs name, while `running` jobs and `passing` relays, any of
+    /// which may use it, are under way.
     fn validate_operand(&self, queued: usize, running: usize, passing: usize) {
         assert!(self.used <= self.promised && self.promised <= self.header.uses);
         assert!(self.is_tile() || self.used < self.header.uses, "a used-up operand is gone");
@@ -46,7 +47,7 @@ impl Stored {
         let known = queued + orders;
         assert!(known <= left && left <= known + running + passing, "{left} readers, {known} of them known");
         let waiting = if self.is_whole() { 0 } else { left };
-        assert_eq!(jobs + orders, waiting, "who waits is remembered once, and not for longer");
-        assert!(self.is_whole() || known == left, "nobody reads what is not whole");
+        assert_eq!(jobs + orders, waiting, "each waiting user is remembered exactly once");
+        assert!(self.is_whole() || known == left, "an incomplete matrix has no running readers");
     }
 }

@@ -1,11 +1,11 @@
-//! Machines whose results are wrong, and tiles that are made again.
+//! Workers with wrong results, and tiles that are recomputed.
 
 use super::{World, places};
 use bramble_matrix::Rect;
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 
 impl World {
-    /// Tiles of C with an element that is not what it should be, by region and number, and where they are.
+    /// Tiles of C with a wrong element, by region and number, with their rectangles.
     pub(crate) fn wrong_tiles(&self) -> Vec<((usize, u64), Rect)> {
         let regions = self.primary.plan().regions.iter().enumerate();
         let tiles = regions
@@ -14,7 +14,7 @@ impl World {
         tiles.filter(|(_, rect)| is_wrong(*rect)).collect()
     }
 
-    /// These tiles are to be made again, by others; what is there is thrown away.
+    /// Has these tiles recomputed by other workers; their contents are dropped.
     pub(crate) fn reopen(&mut self, tiles: &[((usize, u64), Rect)], makers: Vec<usize>, choices: &[u32]) {
         for (_, rect) in tiles {
             let at = (rect.rows.start, rect.cols.start);
@@ -24,7 +24,7 @@ impl World {
         }
         (self.finished, self.progress) = (false, 0.0);
         let tiles = tiles.iter().map(|(tile, _)| *tile).collect();
-        self.primary(Event::Wrong { tiles, makers });
+        self.primary(PrimaryEvent::Wrong { tiles, makers });
         self.go_on(choices);
     }
 }

@@ -1,12 +1,12 @@
-//! Machines that die, and what their last words leave behind.
+//! Workers that die, and what their last messages leave behind.
 
 use super::{End, Sent, World, places};
 use bramble_matrix::{Rect, Span};
 use bramble_schedule::message::{Missing, ResultHead};
-use bramble_schedule::primary::{Event, PeerInfo, Place, Referred};
+use bramble_schedule::primary::{PeerInfo, PrimaryEvent, Referred, ResultPlace};
 use bramble_schedule::worker::Worker;
 
-/// Lines of a tile that do not land in C itself.
+/// Rows of a tile that do not land in C itself.
 pub(super) struct Landing {
     pub(super) elements: Vec<i64>,
     pub(super) rect: Rect,
@@ -20,7 +20,7 @@ impl Landing {
     }
 }
 
-/// A machine beside those of the plan, as large as the largest of them.
+/// A worker outside the plan, as large as the largest member.
 pub(super) fn reserve(peers: &[PeerInfo]) -> PeerInfo {
     PeerInfo {
         name: "reserve".into(),
@@ -34,7 +34,7 @@ pub(super) fn reserve(peers: &[PeerInfo]) -> PeerInfo {
     }
 }
 
-/// The last one first.
+/// Sorted, the last one first.
 pub(super) fn in_order(deaths: &[(u64, u32)]) -> Vec<(u64, u32)> {
     let mut deaths = deaths.to_vec();
     deaths.sort_unstable_by(|a, b| b.cmp(a));
@@ -42,7 +42,7 @@ pub(super) fn in_order(deaths: &[(u64, u32)]) -> Vec<(u64, u32)> {
 }
 
 impl End {
-    /// No machine is there any more.
+    /// All workers are gone.
     pub(super) fn stop(&mut self) {
         self.worker = Worker::new(0);
         self.passing.clear();
@@ -54,7 +54,7 @@ impl End {
 }
 
 impl World {
-    /// Somebody dies, if it is time and somebody may.
+    /// Kills a worker if one is due and one may die.
     pub(super) fn die_if_due(&mut self) {
         while let Some((_, how)) = self.deaths.pop_if(|(event, _)| *event <= self.events) {
             let living = |p: &usize| !self.dead.contains(p);
@@ -65,8 +65,9 @@ impl World {
         }
     }
 
-    /// A machine dies. How: bit 0: what it has said arrives; bit 1: of a tile that is leaving some lines arrive, and others are
-    /// landing; more bits: which of its neighbours see that the links to it break before the primary tells them.
+    /// Kills a worker. Bits of `how`: bit 0: its sent messages still arrive; bit 1: of a tile on its way some
+    /// rows arrive, and others are landing; more bits: which of its neighbours see that their links break
+    /// before the primary tells them.
     pub(super) fn kill(&mut self, peer: usize, how: usize) {
         while how & 1 == 1
             && let Some(event) = self.ends[peer].outbox.pop_front()
@@ -76,26 +77,26 @@ impl World {
         if how & 2 == 2 {
             self.land_half(peer, how);
         }
-        // The event may have been its last, and it cut.
+        // The event may have been its last, and the primary has disconnected it.
         if self.failed.is_some() || !self.dead.insert(peer) {
             return;
         }
         self.ends[peer].stop();
         self.ends[peer].outbox.clear();
-        self.asides.retain(|(from, _), sum| *from != peer || sum.is_whole());
+        self.partial_sums.retain(|(from, _), sum| *from != peer || sum.is_whole());
         self.staged.retain(|(from, _), _| *from != peer);
         for other in (0..self.ends.len()).filter(|o| *o != peer).collect::<Vec<_>>() {
             self.broken.insert((peer.min(other), peer.max(other)));
             if how >> (2 + other) & 1 == 1 && self.by_bytes[other] && !self.dead.contains(&other) {
-                let parted = Event::Parted { peer: other, other: peer as u32 };
+                let parted = PrimaryEvent::Parted { peer: other, other: peer as u32 };
                 self.ends[other].outbox.push_back(parted);
                 self.parted(other, peer);
             }
         }
-        self.ends[peer].outbox.push_back(Event::Lost { peer, why: "it died".into() });
+        self.ends[peer].outbox.push_back(PrimaryEvent::Lost { peer, why: "it died".into() });
     }
 
-    /// Some lines of a tile that is leaving arrive, and more have begun to land.
+    /// Some rows of a returning tile arrive, and more have begun to land.
     fn land_half(&mut self, peer: usize, how: usize) {
         let Some(head) = self.ends[peer].leaving.pop() else { return };
         let held = self.ends[peer].held[&head.c].clone();
@@ -108,7 +109,7 @@ impl World {
         }
         let rest = ResultHead { first_line: first, lines: held.header.rows - first, ..head };
         let to = self.primary.expect(peer, &rest).unwrap();
-        if to.place == Place::InC {
+        if to.place == ResultPlace::InC {
             let rows = Span::new(to.rect.rows.start + u64::from(first), to.rect.rows.end);
             for at in places(Rect::new(rows, to.rect.cols), self.p.n) {
                 self.c[at] = -99_999;
@@ -116,12 +117,12 @@ impl World {
         }
     }
 
-    /// Of a dead machine's link there may come what it had taken, and then its end.
+    /// Of a dead worker's link, bytes that it had accepted may arrive, and then its end.
     pub(super) fn step_of_the_dead(&mut self, peer: usize, what: usize) -> bool {
         match what {
             0 if !self.ends[peer].inbox.is_empty() => {
                 if let Some(Sent::Store(message, ..)) = self.ends[peer].inbox.pop_front() {
-                    self.primary(Event::Sent { peer, bytes: message.wire_bytes() });
+                    self.primary(PrimaryEvent::Sent { peer, bytes: message.wire_bytes() });
                 }
             }
             1 if !self.ends[peer].outbox.is_empty() => {
@@ -139,18 +140,18 @@ impl World {
     fn check_that_nothing_comes_after_the_end(&mut self, peer: usize) {
         let head = ResultHead { c: 0, epoch: 0, step_start: 0, step_end: 1, first_line: 0, lines: 1 };
         let late = [
-            Event::Sent { peer, bytes: 1 },
-            Event::Credit { peer, bytes: 1 },
-            Event::Landed { peer, head },
-            Event::Alive { peer },
-            Event::Missing { peer, missing: Missing { id: 0, lines: 0 } },
-            Event::Parted { peer, other: 0 },
-            Event::Lost { peer, why: "again".into() },
+            PrimaryEvent::Sent { peer, bytes: 1 },
+            PrimaryEvent::Credit { peer, bytes: 1 },
+            PrimaryEvent::Landed { peer, head },
+            PrimaryEvent::Alive { peer },
+            PrimaryEvent::Missing { peer, missing: Missing { id: 0, lines: 0 } },
+            PrimaryEvent::Parted { peer, other: 0 },
+            PrimaryEvent::Lost { peer, why: "again".into() },
         ];
         let before = self.primary.losses().len();
         for event in late {
             assert!(self.primary.expect(peer, &head).is_err());
-            assert!(self.primary.handle(event, self.clock).is_empty(), "an event of who is gone counts");
+            assert!(self.primary.handle(event, self.clock).is_empty(), "an event of a lost peer counts");
         }
         assert_eq!(self.primary.losses().len(), before);
         self.primary.validate();
@@ -159,11 +160,11 @@ impl World {
         }
     }
 
-    /// A tile that was staged is whole.
+    /// A staged tile is complete.
     pub(super) fn put(&mut self, peer: usize, tile: u32, rect: Rect) {
         let staged = self.staged.remove(&(peer, tile)).expect("a tile that was staged");
         assert!(staged.is_whole() && staged.rect == rect, "half a tile is put into C");
-        assert!(self.lent.iter().all(|l| l.disjoint(rect)), "{rect} is lent");
+        assert!(self.leased.iter().all(|l| l.disjoint(rect)), "{rect} is leased");
         for (at, place) in places(rect, self.p.n).enumerate() {
             self.c[place] = staged.elements[at];
         }

@@ -1,12 +1,12 @@
-//! The workers' ends of the world: what they are sent, compute and send back, one thing at a time.
+//! The workers of the simulated world: they receive messages, compute and send results, one thing at a time.
 
 use super::deaths::Landing;
 use super::relays::Passing;
 use super::{ALPHA, BETA, Held, Sent, World, mixed, places};
 use bramble_matrix::{Layout, Rect};
-use bramble_schedule::message::{Job, MatrixHeader, Operation, ResultHead, Source, StoreHead};
-use bramble_schedule::primary::{Destination, Event, Outgoing, Place};
-use bramble_schedule::worker::{Action as WorkerAction, Event as WorkerEvent, Run};
+use bramble_schedule::message::{Job, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead};
+use bramble_schedule::primary::{Outgoing, PrimaryEvent, ResultDestination, ResultPlace};
+use bramble_schedule::worker::{RunnableJob, WorkerAction, WorkerEvent};
 use std::collections::BTreeMap;
 
 impl World {
@@ -20,7 +20,7 @@ impl World {
                     let none = ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 };
                     end.leaving.push(none);
                 }
-                WorkerAction::Credit(bytes) => end.outbox.push_back(Event::Credit { peer, bytes }),
+                WorkerAction::Credit(bytes) => end.outbox.push_back(PrimaryEvent::Credit { peer, bytes }),
                 WorkerAction::Release(id) => {
                     end.held.remove(&id);
                 }
@@ -28,7 +28,9 @@ impl World {
                     let passing = Passing::of(forward);
                     end.passing.entry(forward.to as usize).or_default().push_back(passing);
                 }
-                WorkerAction::Missing(missing) => end.outbox.push_back(Event::Missing { peer, missing }),
+                WorkerAction::Missing(missing) => {
+                    end.outbox.push_back(PrimaryEvent::Missing { peer, missing })
+                }
                 WorkerAction::Reserve(_) => {}
             }
         }
@@ -47,22 +49,22 @@ impl World {
         }
     }
 
-    /// Elements go where they belong.
+    /// Stores the elements of a message.
     pub(super) fn store(&mut self, peer: usize, message: &Outgoing, body: &[i64], trace: u64) {
         let head = StoreHead::decode(&message.head.encode()).unwrap();
         let mut actions = self.ends[peer].worker.handle(WorkerEvent::Announced(&head)).unwrap();
         for header in &head.matrices {
             let count = (header.rows * header.cols) as usize;
             let header = MatrixHeader { first_line: 0, ..*header };
-            let fresh = || Held { header, elements: vec![-55_555; count], trace: 0, lent: None };
+            let fresh = || Held { header, elements: vec![-55_555; count], trace: 0, leased: None };
             self.ends[peer].held.entry(header.id).or_insert_with(fresh);
         }
         if let (Some(piece), Some(header)) = (message.piece, head.matrices.last()) {
             let held = self.ends[peer].held.get_mut(&header.id).unwrap();
             held.trace = trace;
-            held.lent = piece.lent.then_some(piece.rect);
+            held.leased = piece.leased.then_some(piece.rect);
             let (rows, cols) = (piece.rect.rows.len() as usize, piece.rect.cols.len() as usize);
-            let whole = piece.lent || header.source == Source::Generated;
+            let whole = piece.leased || header.source == MatrixSource::Generated;
             let first = if whole { 0 } else { header.first_line as usize };
             for (i, j) in (0..rows).flat_map(|i| (0..cols).map(move |j| (i, j))) {
                 let (row, col) = match header.layout {
@@ -74,11 +76,11 @@ impl World {
         }
         actions.extend(self.ends[peer].worker.handle(WorkerEvent::Landed(&head)).unwrap());
         self.worker(peer, actions);
-        self.primary(Event::Sent { peer, bytes: message.wire_bytes() });
+        self.primary(PrimaryEvent::Sent { peer, bytes: message.wire_bytes() });
     }
 
     /// A job is done.
-    pub(super) fn compute(&mut self, peer: usize, run: Run) {
+    pub(super) fn compute(&mut self, peer: usize, run: RunnableJob) {
         let Job { operation, a, b, c, .. } = run.job;
         let held = &mut self.ends[peer].held;
         let (left, right) = (held[&a].clone(), held[&b].clone());
@@ -109,7 +111,7 @@ impl World {
         self.worker(peer, actions);
     }
 
-    /// Does one of the things that may happen at `peer`; false where that one cannot happen now.
+    /// Does one of the things that may happen at `peer`; false if it cannot happen now.
     pub(super) fn step(&mut self, peer: usize, what: usize, which: usize) -> bool {
         if self.dead.contains(&peer) {
             return self.step_of_the_dead(peer, what);
@@ -144,11 +146,11 @@ impl World {
         true
     }
 
-    /// A tile comes back, in two pieces where it has two rows and is not lent.
+    /// A tile comes back, in two pieces if it has two rows and is not leased.
     pub(super) fn result(&mut self, peer: usize, head: ResultHead, which: usize) {
         let held = self.ends[peer].held[&head.c].clone();
         let rows = held.header.rows;
-        let cut = if rows > 1 && held.lent.is_none() { 1 + which as u32 % (rows - 1) } else { rows };
+        let cut = if rows > 1 && held.leased.is_none() { 1 + which as u32 % (rows - 1) } else { rows };
         for (first_line, lines) in [(0, cut), (cut, rows - cut)] {
             if lines == 0 {
                 continue;
@@ -161,16 +163,16 @@ impl World {
         }
     }
 
-    /// Some lines of a tile land.
+    /// Some rows of a tile land.
     pub(super) fn land(&mut self, peer: usize, held: &Held, head: &ResultHead) {
-        let Destination { rect, place } = self.primary.expect(peer, head).unwrap();
+        let ResultDestination { rect, place } = self.primary.expect(peer, head).unwrap();
         let cols = held.header.cols as usize;
         let range = head.first_line as usize * cols..(head.first_line + head.lines) as usize * cols;
         let steps = (head.step_start, head.step_end);
         let lie = i64::from(self.liar == Some(peer));
-        if place == Place::InC {
-            self.lent.retain(|l| Some(*l) != held.lent);
-            assert!(self.lent.iter().all(|l| l.disjoint(rect)), "it is lent to another");
+        if place == ResultPlace::InC {
+            self.leased.retain(|l| Some(*l) != held.leased);
+            assert!(self.leased.iter().all(|l| l.disjoint(rect)), "it is leased to another");
             let places: Vec<usize> = places(rect, self.p.n).collect();
             for at in range {
                 self.c[places[at]] = held.elements[at] + lie;
@@ -179,26 +181,26 @@ impl World {
                 self.is_in_c(rect, held.trace, steps);
             }
         } else {
-            assert_eq!(held.lent, None, "what has to wait was lent");
+            assert_eq!(held.leased, None, "a partial sum that has to wait was leased");
             let to = match place {
-                Place::Aside => &mut self.asides,
-                Place::Staged => &mut self.staged,
-                Place::InC | Place::Nowhere => &mut BTreeMap::new(),
+                ResultPlace::PartialSum => &mut self.partial_sums,
+                ResultPlace::Staged => &mut self.staged,
+                ResultPlace::InC | ResultPlace::Discarded => &mut BTreeMap::new(),
             };
             let fresh = Landing { elements: Vec::new(), rect, trace: held.trace, steps };
             to.entry((peer, head.c))
                 .or_insert(fresh)
                 .elements
                 .extend(held.elements[range].iter().map(|x| x + lie));
-            self.staged_times += u64::from(place == Place::Staged);
-            self.nowhere_times += u64::from(place == Place::Nowhere);
-            let bytes = self.asides.values().map(|s| s.elements.len() * 8).sum();
+            self.staged_times += u64::from(place == ResultPlace::Staged);
+            self.nowhere_times += u64::from(place == ResultPlace::Discarded);
+            let bytes = self.partial_sums.values().map(|s| s.elements.len() * 8).sum();
             self.aside_bytes_max = self.aside_bytes_max.max(bytes);
         }
-        self.ends[peer].outbox.push_back(Event::Landed { peer, head: *head });
+        self.ends[peer].outbox.push_back(PrimaryEvent::Landed { peer, head: *head });
     }
 
-    /// A tile is in C with so many of its steps.
+    /// C contains this many steps of a tile.
     pub(super) fn is_in_c(&mut self, rect: Rect, trace: u64, steps: (u32, u32)) {
         let at = (rect.rows.start, rect.cols.start);
         self.traces.insert(at, trace);

@@ -1,7 +1,7 @@
-//! Machines that come in mid-product.
+//! Workers that join in the middle of a product.
 
 use super::{End, World};
-use bramble_schedule::primary::{Event, PeerInfo, Referred};
+use bramble_schedule::primary::{PeerInfo, PrimaryEvent, Referred};
 use bramble_schedule::worker::Worker;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,7 +20,7 @@ impl End {
     }
 }
 
-/// The last one first.
+/// Sorted, the last one first.
 pub(super) fn in_order(joins: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut joins = joins.to_vec();
     joins.sort_unstable_by(|a, b| b.cmp(a));
@@ -28,12 +28,12 @@ pub(super) fn in_order(joins: &[(u64, u64)]) -> Vec<(u64, u64)> {
 }
 
 impl World {
-    /// Somebody comes, if it is time.
+    /// Adds a worker if it is time.
     pub(super) fn join_if_due(&mut self) {
         while let Some((_, credit_bytes)) = self.joins.pop_if(|(event, _)| *event <= self.events) {
             self.ends.push(End::new(credit_bytes));
             self.by_bytes.push(true);
-            self.primary(Event::Joined(PeerInfo {
+            self.primary(PrimaryEvent::Joined(PeerInfo {
                 name: format!("comer {}", self.ends.len()),
                 credit_bytes,
                 shares_memory: false,

@@ -1,4 +1,5 @@
-//! A product with real numbers in memory: the primary's and the workers' states, and everything that is on its way.
+//! A product with real numbers in memory: the state machines of the primary and the workers, and everything
+//! under way between them.
 
 #![allow(dead_code, unused_imports)] // Each of the tests beside it uses another part of it.
 
@@ -11,12 +12,14 @@ pub(crate) mod resumed;
 mod strategies;
 
 use bramble_matrix::{DType, Layout, Rect};
-use bramble_plan::{Cut, LinkRate, Machine, Order, Plan, Problem, Wish, decide};
+use bramble_plan::{LinkRate, Machine, PanelOrder, Plan, PlanOptions, Problem, TileSize, decide};
 use bramble_schedule::message::{
-    Forward, MatrixHeader, ResultHead, Source, decode_forwards, encode_forwards,
+    Forward, MatrixHeader, MatrixSource, ResultHead, decode_forwards, encode_forwards,
 };
-use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary, Referred, Which};
-use bramble_schedule::worker::{Run, Worker};
+use bramble_schedule::primary::{
+    Operands, Outgoing, PeerInfo, Primary, PrimaryAction, PrimaryEvent, Referred, Which,
+};
+use bramble_schedule::worker::{RunnableJob, Worker};
 use deaths::Landing;
 use relays::Passing;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,40 +31,41 @@ const BETA: i64 = 3;
 /// α of all products.
 const ALPHA: i64 = 5;
 
-/// The machines and how things lie.
+/// The workers and the properties of their links.
 #[derive(Clone)]
 pub(crate) struct Setting {
-    pub(crate) cut: Cut,
+    pub(crate) cut: TileSize,
     pub(crate) memories: Vec<u64>,
-    /// 0: all links move bytes; 1: all share memory; 2: the primary computes alone, in its own memory; 3: one of
-    /// the machines shares memory, as when the primary computes too.
+    /// 0: all links move bytes; 1: all share memory; 2: the primary computes alone, in its own memory; 3: one
+    /// of the machines shares memory, as when the primary computes too.
     pub(crate) shared: u8,
     pub(crate) col_major: bool,
-    /// Workers whose links move bytes pass panels on to each other.
+    /// Workers whose links move bytes relay panels.
     pub(crate) relay: bool,
     /// Links between workers may break at any time.
     pub(crate) breaks: bool,
-    /// How many times as long as others each machine takes; where it ends, 1.
+    /// Slowness factor of each worker; 1 beyond the end of the list.
     pub(crate) slow: Vec<u32>,
-    /// Whether work goes from slow machines to others.
+    /// Whether slow workers' work is stolen.
     pub(crate) steals: bool,
-    /// If not 0, blocks are computed by groups of so many columns, if 4 from a corner, if more by columns in so many last
-    /// steps less 4, with memory for that.
+    /// 0: order of steps; 1 to 3: blocks are computed by groups of this many columns; 4: from a corner; more:
+    /// by columns in the last steps (this number less 4); with memory for that.
     pub(crate) columns: u64,
-    /// Others do what lost machines have not given back.
+    /// The work of lost workers is reassigned.
     pub(crate) recovers: bool,
-    /// There is a machine beside those of the plan, in the primary's own memory, that works where nobody else can.
+    /// A reserve worker in the primary's own memory, outside the plan.
     pub(crate) reserve: bool,
-    /// Machines that die: after which event, and which and how. Never the last one, and none that shares memory.
+    /// Workers that die: after which event, and a number that chooses worker and way. Never the last one, and
+    /// none that shares memory.
     pub(crate) deaths: Vec<(u64, u32)>,
-    /// Machines that come: after which event, and with how much memory.
+    /// Workers that join: after which event, and with how much memory.
     pub(crate) joins: Vec<(u64, u64)>,
 }
 
 impl Setting {
-    /// Nothing special.
+    /// The plain setting.
     pub(crate) const PLAIN: Self = Self {
-        cut: Cut { tile: None, depth: None },
+        cut: TileSize { tile: None, depth: None },
         memories: Vec::new(),
         shared: 0,
         col_major: false,
@@ -77,7 +81,7 @@ impl Setting {
     };
 }
 
-/// What the primary has sent to a worker.
+/// A message from the primary to a worker.
 enum Sent {
     Store(Outgoing, Vec<i64>, u64),
     Relay(Vec<Forward>),
@@ -89,19 +93,19 @@ enum Sent {
 struct Held {
     header: MatrixHeader,
     elements: Vec<i64>,
-    /// How its elements came about, as a number: equal only for equal operations in equal order.
+    /// Hash of the operations that made its elements: equal only for equal operations in equal order.
     trace: u64,
-    /// It is a part of C, lent.
-    lent: Option<Rect>,
+    /// The part of C that it is, if it is leased.
+    leased: Option<Rect>,
 }
 
 struct End {
     worker: Worker,
     inbox: VecDeque<Sent>,
-    /// To others, in order for each of them.
+    /// Matrices under way to other workers, in order for each of them.
     passing: BTreeMap<usize, VecDeque<Passing>>,
-    outbox: VecDeque<Event>,
-    running: Vec<Run>,
+    outbox: VecDeque<PrimaryEvent>,
+    running: Vec<RunnableJob>,
     filling: Vec<u32>,
     leaving: Vec<ResultHead>,
     held: BTreeMap<u32, Held>,
@@ -116,47 +120,47 @@ pub(crate) struct World {
     pub(crate) c: Vec<i64>,
     old_c: Vec<i64>,
     pub(crate) expected: Vec<i64>,
-    /// Parts of C that are lent.
-    lent: Vec<Rect>,
-    /// Sums that were put aside, and tiles that were staged, by peer and id.
-    asides: BTreeMap<(usize, u32), Landing>,
+    /// Leased parts of C.
+    leased: Vec<Rect>,
+    /// Buffered partial sums and staged tiles, by peer and id.
+    partial_sums: BTreeMap<(usize, u32), Landing>,
     staged: BTreeMap<(usize, u32), Landing>,
-    /// Complete tiles, by their first element; those of the run before with them.
+    /// Complete tiles, by their first element, including those of an earlier run.
     pub(crate) committed: BTreeSet<(u64, u64)>,
     infos: Vec<PeerInfo>,
-    /// How each tile of C came about.
+    /// Hash of the operations that made each tile of C.
     pub(crate) traces: BTreeMap<(u64, u64), u64>,
     pub(crate) aside_bytes_max: usize,
-    /// Steps that have been computed for each element's tile: whether they came one after the other.
+    /// Whether the steps of each tile were computed in order.
     pub(crate) steps_were_in_order: bool,
     last_step: BTreeMap<(u64, u64), u32>,
     /// Pairs of workers whose link is broken, lower number first.
     broken: BTreeSet<(usize, usize)>,
     breaks: bool,
-    /// Whose links move bytes.
+    /// Workers whose links move bytes.
     by_bytes: Vec<bool>,
-    /// Matrices that went from worker to worker, and operands that the primary sent.
+    /// Number of matrices relayed between workers, and of operands sent by the primary.
     pub(crate) relayed: u64,
     pub(crate) sent_elements: u64,
     clock: Duration,
     finished: bool,
     pub(crate) failed: Option<String>,
     progress: f64,
-    /// Messages with sums that their receiver goes on from.
+    /// Number of messages with partial sums that their receiver continues.
     pub(crate) sums_sent: usize,
-    /// Events, a millisecond each.
+    /// Number of events; each takes a millisecond.
     pub(crate) events: u64,
     moves: usize,
     slow: Vec<u32>,
     /// Deaths to come, the last one first.
     deaths: Vec<(u64, u32)>,
-    /// Machines to come, the last one first.
+    /// Joins to come, the last one first.
     joins: Vec<(u64, u64)>,
-    /// Whose results are wrong.
+    /// The worker whose results are wrong.
     pub(crate) liar: Option<usize>,
     dead: BTreeSet<usize>,
     gone: BTreeSet<usize>,
-    /// Times that something was staged, and that something landed nowhere.
+    /// How often something was staged, and how often a result was dropped.
     pub(crate) staged_times: u64,
     pub(crate) nowhere_times: u64,
 }
@@ -171,10 +175,11 @@ fn machine(memory_bytes: u64, at: usize) -> Machine {
         link: Some(LinkRate { bytes_per_s: 1e9, round_trip_s: 1e-4 }),
         shares_cores: false,
         nic_bytes_per_s: None,
+        memory_rate: None,
     }
 }
 
-fn plan(p: &Problem, cut: Cut, memories: &[u64], alone: bool, wish: &Wish) -> Option<Plan> {
+fn plan(p: &Problem, cut: TileSize, memories: &[u64], alone: bool, wish: &PlanOptions) -> Option<Plan> {
     let machines: Vec<Machine> = memories.iter().enumerate().map(|(at, m)| machine(*m, at)).collect();
     let workers = if alone { &[][..] } else { &machines[..] };
     Some(decide(p, cut, &machines[0], workers, wish).ok()?.plan)
@@ -186,8 +191,9 @@ pub(crate) fn problem(m: u64, n: u64, k: u64, reads_c: bool, generated: bool) ->
 }
 
 /// A primary with one worker.
-pub(crate) fn primary(p: &Problem, tile: u64, depth: u64, memory_bytes: u64, wish: &Wish) -> Primary {
-    let plan = plan(p, Cut { tile: Some(tile), depth: Some(depth) }, &[memory_bytes], false, wish).unwrap();
+pub(crate) fn primary(p: &Problem, tile: u64, depth: u64, memory_bytes: u64, wish: &PlanOptions) -> Primary {
+    let plan =
+        plan(p, TileSize { tile: Some(tile), depth: Some(depth) }, &[memory_bytes], false, wish).unwrap();
     let peers = vec![PeerInfo {
         name: "w".into(),
         credit_bytes: memory_bytes,
@@ -217,14 +223,14 @@ fn numbers(count: u64, by: u64) -> Vec<i64> {
 }
 
 impl World {
-    /// `None` where the product does not fit those machines.
-    pub(crate) fn new(p: &Problem, setting: &Setting, wish: &Wish) -> Option<Self> {
+    /// `None` if the product does not fit the workers.
+    pub(crate) fn new(p: &Problem, setting: &Setting, wish: &PlanOptions) -> Option<Self> {
         let alone = setting.shared == 2;
         let mut plan = plan(p, setting.cut, &setting.memories, alone, wish)?;
         let order = match setting.columns {
-            4 => Order::Corner,
-            more if more > 4 => Order::Ending(more - 4),
-            columns => Order::Columns(columns),
+            4 => PanelOrder::Corner,
+            more if more > 4 => PanelOrder::Ending(more - 4),
+            columns => PanelOrder::Columns(columns),
         };
         for member in plan.members.iter_mut().filter(|_| setting.columns > 0) {
             member.shares.iter_mut().for_each(|s| s.order = order);
@@ -238,11 +244,11 @@ impl World {
                 name: format!("machine {}", m.machine),
                 credit_bytes: m.memory_bytes,
                 shares_memory: [false, true, true, at == 1][usize::from(setting.shared)],
-                // Of those whose links move bytes, some read one operand where it lies, or both.
+                // Some workers whose links move bytes read one or both operands in place.
                 referred: Referred { a: at % 2 == 1, b: at % 3 == 1 },
                 neighbours: Vec::new(),
                 work_per_s: 1e6,
-                // Over some links tiles are home at once, so all cells of a block are multiplied side by side.
+                // Over fast links all cells of a block are multiplied side by side.
                 link_bytes_per_s: [None, Some(1e8), Some(2e9)][at % 3],
                 is_reserve: false,
             })
@@ -271,11 +277,11 @@ impl World {
             p: *p,
             a,
             b,
-            // What nobody has written must not be taken for a zero.
+            // Unwritten elements must not look like zeros.
             c: vec![-77_777; (p.m * p.n) as usize],
             old_c,
-            lent: Vec::new(),
-            asides: BTreeMap::new(),
+            leased: Vec::new(),
+            partial_sums: BTreeMap::new(),
             staged: BTreeMap::new(),
             committed: BTreeSet::new(),
             infos,
@@ -306,7 +312,7 @@ impl World {
         })
     }
 
-    /// Some tile that the first worker was told of.
+    /// A tile that was announced to the first worker.
     pub(crate) fn announced_tile(&self) -> u32 {
         let stores = self.ends[0].inbox.iter().filter_map(|sent| match sent {
             Sent::Store(message, ..) => Some(message),
@@ -316,50 +322,53 @@ impl World {
         heads.filter(|m| m.uses == 0).map(|m| m.id).next().unwrap()
     }
 
-    pub(crate) fn primary(&mut self, event: Event) {
+    pub(crate) fn primary(&mut self, event: PrimaryEvent) {
         self.events += 1;
         self.clock += Duration::from_millis(1);
         for action in self.primary.handle(event, self.clock) {
-            if let Action::Send(peer, _) | Action::Relay(peer, _) | Action::Parted { peer, .. } = &action {
+            if let PrimaryAction::Send(peer, _)
+            | PrimaryAction::Relay(peer, _)
+            | PrimaryAction::Parted { peer, .. } = &action
+            {
                 assert!(!self.gone.contains(peer), "{peer} is gone, and sent something");
             }
             match action {
-                Action::Send(peer, message) => {
+                PrimaryAction::Send(peer, message) => {
                     let body = self.body(&message);
                     let trace = self.trace(&message);
-                    if message.piece.is_some_and(|p| matches!(p.which, Which::A | Which::B) && !p.lent) {
+                    if message.piece.is_some_and(|p| matches!(p.which, Which::A | Which::B) && !p.leased) {
                         self.sent_elements += body.len() as u64;
                     }
                     self.ends[peer].inbox.push_back(Sent::Store(message, body, trace));
                 }
-                Action::Relay(peer, forwards) => {
+                PrimaryAction::Relay(peer, forwards) => {
                     let forwards = decode_forwards(&encode_forwards(&forwards)).unwrap();
                     self.ends[peer].inbox.push_back(Sent::Relay(forwards));
                 }
-                Action::Parted { peer, other } => self.ends[peer].inbox.push_back(Sent::Parted(other)),
-                Action::Merge { peer, tile, rect } => {
-                    let sum = self.asides.remove(&(peer, tile)).expect("a sum that was put aside");
+                PrimaryAction::Parted { peer, other } => self.ends[peer].inbox.push_back(Sent::Parted(other)),
+                PrimaryAction::Merge { peer, tile, rect } => {
+                    let sum = self.partial_sums.remove(&(peer, tile)).expect("a sum that was put aside");
                     assert!(sum.is_whole() && sum.rect == rect, "half a sum is merged");
                     let c = self.traces.get_mut(&(rect.rows.start, rect.cols.start)).unwrap();
                     *c = mixed(&[*c, sum.trace]);
-                    assert!(self.lent.iter().all(|l| l.disjoint(rect)), "{rect} is lent");
+                    assert!(self.leased.iter().all(|l| l.disjoint(rect)), "{rect} is leased");
                     for (at, place) in places(rect, self.p.n).enumerate() {
                         self.c[place] += sum.elements[at];
                     }
                 }
-                Action::Put { peer, tile, rect } => self.put(peer, tile, rect),
-                Action::Cut { peer, .. } => {
+                PrimaryAction::Put { peer, tile, rect } => self.put(peer, tile, rect),
+                PrimaryAction::Disconnect { peer, .. } => {
                     self.gone.insert(peer);
                     self.kill(peer, 0);
                 }
-                Action::Finished => self.finished = true,
-                Action::Fail(why) => self.failed = Some(why),
-                Action::Look(_) => {}
-                Action::Committed(rect) => {
+                PrimaryAction::Finished => self.finished = true,
+                PrimaryAction::Fail(why) => self.failed = Some(why),
+                PrimaryAction::SpotCheck(_) => {}
+                PrimaryAction::Committed(rect) => {
                     let tile = (rect.rows.start, rect.cols.start);
                     assert!(self.committed.insert(tile), "{rect} is complete twice");
                 }
-                Action::Ping(..) => {}
+                PrimaryAction::Ping(..) => {}
             }
         }
         self.primary.validate();
@@ -373,7 +382,7 @@ impl World {
         self.progress = progress;
     }
 
-    /// The elements of a message's piece, by rows, as they are when it is given to the link.
+    /// The elements of a message's body, by rows, at the time when it is put on the link.
     fn body(&mut self, message: &Outgoing) -> Vec<i64> {
         let Some(piece) = message.piece else { return Vec::new() };
         self.sums_sent += usize::from(piece.which == Which::Sum);
@@ -381,25 +390,25 @@ impl World {
         let (from, cols) = match piece.which {
             Which::A => (&self.a, self.p.k),
             Which::B => (&self.b, self.p.n),
-            Which::C if piece.lent && header.source == Source::Vacant => (&self.c, self.p.n),
+            Which::C if piece.leased && header.source == MatrixSource::Vacant => (&self.c, self.p.n),
             Which::C => (&self.old_c, self.p.n),
             Which::Sum => (&self.c, self.p.n),
         };
         let elements = places(piece.rect, cols).map(|at| from[at]).collect();
-        if piece.lent {
-            assert!(self.lent.iter().all(|l| l.disjoint(piece.rect)), "{} is lent twice", piece.rect);
-            self.lent.push(piece.rect);
+        if piece.leased {
+            assert!(self.leased.iter().all(|l| l.disjoint(piece.rect)), "{} is leased twice", piece.rect);
+            self.leased.push(piece.rect);
         } else if piece.which == Which::Sum {
             assert!(
-                self.lent.iter().all(|l| l.disjoint(piece.rect)),
-                "{} is read while it is lent",
+                self.leased.iter().all(|l| l.disjoint(piece.rect)),
+                "{} is read while it is leased",
                 piece.rect
             );
         }
         elements
     }
 
-    /// How the matrix of a message's piece came about.
+    /// The trace of the matrix in a message's body.
     fn trace(&self, message: &Outgoing) -> u64 {
         let Some(piece) = message.piece else { return 0 };
         let header = message.head.matrices.last().unwrap();
@@ -414,23 +423,23 @@ impl World {
         }
     }
 
-    /// Nobody is silent here, only slow.
+    /// Time passes, without any silence.
     fn pass_time(&mut self) {
         self.clock += Duration::from_millis(100);
         for peer in (0..self.ends.len()).filter(|p| !self.dead.contains(p)).collect::<Vec<_>>() {
-            self.primary(Event::Alive { peer });
+            self.primary(PrimaryEvent::Alive { peer });
         }
-        self.primary(Event::Tick);
+        self.primary(PrimaryEvent::Tick);
     }
 
-    /// Nobody says anything for a while.
+    /// Time passes without any messages.
     pub(crate) fn wait(&mut self, time: Duration) {
         self.clock += time;
-        self.primary(Event::Tick);
+        self.primary(PrimaryEvent::Tick);
     }
 
     pub(crate) fn run(&mut self, choices: &[u32]) {
-        self.primary(Event::Start);
+        self.primary(PrimaryEvent::Start);
         self.go_on(choices);
     }
 
@@ -442,7 +451,7 @@ impl World {
             if self.finished || self.failed.is_some() {
                 return;
             }
-            // A fixed list of choices, then round robin, so that every run ends.
+            // First the given choices, then round robin, so that every run ends.
             self.join_if_due();
             self.die_if_due();
             chosen.resize(self.ends.len(), 0);
@@ -454,7 +463,7 @@ impl World {
             let moved = !waits && self.step(c % peers, (c / peers) % 7, c / peers / 7);
             quiet = if moved { 0 } else { quiet + 1 };
             if quiet > 0 && quiet.is_multiple_of(7 * peers * slowest * 4) {
-                // Whoever keeps panels for others is relieved of them after a while.
+                // A member that retains panels for others releases them after a while.
                 self.pass_time();
             }
             let most = 7 * peers * slowest * 400 + choices.len();
@@ -464,12 +473,12 @@ impl World {
     }
 }
 
-/// Where the elements of a rectangle lie in a matrix of so many columns, by rows.
+/// Positions of a rectangle's elements in a matrix with this many columns, by rows.
 fn places(rect: Rect, cols: u64) -> impl Iterator<Item = usize> {
     rect.rows.iter().flat_map(move |i| rect.cols.iter().map(move |j| (i * cols + j) as usize))
 }
 
-/// One number of several, in their order.
+/// A hash of several numbers in their order.
 fn mixed(parts: &[u64]) -> u64 {
     parts.iter().fold(0x9e37_79b9_7f4a_7c15, |sum: u64, part| {
         (sum.rotate_left(23) ^ part).wrapping_mul(0xbf58_476d_1ce4_e5b9)

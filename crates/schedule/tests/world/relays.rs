@@ -1,20 +1,20 @@
-//! Workers as neighbours: who has a link to whom, what they pass on to each other, and links between them that break.
+//! Workers as neighbours: their links, relayed matrices, and links that break.
 
 use super::World;
 use bramble_matrix::Layout;
 use bramble_schedule::message::{Forward, PieceHead};
-use bramble_schedule::primary::{Event, PeerInfo};
-use bramble_schedule::worker::Event as WorkerEvent;
+use bramble_schedule::primary::{PeerInfo, PrimaryEvent};
+use bramble_schedule::worker::WorkerEvent;
 
-/// A matrix that is on its way from one worker to another.
+/// A matrix under way from one worker to another.
 pub(super) struct Passing {
     forward: Forward,
-    /// Lines that have left.
+    /// Lines that were sent.
     lines: u32,
 }
 
 impl Passing {
-    /// Nothing of it has left.
+    /// Nothing of it was sent yet.
     pub(super) fn of(forward: Forward) -> Self {
         Self { forward, lines: 0 }
     }
@@ -31,21 +31,21 @@ pub(super) fn neighbours(peers: Vec<PeerInfo>) -> Vec<PeerInfo> {
 }
 
 impl World {
-    /// Something goes from a worker to one of those that it has something for; false where there is none, or where it is
-    /// not expected yet.
+    /// A worker sends something to one of its receivers; false if there is nothing to send, or if it is not
+    /// expected yet.
     pub(super) fn pass_some(&mut self, peer: usize, which: usize) -> bool {
         let passing = self.ends[peer].passing.iter().filter(|(_, p)| !p.is_empty());
         let to: Vec<usize> = passing.map(|(to, _)| *to).collect();
         !to.is_empty() && self.pass(peer, to[which % to.len()], which)
     }
 
-    /// Now and then the link between two workers breaks, where links may; false where none does.
+    /// Now and then breaks the link between two workers, if the setting allows it; false if none broke.
     pub(super) fn sever_some(&mut self, peer: usize, which: usize) -> bool {
         let other = which / 97 % self.ends.len();
         self.breaks && which.is_multiple_of(97) && other != peer && self.sever(peer, other)
     }
 
-    /// Some lines go from one worker to another; false where they are not expected yet.
+    /// Some lines travel between two workers; false if they are not expected yet.
     fn pass(&mut self, from: usize, to: usize, which: usize) -> bool {
         if self.broken.contains(&(from.min(to), from.max(to))) {
             self.parted(from, to);
@@ -89,12 +89,12 @@ impl World {
         {
             return false;
         }
-        self.ends[peer].outbox.push_back(Event::Parted { peer, other: other as u32 });
+        self.ends[peer].outbox.push_back(PrimaryEvent::Parted { peer, other: other as u32 });
         self.parted(peer, other);
         true
     }
 
-    /// A worker knows that it has no link to another any more.
+    /// A worker learns that its link to another worker has ended.
     pub(super) fn parted(&mut self, peer: usize, other: usize) {
         let lost = WorkerEvent::PeerLost(other as u32);
         let actions = self.ends[peer].worker.handle(lost).unwrap();
@@ -103,7 +103,7 @@ impl World {
             let actions = self.ends[peer].worker.handle(WorkerEvent::Passed(&passing.forward)).unwrap();
             self.worker(peer, actions);
         }
-        // Nothing that is in a broken link arrives.
+        // Data in a broken link does not arrive.
         if self.broken.contains(&(peer.min(other), peer.max(other))) {
             for passing in self.ends[other].passing.remove(&peer).unwrap_or_default() {
                 let actions = self.ends[other].worker.handle(WorkerEvent::Passed(&passing.forward)).unwrap();

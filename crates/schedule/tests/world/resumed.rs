@@ -1,14 +1,14 @@
-//! The primary dies, and another run goes on with what is complete.
+//! The primary dies, and another run resumes with the complete tiles.
 
 use super::{Setting, World, operands};
-use bramble_plan::{Problem, Wish};
-use bramble_schedule::primary::{Event, Primary};
+use bramble_plan::{PlanOptions, Problem};
+use bramble_schedule::primary::{Primary, PrimaryEvent};
 use std::time::Duration;
 
 impl World {
-    /// Runs until so many events have been.
+    /// Runs until this many events have happened.
     pub(crate) fn run_for(&mut self, events: u64, choices: &[u32]) {
-        self.primary(Event::Start);
+        self.primary(PrimaryEvent::Start);
         let mut at = 0;
         while self.events < events && !self.finished && self.failed.is_none() {
             let c = choices.get(at).map_or(at, |c| *c as usize);
@@ -21,7 +21,7 @@ impl World {
         }
     }
 
-    /// So many more turns, whatever comes of them.
+    /// Runs this many more turns, whatever happens.
     pub(crate) fn run_more(&mut self, turns: usize) {
         let peers = self.ends.len();
         for at in 0..turns {
@@ -29,13 +29,13 @@ impl World {
         }
     }
 
-    /// Another run on the machines of that setting, which knows of this one what is complete but for every nth of these.
-    /// `None` where they could not do the product.
+    /// A resumed run on the workers of that setting, which knows the complete tiles of this one except every
+    /// n-th. `None` if these workers cannot do the product.
     pub(crate) fn resumed(
         &self,
         p: &Problem,
         setting: &Setting,
-        wish: &Wish,
+        wish: &PlanOptions,
         nth: usize,
     ) -> Option<Result<Self, String>> {
         let mut next = Self::new(p, setting, wish)?;

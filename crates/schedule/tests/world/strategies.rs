@@ -1,4 +1,4 @@
-//! Ways to cut products.
+//! Strategies for the tests.
 
 use bramble_plan::{Base, Strategy as Cutting};
 use proptest::prelude::*;

@@ -1,80 +1,81 @@
-//! What the tasks of one session share: the state machine, the store, the compute threads, the way out.
+//! State that the tasks of one session share: state machine, store, compute threads, queue to the writer.
 //!
-//! Invariant: the state machine decides; what it asks for is done here, at once and without waiting.
+//! Invariant: the state machine decides; its actions are carried out here, at once and without waiting.
 
 use super::WorkerError;
-use super::ahead::Ahead;
-use super::ready::Ready;
+use super::addition_throttle::AdditionThrottle;
 use super::relay::Neighbours;
+use super::send_backpressure::SendBackpressure;
+use crate::job_recorder::{JobRecorder, io_report};
 use crate::ledger::Grant;
-use crate::memory::{Operand, Parts, Returning, Store, Tile};
-use crate::pool::{Length, Pool, Task};
-use crate::record::{Recorder, io_report};
+use crate::memory::{Operand, ReturningLease, Store, StoreParts, TargetTile};
+use crate::pool::{ComputePool, ComputeTask, TaskLength};
 use bramble_kernel::{Kernel, KernelElement, Sign, factors};
-use bramble_link::{Arrived, ArrivedBody, Body, Frame, Meter, Section};
-use bramble_matrix::{Buffer, DType, Generator, Lent, Rect, Span};
+use bramble_link::{Arrived, ArrivedBody, Body, Frame, Section, SectionMeter};
+use bramble_matrix::{Buffer, DType, Generator, Rect, Span, TileLease};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{
-    Bye, Generated, Hello, Kind, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then, encode_number,
+    Bye, Generated, Hello, Kind, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead, Then,
+    encode_number,
 };
-use bramble_schedule::worker::{Action, Event, Run, Turn, Worker};
+use bramble_schedule::worker::{Priority, RunnableJob, Worker, WorkerAction, WorkerEvent};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// What a task gives back.
-pub(super) enum Done {
-    /// With how long it was to take, where that was counted (`ready`).
-    Ran(Run, Tile, Option<Length>),
+/// Result of a task of the pool.
+pub(super) enum TaskResult {
+    /// With the task's length, if the addition throttle counts it.
+    Ran(RunnableJob, TargetTile, Option<TaskLength>),
     Filled(MatrixHeader, Buffer),
 }
 
-/// A frame to send, and what to do when it is gone.
-pub(super) struct Leaving {
-    /// `None` for the credit that has gathered by the time it leaves.
+/// A frame to send, and what follows when it has been sent.
+pub(super) struct OutgoingFrame {
+    /// `None` for the accumulated credit, whose frame is made when it is sent.
     pub(super) frame: Option<Frame>,
-    /// The tile whose last lines these are, with its buffer.
+    /// The tile whose last rows these are, with its buffer.
     pub(super) last_of: Option<(u32, Option<Arc<Buffer>>)>,
 }
 
-/// What the tasks of one session share.
+/// State that the tasks of one session share.
 pub(super) struct Core {
     pub(super) state: Worker,
     pub(super) store: Store,
-    pub(super) ahead: Ahead,
-    pub(super) ready: Ready,
-    pub(super) pool: Pool<Done>,
-    /// Given back with the session, or when the last compute thread has finished what it was doing for it.
+    pub(super) backpressure: SendBackpressure,
+    pub(super) throttle: AdditionThrottle,
+    pub(super) pool: ComputePool<TaskResult>,
+    /// Returned with the session, or when the last compute thread has finished its task for it.
     pub(super) grant: Arc<Grant>,
     pub(super) kernel: Arc<dyn Kernel>,
     pub(super) hello: Hello,
-    /// To the writer; `None` when nothing more is to be said.
-    pub(super) out: Option<mpsc::UnboundedSender<Leaving>>,
-    /// Pongs that wait there. Tiles are bounded by the grant, so only these need a limit.
+    /// Queue to the writer; `None` when nothing more may be sent.
+    pub(super) out: Option<mpsc::UnboundedSender<OutgoingFrame>>,
+    /// Pongs in that queue. Tiles are bounded by the grant, so only pongs need a limit.
     pub(super) answers: Cell<usize>,
-    /// Bytes that are free and not yet said to be; if any, a frame for them waits.
+    /// Freed bytes that have not been credited yet; if any, a frame for them is queued.
     pub(super) credit: Cell<u64>,
     /// The store message whose body is landing.
     pub(super) reserved: Option<StoreHead>,
-    /// The primary was heard, or took something, since that was last asked.
+    /// Whether the primary was heard, or took bytes, since this was last checked.
     pub(super) is_heard: bool,
-    /// The link wants checksums of the bodies that leave.
+    /// Whether the link wants checksums of bodies.
     pub(super) sums_bodies: bool,
     pub(super) neighbours: Neighbours,
-    /// What the processor time of this thread goes to, if the primary wants to know.
-    pub(super) meter: Rc<Meter>,
-    /// When jobs ran, the same.
-    pub(super) recorder: Recorder,
+    /// Processor time of this thread by section, if the primary asked for it.
+    pub(super) meter: Rc<SectionMeter>,
+    /// Records of jobs, if the primary asked for them.
+    pub(super) recorder: JobRecorder,
 }
 
 impl Core {
     pub(super) fn send(&self, kind: Kind, head: Vec<u8>, body: Body) {
-        self.leave(Leaving { frame: Some(Frame::new(kind.code(), head, body)), last_of: None });
+        self.enqueue(OutgoingFrame { frame: Some(Frame::new(kind.code(), head, body)), last_of: None });
     }
 
-    pub(super) fn leave(&self, leaving: Leaving) {
+    pub(super) fn enqueue(&self, leaving: OutgoingFrame) {
         let is_answer = leaving.frame.as_ref().is_some_and(|f| f.kind == Kind::Pong.code());
         if let Some(out) = &self.out
             && out.send(leaving).is_ok()
@@ -83,16 +84,16 @@ impl Core {
         }
     }
 
-    /// Credit gathers while the link is busy, so that one frame at most waits for it.
+    /// Credit accumulates while the link is busy, so that at most one frame waits for it.
     fn give_credit(&self, bytes: u64) {
         let before = self.credit.get();
         self.credit.set(before + bytes);
         if before == 0 {
-            self.leave(Leaving { frame: None, last_of: None });
+            self.enqueue(OutgoingFrame { frame: None, last_of: None });
         }
     }
 
-    /// The frame for the credit that has gathered.
+    /// The frame with the accumulated credit.
     pub(super) fn take_credit(&self) -> Frame {
         Frame::new(Kind::Credit.code(), encode_number(self.credit.take()), Body::Empty)
     }
@@ -107,12 +108,12 @@ impl Core {
         }
     }
 
-    /// One event through the state machine.
-    pub(super) fn decide(&mut self, event: Event<'_>) -> Result<Vec<Action>, ProtocolError> {
+    /// Passes one event to the state machine.
+    pub(super) fn dispatch(&mut self, event: WorkerEvent<'_>) -> Result<Vec<WorkerAction>, ProtocolError> {
         self.meter.within(Section::Scheduling, || self.state.handle(event))
     }
 
-    /// Checks what a store's matrices say of themselves.
+    /// Checks the headers of a store's matrices.
     fn check(&self, store: &StoreHead) -> Result<(), ProtocolError> {
         if store.matrices.iter().any(|m| m.dtype != self.hello.dtype) {
             return Err(ProtocolError::new("a matrix of another element type than the session's"));
@@ -120,20 +121,20 @@ impl Core {
         self.neighbours.check(&store.matrices)
     }
 
-    /// Checks a store's head and takes memory for its matrices.
+    /// Checks a store's head and reserves memory for its matrices.
     pub(super) fn reserve(&mut self, store: &StoreHead) -> Result<(), WorkerError> {
         self.check(store)?;
-        let actions = self.decide(Event::Announced(store))?;
-        self.act(actions)?;
+        let actions = self.dispatch(WorkerEvent::Announced(store))?;
+        self.carry_out(actions)?;
         self.neighbours.announced.notify_waiters();
         Ok(())
     }
 
-    /// A store message has come whole.
+    /// A store message has arrived completely.
     pub(super) fn stored(&mut self, arrived: Arrived) -> Result<(), WorkerError> {
         let store = match (self.reserved.take(), arrived.body) {
             (Some(store), ArrivedBody::Landed(landing)) => {
-                if let Ok(parts) = landing.into_any().downcast::<Parts>() {
+                if let Ok(parts) = landing.into_any().downcast::<StoreParts>() {
                     self.store.landed(*parts);
                 }
                 store
@@ -144,11 +145,11 @@ impl Core {
                 store
             }
         };
-        let actions = self.decide(Event::Landed(&store))?;
-        self.act(actions)
+        let actions = self.dispatch(WorkerEvent::Landed(&store))?;
+        self.carry_out(actions)
     }
 
-    /// A store message without bytes, or whose body is where the primary has it. Then that is the last matrix's; those
+    /// A store message without bytes, or whose body is in the primary's memory. Such a body belongs to the last matrix; those
     /// before it have none.
     fn stored_by_reference(&mut self, store: &StoreHead, body: ArrivedBody) -> Result<(), WorkerError> {
         if matches!(body, ArrivedBody::Empty) {
@@ -160,81 +161,81 @@ impl Core {
         let Some((header, others)) = store.matrices.split_last() else { return Ok(()) };
         self.check(store)?;
         if others.iter().any(|other| other.body_bytes() > 0) {
-            return Err(ProtocolError::new("two matrices with elements, and one body").into());
+            return Err(ProtocolError::new("two matrices with elements have only one body").into());
         }
-        let mut actions = self.decide(Event::Announced(store))?;
-        if header.source != Source::Generated {
-            // The state counts it against the grant, but no memory is taken for it.
-            actions.retain(|action| *action != Action::Reserve(*header));
+        let mut actions = self.dispatch(WorkerEvent::Announced(store))?;
+        if header.source != MatrixSource::Generated {
+            // The state machine counts it against the grant, but it needs no buffer.
+            actions.retain(|action| *action != WorkerAction::Reserve(*header));
         }
-        self.act(actions)?;
+        self.carry_out(actions)?;
         match body {
-            ArrivedBody::Shared(region) if header.source == Source::Generated => {
+            ArrivedBody::Shared(region) if header.source == MatrixSource::Generated => {
                 self.store.set_generated(header.id, Generated::decode(region.run(0))?);
             }
-            ArrivedBody::Shared(_) if header.uses == 0 || header.source == Source::Vacant => {
-                return Err(ProtocolError::new("what jobs write came as memory that may only be read").into());
+            ArrivedBody::Shared(_) if header.uses == 0 || header.source == MatrixSource::Vacant => {
+                return Err(ProtocolError::new("a matrix that jobs write came in read-only memory").into());
             }
             ArrivedBody::Shared(region) => {
                 self.store.put_operand(header.id, Operand::borrowed(header, region)?);
             }
-            ArrivedBody::Lent(_) if header.uses > 0 => {
-                return Err(ProtocolError::new("an operand in lent memory").into());
+            ArrivedBody::Leased(_) if header.uses > 0 => {
+                return Err(ProtocolError::new("an operand in leased memory").into());
             }
-            ArrivedBody::Lent(landing) => {
-                let lent = landing.into_any().downcast::<Lent>();
-                let lent = lent.map_err(|_| ProtocolError::new("lent memory that is no part of C"))?;
-                self.store.put_tile(header.id, Tile::Lent(*lent));
+            ArrivedBody::Leased(landing) => {
+                let lent = landing.into_any().downcast::<TileLease>();
+                let lent = lent.map_err(|_| ProtocolError::new("leased memory outside C"))?;
+                self.store.put_tile(header.id, TargetTile::Leased(*lent));
             }
             ArrivedBody::Empty | ArrivedBody::Landed(_) => {}
         }
         Ok(())
     }
 
-    /// Does what the state machine asks for, and gives the compute threads what they may do now.
-    pub(super) fn act(&mut self, actions: Vec<Action>) -> Result<(), WorkerError> {
-        self.note(actions)?;
-        self.feed()
+    /// Carries out actions, then starts additions as far as the throttle allows.
+    pub(super) fn carry_out(&mut self, actions: Vec<WorkerAction>) -> Result<(), WorkerError> {
+        self.carry_out_actions(actions)?;
+        self.start_additions()
     }
 
-    /// Gives the compute threads what they may do now.
-    pub(super) fn feed(&mut self) -> Result<(), WorkerError> {
-        while let Some(run) = self.ready.next() {
+    /// Starts additions as far as the throttle allows.
+    pub(super) fn start_additions(&mut self) -> Result<(), WorkerError> {
+        while let Some(run) = self.throttle.next() {
             self.start(run, true)?;
         }
         Ok(())
     }
 
-    /// Does what the state machine asks for, but for new sums, which wait until `feed`.
-    pub(super) fn note(&mut self, actions: Vec<Action>) -> Result<(), WorkerError> {
+    /// Carries out actions, except new additions, which wait for `feed`.
+    pub(super) fn carry_out_actions(&mut self, actions: Vec<WorkerAction>) -> Result<(), WorkerError> {
         self.store.set_limit(self.state.held_bytes_max());
         let mut actions = VecDeque::from(actions);
         while let Some(action) = actions.pop_front() {
             match action {
-                Action::Reserve(header) => {
+                WorkerAction::Reserve(header) => {
                     self.store.reserve(&header).map_err(|e| WorkerError::Here(e.to_string()))?;
                 }
-                Action::Fill(id) => self.fill(id)?,
-                Action::Start(run) => {
+                WorkerAction::Fill(id) => self.fill(id)?,
+                WorkerAction::Start(run) => {
                     let new_bytes = self.store.vacant_bytes(run.job.c);
-                    match self.ahead.admit(run, new_bytes) {
+                    match self.backpressure.admit(run, new_bytes) {
                         Some(run) if new_bytes > 0 && run.job.operation != Operation::Multiply => {
-                            self.ready.put(run);
+                            self.throttle.put(run);
                         }
                         Some(run) => self.start(run, false)?,
                         None => {}
                     }
                 }
-                Action::Return { tile, epoch, step_start, step_end } => {
+                WorkerAction::Return { tile, epoch, step_start, step_end } => {
                     self.send_back(
                         tile,
                         ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 },
                     )?;
                 }
-                Action::Release(id) => self.store.release(id),
-                Action::Credit(bytes) => self.give_credit(bytes),
-                Action::Pass(forward) => actions.extend(self.pass(forward)?),
-                Action::Missing(missing) => self.send(Kind::Missing, missing.encode(), Body::Empty),
+                WorkerAction::Release(id) => self.store.release(id),
+                WorkerAction::Credit(bytes) => self.give_credit(bytes),
+                WorkerAction::Pass(forward) => actions.extend(self.pass(forward)?),
+                WorkerAction::Missing(missing) => self.send(Kind::Missing, missing.encode(), Body::Empty),
             }
         }
         Ok(())
@@ -243,7 +244,7 @@ impl Core {
     fn fill(&mut self, id: u32) -> Result<(), WorkerError> {
         let taken = self.store.take_generated(id);
         let Some((header, generated, mut buffer)) = taken else {
-            return Err(ProtocolError::new(format!("matrix {id} does not say how it is made")).into());
+            return Err(ProtocolError::new(format!("matrix {id} has no generator description")).into());
         };
         let Some(generator) = Generator::from_bytes(&generated.generator) else {
             return Err(ProtocolError::new(format!("matrix {id} has an unknown generator")).into());
@@ -253,24 +254,24 @@ impl Core {
         else {
             return Err(ProtocolError::new(format!("matrix {id} lies outside its generator")).into());
         };
-        let task: Task<Done> = Box::new(move || {
+        let task: ComputeTask<TaskResult> = Box::new(move || {
             generator.fill(Rect::new(rows, cols), header.dtype, header.layout, buffer.bytes_mut());
-            Done::Filled(header, buffer)
+            TaskResult::Filled(header, buffer)
         });
-        self.submit(task, Turn(id), Length::Any)
+        self.submit(task, Priority(id), TaskLength::Any)
     }
 
-    /// Gives the compute threads a job, one of those that `ready` counts or not.
-    fn start(&mut self, run: Run, is_counted: bool) -> Result<(), WorkerError> {
-        let missing = || WorkerError::Here(format!("matrix {} lost one of its operands", run.job.c));
+    /// Submits a job to the compute threads; `is_counted`: the addition throttle counts it.
+    fn start(&mut self, run: RunnableJob, is_counted: bool) -> Result<(), WorkerError> {
+        let missing = || WorkerError::Here(format!("an operand of matrix {} is missing", run.job.c));
         let a = self.store.operand(run.job.a).ok_or_else(missing)?;
         let b = self.store.operand(run.job.b).ok_or_else(missing)?;
         let target = self.store.take_tile(run.job.c).map_err(|e| WorkerError::Here(e.to_string()))?;
         let target = target.ok_or_else(missing)?;
         let beta = match run {
-            Run { reads_tile: false, .. } => 0.0,
-            Run { scales_tile: true, .. } => self.hello.beta,
-            Run { .. } => 1.0,
+            RunnableJob { reads_tile: false, .. } => 0.0,
+            RunnableJob { scales_tile: true, .. } => self.hello.beta,
+            RunnableJob { .. } => 1.0,
         };
         let (kernel, operation) = (self.kernel.clone(), run.job.operation);
         let length = length(operation, &a, &b);
@@ -286,13 +287,18 @@ impl Core {
                 DType::I64 => compute::<i64>(operation, kernel, alpha, &a, &b, beta, &mut target),
             }
             let target = if run.job.then == Then::Return { target.whole(with_checksums) } else { target };
-            Done::Ran(run, target, counted)
+            TaskResult::Ran(run, target, counted)
         };
-        counted.into_iter().for_each(|length| self.ready.gone(length));
-        self.submit(Box::new(task), Turn::of(&run.job), length)
+        counted.into_iter().for_each(|length| self.throttle.submitted(length));
+        self.submit(Box::new(task), Priority::of(&run.job), length)
     }
 
-    fn submit(&self, task: Task<Done>, turn: Turn, length: Length) -> Result<(), WorkerError> {
+    fn submit(
+        &self,
+        task: ComputeTask<TaskResult>,
+        turn: Priority,
+        length: TaskLength,
+    ) -> Result<(), WorkerError> {
         let failed = |e| WorkerError::Here(format!("cannot start a compute thread: {e}"));
         let grant = self.grant.clone();
         let task = move || {
@@ -303,24 +309,24 @@ impl Core {
         self.pool.submit(Box::new(task), turn, length).map_err(failed)
     }
 
-    /// Puts a finished tile on its way, in frames of whole rows.
+    /// Queues a finished tile for sending, in frames of whole rows.
     fn send_back(&mut self, id: u32, head: ResultHead) -> Result<(), WorkerError> {
         let tile = self.store.take_tile(id).map_err(|e| WorkerError::Here(e.to_string()))?;
         let Some(tile) = tile else { return Err(WorkerError::Here(format!("tile {id} was lost"))) };
         let kind = Kind::Result.code();
         let mut whole = match tile {
-            Tile::Whole(whole) => whole,
-            Tile::Lent(lent) => {
+            TargetTile::Whole(whole) => whole,
+            TargetTile::Leased(lent) => {
                 let lines = u32::try_from(lent.lines());
                 let lines = lines.map_err(|_| WorkerError::Here(format!("tile {id} has 2^32 rows")))?;
                 let head = ResultHead { lines, ..head };
-                let frame = Frame::new(kind, head.encode(), Body::Lent(Box::new(Returning(lent))));
-                self.leave(Leaving { frame: Some(frame), last_of: Some((id, None)) });
+                let frame = Frame::new(kind, head.encode(), Body::Leased(Box::new(ReturningLease(lent))));
+                self.enqueue(OutgoingFrame { frame: Some(frame), last_of: Some((id, None)) });
                 return Ok(());
             }
-            Tile::Owned(..) => unreachable!("a tile is sent back after its last job"),
+            TargetTile::Owned(..) => unreachable!("a tile is sent back after its last job"),
         };
-        self.ahead.leaves(id, whole.header.bytes());
+        self.backpressure.leaves(id, whole.header.bytes());
         let last = whole.bodies.pop();
         for (first_line, lines, region) in whole.bodies {
             let head = ResultHead { first_line, lines, ..head };
@@ -329,41 +335,41 @@ impl Core {
         if let Some((first_line, lines, region)) = last {
             let head = ResultHead { first_line, lines, ..head };
             let frame = Frame::new(kind, head.encode(), Body::Shared(region));
-            self.leave(Leaving { frame: Some(frame), last_of: Some((id, Some(whole.buffer))) });
+            self.enqueue(OutgoingFrame { frame: Some(frame), last_of: Some((id, Some(whole.buffer))) });
         }
         Ok(())
     }
 
-    /// A tile has left.
+    /// A tile has been sent.
     pub(super) fn returned(&mut self, tile: u32, buffer: Option<Arc<Buffer>>) -> Result<(), WorkerError> {
         match buffer.map(Arc::try_unwrap) {
             Some(Ok(buffer)) => self.store.recycle(buffer),
-            // The primary of the same process still reads it, and frees it.
-            Some(Err(shared)) => self.store.part_with(&shared),
+            // The primary in the same process still reads the buffer, and will free it.
+            Some(Err(shared)) => self.store.forget_buffer(&shared),
             None => {}
         }
-        self.ahead.left(tile);
-        while let Some(run) = self.ahead.next() {
+        self.backpressure.left(tile);
+        while let Some(run) = self.backpressure.next() {
             self.start(run, false)?;
         }
-        let actions = self.decide(Event::Returned(tile))?;
-        self.act(actions)
+        let actions = self.dispatch(WorkerEvent::Returned(tile))?;
+        self.carry_out(actions)
     }
 }
 
-/// Multiplications of a product that is brief: 200 µs where a core does 40 Gflop/s.
+/// Multiply-adds of a brief multiplication: 200 µs at 40 Gflop/s.
 const BRIEF_MULTIPLICATIONS: u64 = 1 << 22;
-/// Elements of a sum that is: as long where a core writes 5 GB/s.
+/// Elements of a brief addition: as long at 5 GB/s written.
 const BRIEF_ELEMENTS: u64 = 1 << 17;
 
 /// Whether a job is brief.
-fn length(operation: Operation, a: &Operand, b: &Operand) -> Length {
+fn length(operation: Operation, a: &Operand, b: &Operand) -> TaskLength {
     let (a, b) = (a.shape(), b.shape());
     let is_brief = match operation {
         Operation::Multiply => a.rows.saturating_mul(a.cols).saturating_mul(b.cols) <= BRIEF_MULTIPLICATIONS,
         Operation::Add | Operation::Subtract => a.rows.saturating_mul(a.cols) <= BRIEF_ELEMENTS,
     };
-    if is_brief { Length::Brief } else { Length::Any }
+    if is_brief { TaskLength::Brief } else { TaskLength::Any }
 }
 
 fn compute<T: KernelElement>(
@@ -373,7 +379,7 @@ fn compute<T: KernelElement>(
     a: &Operand,
     b: &Operand,
     beta: f64,
-    target: &mut Tile,
+    target: &mut TargetTile,
 ) {
     let (a, b, c) = (a.view(), b.view(), target.view_mut());
     match operation {

@@ -1,68 +1,68 @@
-//! Hello and welcome: what a session needs to know before its first job.
+//! Hello and welcome: the exchange before the first job of a session.
 //!
-//! Invariants: a stranger is read with the limits for strangers, and within a deadline; what a hello makes this
-//! machine compute (opening, comparing and measuring kernels) is done beside the event loop, one at a time.
+//! Invariants: an unauthenticated peer is read with the limits for strangers, and within a deadline; work that a hello causes
+//! (opening, comparing and measuring kernels) runs beside the event loop, one at a time.
 
 use super::WorkerError;
-use crate::ledger::{Grant, Ledger, Who, Wish};
+use crate::ledger::{Grant, MemoryRequest, SessionLedger, SessionOwner};
 use crate::machine::{Config, probe, sustained};
-use crate::speeds::{Effort, Speed, Speeds};
+use crate::speeds::{ProbeEffort, Speed, Speeds};
 use bramble_kernel::{Choice, KernelError, KernelName, Pick};
-use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Proven, Slot};
+use bramble_link::{Body, Frame, FrameLimits, Link, LinkError, NoBodies, Proven, Slot};
 use bramble_matrix::DType;
 use bramble_schedule::ProtocolError;
 use bramble_schedule::limits::{DIALLED_HELLO_PATIENCE, HANDSHAKE_DEADLINE};
 use bramble_schedule::message::{Hello, Join, Kind, Welcome};
 use std::time::Duration;
 
-/// How long a primary waits for memory that another one has, before it is told so.
+/// How long a primary waits for memory that other sessions hold, before it is refused.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Who has come, and is welcome so far.
-pub(super) enum Guest {
-    /// A primary: its hello, the kernel and the memory for it.
+/// A peer that may stay so far.
+pub(super) enum GreetedPeer {
+    /// A primary: its hello, and the kernel and memory for it.
     Primary(Hello, Pick, Grant),
-    /// Another worker, whom one of the sessions may be waiting for.
+    /// Another worker, which a session may be waiting for.
     Neighbour(Join),
 }
 
-/// What somebody says first.
-pub(super) enum First {
+/// The first message of a connection.
+pub(super) enum FirstMessage {
     Hello(Hello),
     Join(Join),
 }
 
-/// Takes the first message. For a primary, chooses a kernel and takes the memory that is left; the link
-/// keeps its place at the door until it has all that, so no more can be on the way to it than fit there.
+/// Reads the first message. For a primary, chooses a kernel and takes memory; until then the link
+/// keeps its slot at the door, so that the door bounds the number of sessions being opened.
 pub(super) async fn greet(
     link: &mut Link,
     slot: Option<Slot>,
     config: &Config,
-    ledger: &Ledger,
-) -> Result<Guest, WorkerError> {
-    link.receiver.set_limits(Limits::STRANGER);
+    ledger: &SessionLedger,
+) -> Result<GreetedPeer, WorkerError> {
+    link.receiver.set_limits(FrameLimits::STRANGER);
     let Some(slot) = slot else {
-        // This end has dialled, or is in the same process.
-        return match within(DIALLED_HELLO_PATIENCE, first(link)).await? {
-            First::Hello(hello) => equipped(hello, &link.peer, config, ledger).await,
-            First::Join(_) => Err(not_a_hello()),
+        // This worker has dialled, or the primary is in the same process.
+        return match within(DIALLED_HELLO_PATIENCE, first_message(link)).await? {
+            FirstMessage::Hello(hello) => choose_kernel_and_memory(hello, &link.peer, config, ledger).await,
+            FirstMessage::Join(_) => Err(not_a_hello()),
         };
     };
-    match first_at(&slot, link).await? {
-        First::Join(join) => Ok(Guest::Neighbour(join)),
-        First::Hello(hello) => {
+    match first_message_at_door(&slot, link).await? {
+        FirstMessage::Join(join) => Ok(GreetedPeer::Neighbour(join)),
+        FirstMessage::Hello(hello) => {
             slot.known();
-            slot.guard(equipped(hello, &link.peer, config, ledger)).await
+            slot.guard(choose_kernel_and_memory(hello, &link.peer, config, ledger)).await
         }
     }
 }
 
-/// The first message of somebody at a door.
-pub(super) async fn first_at(slot: &Slot, link: &mut Link) -> Result<First, WorkerError> {
+/// The first message of a connection that came through a door.
+pub(super) async fn first_message_at_door(slot: &Slot, link: &mut Link) -> Result<FirstMessage, WorkerError> {
     match link.proven {
-        // Whoever dials a neighbour knows at once what to say.
-        Proven::Introduced(_) => slot.guard(within(HANDSHAKE_DEADLINE, first(link))).await,
-        Proven::Nothing | Proven::Member => slot.guard(first(link)).await,
+        // A worker that dials a neighbour can send its join at once.
+        Proven::Introduced(_) => slot.guard(within(HANDSHAKE_DEADLINE, first_message(link))).await,
+        Proven::Nothing | Proven::Member => slot.guard(first_message(link)).await,
     }
 }
 
@@ -76,15 +76,15 @@ async fn within<T>(
     })
 }
 
-/// The first frame: a hello, or a join. A key that was introduced is good for a join alone.
-async fn first(link: &mut Link) -> Result<First, WorkerError> {
+/// The first frame: a hello, or a join. A key that was introduced for a pair is good for a join only.
+async fn first_message(link: &mut Link) -> Result<FirstMessage, WorkerError> {
     let first = link.receiver.receive(&mut NoBodies).await?;
     match Kind::from_code(first.kind)? {
         Kind::Hello if matches!(link.proven, Proven::Introduced(_)) => {
             Err(ProtocolError::new("a key that was introduced for relaying opens no session").into())
         }
-        Kind::Hello => Ok(First::Hello(Hello::decode(&first.head)?)),
-        Kind::Join => Ok(First::Join(Join::decode(&first.head)?)),
+        Kind::Hello => Ok(FirstMessage::Hello(Hello::decode(&first.head)?)),
+        Kind::Join => Ok(FirstMessage::Join(Join::decode(&first.head)?)),
         _ => Err(not_a_hello()),
     }
 }
@@ -93,8 +93,13 @@ fn not_a_hello() -> WorkerError {
     ProtocolError::new("its first message is not a hello").into()
 }
 
-/// A kernel and memory for what a hello asks for.
-async fn equipped(hello: Hello, peer: &str, config: &Config, ledger: &Ledger) -> Result<Guest, WorkerError> {
+/// The kernel and memory for a hello.
+async fn choose_kernel_and_memory(
+    hello: Hello,
+    peer: &str,
+    config: &Config,
+    ledger: &SessionLedger,
+) -> Result<GreetedPeer, WorkerError> {
     let choice: Choice = match config.kernel {
         Some(choice) => choice,
         None => hello.kernel.parse().map_err(|e| WorkerError::Here(format!("{e}")))?,
@@ -102,22 +107,22 @@ async fn equipped(hello: Hello, peer: &str, config: &Config, ledger: &Ledger) ->
     let (dtype, flops) = (hello.dtype, hello.flops);
     let (threads, capacity_bytes) = (session_threads(config, &hello), config.capacity_bytes());
     let speeds = ledger.speeds().clone();
-    let pick = move || picked(&speeds, choice, dtype, flops, threads, capacity_bytes);
+    let pick = move || choose_kernel(&speeds, choice, dtype, flops, threads, capacity_bytes);
     let picked = ledger.measured(pick).await?;
     let pick = picked.map_err(|e| WorkerError::Here(e.to_string()))?;
-    let who = Who { name: hello.name.clone(), peer: peer.to_owned() };
-    let wish = Wish {
+    let who = SessionOwner { name: hello.name.clone(), peer: peer.to_owned() };
+    let wish = MemoryRequest {
         wanted_bytes: hello.memory_bytes,
         scratch_bytes: Config::scratch_bytes(&*pick.kernel, threads),
         capacity_bytes,
     };
-    let grant = ledger.take_within(MEMORY_PATIENCE, &who, wish, config.memory_bytes).await?;
-    Ok(Guest::Primary(hello, pick, grant))
+    let grant = ledger.grant_within(MEMORY_PATIENCE, &who, wish, config.memory_bytes).await?;
+    Ok(GreetedPeer::Primary(hello, pick, grant))
 }
 
-/// The kernel that was asked for. `auto` takes the simd kernel instead of a faster one that needs most of the
-/// memory for itself, as OpenBLAS does on a small board.
-fn picked(
+/// The kernel that was asked for. `auto` avoids a faster kernel that needs more than half of the
+/// memory for itself, as OpenBLAS does on a small board, and takes simd.
+fn choose_kernel(
     speeds: &Speeds,
     choice: Choice,
     dtype: DType,
@@ -133,18 +138,18 @@ fn picked(
     }
 }
 
-/// Says what this machine is. What it can do is measured if that is not known yet.
+/// Sends the welcome, after measuring this machine's speed if it is not known yet.
 pub(super) async fn welcome(
     link: &mut Link,
     config: &Config,
-    ledger: &Ledger,
+    ledger: &SessionLedger,
     hello: &Hello,
     pick: &Pick,
     grant: &Grant,
     port: u16,
 ) -> Result<(), WorkerError> {
     let threads = session_threads(config, hello);
-    let (picked, dtype, effort) = (pick.clone(), hello.dtype, Effort::for_product(hello.flops));
+    let (picked, dtype, effort) = (pick.clone(), hello.dtype, ProbeEffort::for_product(hello.flops));
     let (speeds, quiet) = (ledger.speeds().clone(), ledger.is_quiet());
     let measure = move || {
         let what = (picked.kernel.name(), dtype, threads);
@@ -166,11 +171,11 @@ pub(super) async fn welcome(
     link.sender.send(Frame::new(Kind::Welcome.code(), welcome.encode(), Body::Empty)).await?;
     link.sender.set_session(hello.session);
     link.receiver.set_session(hello.session);
-    link.receiver.set_limits(Limits::SESSION);
+    link.receiver.set_limits(FrameLimits::SESSION);
     Ok(())
 }
 
-/// Threads of a session: the worker's, or fewer where the primary says so.
+/// Threads of a session: the worker's, or fewer if the primary asks for fewer.
 pub(super) fn session_threads(config: &Config, hello: &Hello) -> usize {
     match hello.threads_max {
         0 => config.threads,

@@ -1,9 +1,9 @@
-//! The session's side of the log that a primary may ask for: notes what has ended, sends batches now and then.
+//! The session's part of the event log: records tasks, sends the records in batches.
 
 use super::WorkerError;
-use super::core::{Core, Done};
-use crate::pool::Ended;
-use crate::record::ns;
+use super::core::{Core, TaskResult};
+use crate::job_recorder::ns;
+use crate::pool::EndedTask;
 use bramble_link::Body;
 use bramble_schedule::limits::{CLOCK_NS_MAX, LOG_EVERY};
 use bramble_schedule::message::{Kind, Then, Work, WorkRecord};
@@ -11,18 +11,18 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 impl Core {
-    /// Notes a task that has ended.
-    pub(super) fn record(&mut self, ended: &Ended<Done>) {
+    /// Records a finished task.
+    pub(super) fn record(&mut self, ended: &EndedTask<TaskResult>) {
         if !self.recorder.is_on() {
             return;
         }
         let (work, returns, matrix, step) = match &ended.result {
-            Ok(Done::Ran(run, ..)) => {
+            Ok(TaskResult::Ran(run, ..)) => {
                 let job = &run.job;
                 (Work::Job(job.operation), job.then == Then::Return, job.c, job.step)
             }
-            Ok(Done::Filled(header, _)) => (Work::Generate, false, header.id, 0),
-            // The session ends with it.
+            Ok(TaskResult::Filled(header, _)) => (Work::Generate, false, header.id, 0),
+            // A panic ends the session.
             Err(_) => return,
         };
         let thread = u16::try_from(ended.thread).unwrap_or(u16::MAX);
@@ -33,7 +33,7 @@ impl Core {
         }
     }
 
-    /// Sends what has gathered, as far as the link has room for it or all of it.
+    /// Sends the collected records; `at_any_rate`: all of them, else as far as the link has room.
     pub(super) fn send_log(&mut self, at_any_rate: bool) {
         while let Some(head) = self.recorder.take(at_any_rate) {
             self.send(Kind::Log, head, Body::Empty);
@@ -41,7 +41,7 @@ impl Core {
     }
 }
 
-/// Sends what has gathered, for as long as the session lasts.
+/// Sends collected records regularly, for as long as the session lasts.
 pub(super) async fn send_regularly(core: Rc<RefCell<Core>>) -> Result<(), WorkerError> {
     loop {
         tokio::time::sleep(LOG_EVERY).await;

@@ -1,42 +1,43 @@
 //! One session: from the primary's hello to its goodbye.
 //!
-//! Invariants: everything of a session lives on one event loop and is dropped with it; a broken rule, a
+//! Invariants: all state of a session is on one event loop and is dropped with it; a broken rule, a
 //! lost link or a failed task ends the session, never the worker. The session's state machine decides; this
-//! file only carries.
+//! file only carries out.
 
-mod ahead;
+mod addition_throttle;
 mod core;
 mod greet;
 mod log;
 mod neighbours;
-mod ready;
 mod relay;
+mod send_backpressure;
 
-use self::ahead::Ahead;
-use self::core::{Core, Done, Leaving};
-use self::greet::{First, Guest, first_at, greet, session_threads, welcome};
+use self::addition_throttle::AdditionThrottle;
+use self::core::{Core, OutgoingFrame, TaskResult};
+use self::greet::{FirstMessage, GreetedPeer, first_message_at_door, greet, session_threads, welcome};
 use self::neighbours::neighbours;
-use self::ready::Ready;
 use self::relay::Neighbours;
-use crate::ledger::{Grant, Ledger};
+use self::send_backpressure::SendBackpressure;
+use crate::job_recorder::JobRecorder;
+use crate::ledger::{Grant, SessionLedger};
 use crate::machine::Config;
-use crate::meetings::Meetings;
 use crate::memory::{Operand, Store};
-use crate::pool::{Ended, Hosting, Pool};
-use crate::record::Recorder;
+use crate::pool::{ComputePool, EndedTask, ThreadPlacement};
+use crate::tickets::NeighbourTickets;
 use bramble_kernel::Pick;
 use bramble_link::{
-    Body, Frame, Landing, Link, LinkError, Meter, Place, Receiver, Section, Sender, Slot, Vacant, clock_ns,
+    Body, BodyPlacer, DiscardedBody, Frame, Landing, Link, LinkError, Receiver, Section, SectionMeter,
+    Sender, Slot, clock_ns,
 };
 use bramble_matrix::number::to_u64;
 use bramble_schedule::ProtocolError;
-use bramble_schedule::clock::{Clock, WORKER_STEP};
+use bramble_schedule::clock::{StepClock, WORKER_STEP};
 use bramble_schedule::limits::{CHUNK_BYTES_MAX, PING_AFTER, PRIMARY_SILENCE_MAX};
 use bramble_schedule::message::{
     Hello, Kind, Neighbour, Pong, Reached, StoreHead, decode_error, decode_forwards, decode_number,
     encode_error,
 };
-use bramble_schedule::worker::{Event, Worker};
+use bramble_schedule::worker::{Worker, WorkerEvent};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -45,89 +46,89 @@ use tokio::sync::mpsc;
 
 const _: () = assert!(CHUNK_BYTES_MAX == bramble_link::CHUNK_BYTES_MAX);
 
-/// How long what is queued may take to leave when a session ends.
+/// How long queued frames may take to be sent when a session ends.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Answers to pings that may wait.
+/// Most pongs that may be queued.
 const ANSWERS_MAX: usize = 64;
 
 /// Why a session ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// The link.
+    /// The link failed.
     #[error("{0}")]
     Link(#[from] LinkError),
     /// The primary broke the protocol.
     #[error("the primary broke the protocol: {0}")]
     Protocol(#[from] ProtocolError),
-    /// The primary gave up.
+    /// The primary reported an error.
     #[error("the primary gave up: {0}")]
     Primary(String),
-    /// This machine could not do its part.
+    /// This machine failed.
     #[error("{0}")]
     Here(String),
 }
 
-/// What came of a link.
+/// Result of serving a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// A session, which is over.
+    /// It was a session, which has ended.
     Session,
-    /// It was another worker's, and is with the session that waited for it.
+    /// It came from another worker, and was passed to the session that waited for it.
     Neighbour,
 }
 
-/// Serves one primary over a link, from hello to goodbye, and takes no part in relaying. `slot` is the link's place among
-/// the strangers, if it came through a door; the `ledger` is that of all sessions of this worker.
+/// Serves one primary over a link, from hello to goodbye, without relaying. `slot` is the link's place among
+/// the strangers, if it came through a door; `ledger` is the one of all sessions of this worker.
 pub async fn serve_link(
     link: Link,
     slot: Option<Slot>,
     config: &Config,
-    ledger: &Ledger,
+    ledger: &SessionLedger,
 ) -> Result<(), WorkerError> {
     serve_arrival(link, slot, config, ledger, None).await.map(drop)
 }
 
-/// Serves a primary, or brings another worker to the session of ours that waits for it; with `meetings`, where that is
-/// the same for all sessions of this worker, sessions relay.
+/// Serves a primary, or passes another worker's link to the session that waits for it. With `tickets`, which
+/// all sessions of this worker share, sessions relay.
 pub async fn serve_arrival(
     mut link: Link,
     slot: Option<Slot>,
     config: &Config,
-    ledger: &Ledger,
-    meetings: Option<&Meetings>,
+    ledger: &SessionLedger,
+    tickets: Option<&NeighbourTickets>,
 ) -> Result<Served, WorkerError> {
     let (hello, pick, grant) = match greet(&mut link, slot, config, ledger).await {
-        Ok(Guest::Primary(hello, pick, grant)) => (hello, pick, grant),
-        Ok(Guest::Neighbour(join)) => {
+        Ok(GreetedPeer::Primary(hello, pick, grant)) => (hello, pick, grant),
+        Ok(GreetedPeer::Neighbour(join)) => {
             let unknown = || ProtocolError::new("it joins, but this worker does not relay").into();
-            let handed = meetings.ok_or_else(unknown).and_then(|m| m.hand_over(link, &join.ticket));
+            let handed = tickets.ok_or_else(unknown).and_then(|m| m.hand_over(link, &join.ticket));
             return handed.map(|()| Served::Neighbour);
         }
         Err(e) => return Err(refuse(link, e).await),
     };
-    let port = meetings.map_or(0, Meetings::port);
+    let port = tickets.map_or(0, NeighbourTickets::port);
     if let Err(e) = welcome(&mut link, config, ledger, &hello, &pick, &grant, port).await {
         return Err(refuse(link, e).await);
     }
-    run(link, config, hello, pick, grant, meetings).await.map(|()| Served::Session)
+    run(link, config, hello, pick, grant, tickets).await.map(|()| Served::Session)
 }
 
-/// Lets the primary read why there is no session, if it still listens; gives the reason back.
+/// Sends the primary the reason for the refusal, if it still reads; returns the reason.
 async fn refuse(mut link: Link, why: WorkerError) -> WorkerError {
     let frame = Frame::new(Kind::Error.code(), encode_error(&why.to_string()), Body::Empty);
     let _ = tokio::time::timeout(LAST_WORDS, link.sender.send(frame)).await;
     why
 }
 
-/// Brings another worker to the session of ours that waits for it; primaries are turned away.
+/// Passes another worker's link to the session that waits for it; primaries are refused.
 pub(crate) async fn serve_neighbour(
     mut link: Link,
     slot: Slot,
-    meetings: &Meetings,
+    tickets: &NeighbourTickets,
 ) -> Result<(), WorkerError> {
-    match first_at(&slot, &mut link).await? {
-        First::Join(join) => meetings.hand_over(link, &join.ticket),
-        First::Hello(_) => Err(ProtocolError::new("this door is for other workers").into()),
+    match first_message_at_door(&slot, &mut link).await? {
+        FirstMessage::Join(join) => tickets.hand_over(link, &join.ticket),
+        FirstMessage::Hello(_) => Err(ProtocolError::new("this door is for other workers").into()),
     }
 }
 
@@ -137,27 +138,27 @@ async fn run(
     hello: Hello,
     pick: Pick,
     grant: Grant,
-    meetings: Option<&Meetings>,
+    tickets: Option<&NeighbourTickets>,
 ) -> Result<(), WorkerError> {
-    // Neither channel needs a limit of its own: what waits in them are tiles and jobs, which the grant bounds, at
+    // Neither channel needs a limit of its own: they hold tiles and jobs, which the grant bounds, at
     // most `ANSWERS_MAX` pongs, one credit, one goodbye, one error.
     let (out, leaving) = mpsc::unbounded_channel();
-    // Introductions are bounded by `NEIGHBOURS_MAX`.
+    // Bounded by `NEIGHBOURS_MAX`.
     let (introduced, introductions) = mpsc::unbounded_channel();
     let (done_tx, mut done) = mpsc::unbounded_channel();
     let wants = hello.wants;
-    let hosting = Hosting { pin_from: config.pin_from, gives_way: config.gives_way };
+    let hosting = ThreadPlacement { pin_from: config.pin_from, gives_way: config.gives_way };
     let threads = session_threads(config, &hello);
-    let pool = Pool::new(threads, hosting, wants.account, move |result| {
-        // The session may be over; then nobody wants the result.
+    let pool = ComputePool::new(threads, hosting, wants.account, move |result| {
+        // After the session the result is not needed.
         let _ = done_tx.send(result);
     });
-    let meter = Rc::new(Meter::new(wants.account));
+    let meter = Rc::new(SectionMeter::new(wants.account));
     let core = Rc::new(RefCell::new(Core {
         state: Worker::new(grant.bytes()),
         store: Store::new(),
-        ahead: Ahead::new(threads),
-        ready: Ready::new(threads),
+        backpressure: SendBackpressure::new(threads),
+        throttle: AdditionThrottle::new(threads),
         grant: Arc::new(grant),
         pool,
         kernel: pick.kernel,
@@ -170,7 +171,7 @@ async fn run(
         sums_bodies: link.sender.sums_bodies(),
         neighbours: Neighbours::new(introduced),
         meter: meter.clone(),
-        recorder: Recorder::new(wants.log),
+        recorder: JobRecorder::new(wants.log),
     }));
     let watched = !link.shares_memory;
     let (sender, mut receiver) = (link.sender, link.receiver);
@@ -186,7 +187,7 @@ async fn run(
         }
         r = collect(&mut done, core.clone()) => r,
         r = watch(core.clone(), arriving), if watched => r,
-        r = neighbours(introductions, core.clone(), meetings) => r,
+        r = neighbours(introductions, core.clone(), tickets) => r,
         r = log::send_regularly(core.clone()), if wants.log => r,
     };
     let reason =
@@ -194,7 +195,7 @@ async fn run(
     if let Some(e) = reason {
         core.borrow().send(Kind::Error, encode_error(&e.to_string()), Body::Empty);
     }
-    // What is queued, an error message among it, may still leave; then the writer ends.
+    // Queued frames, the error message included, may still be sent; then the writer ends.
     core.borrow_mut().out = None;
     let broken = matches!(result, Err(WorkerError::Link(_)));
     if !written && !broken {
@@ -208,7 +209,7 @@ async fn run(
     result
 }
 
-/// Takes frames until the primary says goodbye.
+/// Reads frames until the primary's goodbye and the end of the link.
 async fn read(
     receiver: &mut dyn Receiver,
     core: Rc<RefCell<Core>>,
@@ -218,7 +219,7 @@ async fn read(
     let meter = core.borrow().meter.clone();
     loop {
         let arrived = match meter.timed(Section::Receiving, receiver.receive(&mut placer)).await {
-            // After the goodbyes, the end of the link is the end, in whatever way.
+            // After the goodbyes, any end of the link is orderly.
             Err(LinkError::Closed | LinkError::Broken(_)) if goodbye.get() => return Ok(()),
             Err(LinkError::Refused(why)) => return Err(ProtocolError::new(why).into()),
             other => other?,
@@ -229,7 +230,7 @@ async fn read(
             Kind::Ping => {
                 let nonce = decode_number(&arrived.head)?;
                 if core.borrow().answers.get() >= ANSWERS_MAX {
-                    return Err(ProtocolError::new("it asks, but does not take the answers").into());
+                    return Err(ProtocolError::new("it sends pings, but does not read the pongs").into());
                 }
                 core.borrow().send(Kind::Pong, Pong { nonce, clock_ns: clock_ns() }.encode(), Body::Empty);
             }
@@ -243,14 +244,14 @@ async fn read(
             Kind::Relay => {
                 let forwards = decode_forwards(&arrived.head)?;
                 let mut core = core.borrow_mut();
-                let actions = core.decide(Event::Relay(&forwards))?;
-                core.act(actions)?;
+                let actions = core.dispatch(WorkerEvent::Relay(&forwards))?;
+                core.carry_out(actions)?;
             }
             Kind::Neighbour => core.borrow_mut().introduce(Neighbour::decode(&arrived.head)?)?,
             Kind::Reached => {
                 let reached = Reached::decode(&arrived.head)?;
                 if !reached.is_there {
-                    core.borrow_mut().part(reached.peer)?;
+                    core.borrow_mut().pair_parted(reached.peer)?;
                 }
             }
             Kind::Error => return Err(WorkerError::Primary(decode_error(&arrived.head)?)),
@@ -270,15 +271,15 @@ async fn read(
     }
 }
 
-/// Sends what is ready, in order.
+/// Sends queued frames in order.
 async fn write(
     mut sender: Box<dyn Sender>,
-    mut leaving: mpsc::UnboundedReceiver<Leaving>,
+    mut leaving: mpsc::UnboundedReceiver<OutgoingFrame>,
     core: Rc<RefCell<Core>>,
     goodbye: Rc<Cell<bool>>,
 ) -> Result<(), WorkerError> {
     let meter = core.borrow().meter.clone();
-    while let Some(Leaving { frame, last_of }) = leaving.recv().await {
+    while let Some(OutgoingFrame { frame, last_of }) = leaving.recv().await {
         let is_answer = frame.as_ref().is_some_and(|f| f.kind == Kind::Pong.code());
         let frame = frame.unwrap_or_else(|| core.borrow().take_credit());
         let kind = frame.kind;
@@ -286,7 +287,7 @@ async fn write(
             meter.seal(&frame);
         }
         match meter.timed(Section::Sending, sender.send(frame)).await {
-            // Nobody waits for what is left then.
+            // After the goodbye the primary does not wait for the rest.
             Err(LinkError::Closed | LinkError::Broken(_)) if goodbye.get() => return Ok(()),
             sent => sent?,
         }
@@ -298,52 +299,52 @@ async fn write(
             core.returned(tile, buffer)?;
         }
     }
-    // Whoever is gone need not be told.
+    // An error does not matter here: the session is over.
     let _ = sender.close().await;
     Ok(())
 }
 
-/// Takes what the compute threads have done.
+/// Takes the results of the compute threads.
 async fn collect(
-    done: &mut mpsc::UnboundedReceiver<Vec<Ended<Done>>>,
+    done: &mut mpsc::UnboundedReceiver<Vec<EndedTask<TaskResult>>>,
     core: Rc<RefCell<Core>>,
 ) -> Result<(), WorkerError> {
     while let Some(batch) = done.recv().await {
-        // The writer has its turn after all of them, so that what they free is one message of credit.
+        // The whole batch is handled before the writer runs, so that the memory that it frees is one credit message.
         let mut core = core.borrow_mut();
         for ended in batch {
             core.record(&ended);
             let actions = match ended.result {
-                Ok(Done::Ran(run, target, counted)) => {
-                    counted.into_iter().for_each(|length| core.ready.done(length));
+                Ok(TaskResult::Ran(run, target, counted)) => {
+                    counted.into_iter().for_each(|length| core.throttle.done(length));
                     core.store.put_tile(run.job.c, target);
-                    core.decide(Event::Finished(&run.job))?
+                    core.dispatch(WorkerEvent::Finished(&run.job))?
                 }
-                Ok(Done::Filled(header, buffer)) => {
+                Ok(TaskResult::Filled(header, buffer)) => {
                     core.store.put_operand(header.id, Operand::Owned(header, buffer));
-                    core.decide(Event::Filled(header.id))?
+                    core.dispatch(WorkerEvent::Filled(header.id))?
                 }
                 Err(panic) => {
                     return Err(WorkerError::Here(format!("a compute thread failed: {panic}")));
                 }
             };
-            core.note(actions)?;
+            core.carry_out_actions(actions)?;
         }
-        // What all of them have made possible is there, so the one whose turn it is goes first.
-        core.feed()?;
+        // All additions that the batch enabled are known now, so that the one of highest priority starts first.
+        core.start_additions()?;
     }
     Ok(())
 }
 
-/// Ends a session whose primary has fallen silent: it asks after two seconds of silence, so this is long. Bytes
-/// of a frame that is not whole yet count too: on a slow link a megabyte takes long. Time in which this process stood
-/// still does not.
+/// Ends a session whose primary is silent: it pings after two seconds of silence, so this limit is long. Bytes
+/// of a partial frame count as a sign of life: on a slow link a megabyte takes long. Time in which this process was suspended
+/// does not count as silence.
 async fn watch(core: Rc<RefCell<Core>>, arriving: Rc<Cell<u64>>) -> Result<(), WorkerError> {
-    let (began, mut clock) = (Instant::now(), Clock::new(WORKER_STEP));
+    let (began, mut clock) = (Instant::now(), StepClock::new(WORKER_STEP));
     let (mut seen, mut heard) = (0, Duration::ZERO);
     loop {
         tokio::time::sleep(PING_AFTER).await;
-        let now = clock.look(began.elapsed());
+        let now = clock.advance_to(began.elapsed());
         let moves = std::mem::replace(&mut seen, arriving.get()) != arriving.get();
         if std::mem::take(&mut core.borrow_mut().is_heard) || moves {
             heard = now;
@@ -356,14 +357,14 @@ async fn watch(core: Rc<RefCell<Core>>, arriving: Rc<Cell<u64>>) -> Result<(), W
     }
 }
 
-/// Says where the bodies of store messages and pings land.
+/// Places the bodies of store messages and pings.
 struct Placer(Rc<RefCell<Core>>);
 
-impl Place for Placer {
+impl BodyPlacer for Placer {
     fn place(&mut self, kind: u8, head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         match Kind::from_code(kind).map_err(|e| e.0)? {
             Kind::Store => {}
-            Kind::Ping => return Ok(Box::new(Vacant::new(body_bytes))),
+            Kind::Ping => return Ok(Box::new(DiscardedBody::new(body_bytes))),
             other => return Err(format!("a message of kind {other:?} has no body")),
         }
         let store = StoreHead::decode(head).map_err(|e| e.0)?;

@@ -1,27 +1,27 @@
-//! The links of a session with other workers: one task for each, which meets the neighbour, reads and writes.
+//! The session's links with other workers: one task for each, which establishes the link, reads and writes.
 //!
-//! Place in the flow: beside the tasks of the link with the primary, on the same event loop. What is passed on leaves from
-//! the operand's own memory, and lands in the matrix's own buffer at the other end.
+//! Place in the flow: beside the tasks of the link with the primary, on the same event loop. A relayed matrix is sent from
+//! the operand's own memory, and lands in the matrix's own buffer at the receiver.
 //!
-//! Invariants: whatever a neighbour does ends its own link and no more: the primary is told and sends what is missing.
-//! Lines that are faster than their announcement stay in the link. A neighbour that says nothing for
-//! `NEIGHBOUR_SILENCE_MAX` loses its link, so each end says something every `NEIGHBOUR_BEAT`. All links end with the session.
+//! Invariants: a failure of a neighbour ends only its own link: the primary is told and sends the missing matrices.
+//! Lines that arrive before their announcement stay in the link. A neighbour that sends nothing for
+//! `NEIGHBOUR_SILENCE_MAX` loses its link, so each worker sends something every `NEIGHBOUR_BEAT`. All links end with the session.
 //!
-//! Deliberately absent: flow control. TCP has it, and whoever receives has reserved the memory already.
+//! Deliberately absent: flow control. TCP has it, and the receiver has reserved the memory already.
 
 use super::WorkerError;
 use super::core::Core;
-use super::relay::{Introduction, Lines, Out, Signals};
-use crate::meetings::{Expected, Meetings};
+use super::relay::{LandedBuffer, LinkSignals, NeighbourIntroduction, RelayedLines};
 use crate::memory::Operand;
+use crate::tickets::{NeighbourTickets, RegisteredTicket};
 use bramble_link::{
-    ArrivedBody, Body, ClusterKey, Frame, Landing, Limits, Link, LinkError, NoBodies, Place, Receiver,
-    Region, Section, Sender, Until,
+    ArrivedBody, Body, BodyPlacer, ClusterKey, Frame, FrameLimits, Landing, Link, LinkError, NoBodies,
+    Receiver, Section, Sender, SharedRegion, Until,
 };
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_schedule::limits::{NEIGHBOUR_BEAT, NEIGHBOURS_DEADLINE, PRIMARY_SILENCE_MAX, lines_per_frame};
 use bramble_schedule::message::{Forward, Join, Kind, Neighbour, PieceHead, encode_number};
-use bramble_schedule::worker::{Event, Silence};
+use bramble_schedule::worker::{Silence, WorkerEvent};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,20 +31,20 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 type Shared = Rc<RefCell<Core>>;
 
-/// Meets neighbours as they are introduced, and keeps the links with them. Ends where the session has to.
+/// Links with neighbours as they are introduced, and serves the links. An error ends the session.
 pub(super) async fn neighbours(
-    mut introduced: mpsc::UnboundedReceiver<Introduction>,
+    mut introduced: mpsc::UnboundedReceiver<NeighbourIntroduction>,
     core: Shared,
-    meetings: Option<&Meetings>,
+    tickets: Option<&NeighbourTickets>,
 ) -> Result<(), WorkerError> {
     let mut links = JoinSet::new();
     loop {
         tokio::select! {
-            Some(Introduction { neighbour, signals }) = introduced.recv() => {
-                // From this moment on, not from when its task gets its turn.
-                let expected = meetings.filter(|_| !neighbour.dials).map(|m| m.open_to(&neighbour));
-                let meetings = meetings.cloned();
-                links.spawn_local(keep(neighbour, expected, signals, core.clone(), meetings));
+            Some(NeighbourIntroduction { neighbour, signals }) = introduced.recv() => {
+                // Registered at once, not when the task first runs: the neighbour may come before.
+                let expected = tickets.filter(|_| !neighbour.dials).map(|m| m.register(&neighbour));
+                let tickets = tickets.cloned();
+                links.spawn_local(serve_neighbour_link(neighbour, expected, signals, core.clone(), tickets));
             }
             Some(ended) = links.join_next() => {
                 ended.map_err(|e| WorkerError::Here(format!("a link with another worker: {e}")))??;
@@ -54,74 +54,74 @@ pub(super) async fn neighbours(
     }
 }
 
-/// One neighbour, from its introduction until its link has ended. An error ends the session.
-async fn keep(
+/// Serves one neighbour, from its introduction until its link has ended. An error ends the session.
+async fn serve_neighbour_link(
     neighbour: Neighbour,
-    expected: Option<Expected>,
-    signals: Signals,
+    expected: Option<RegisteredTicket>,
+    signals: LinkSignals,
     core: Shared,
-    meetings: Option<Meetings>,
+    tickets: Option<NeighbourTickets>,
 ) -> Result<(), WorkerError> {
     let peer = neighbour.peer;
     let met = tokio::select! {
-        met = meet(&neighbour, expected, meetings) => met,
+        met = establish_link(&neighbour, expected, tickets) => met,
         () = signals.parted.notified() => Err("the other end could not".to_owned()),
     };
     let ended = match met {
         Err(why) => Some(why),
         Ok(link) => {
             core.borrow().say_reached(peer, true, "");
-            carry(link, peer, &signals, &core).await?
+            transfer(link, peer, &signals, &core).await?
         }
     };
     let mut core = core.borrow_mut();
     if let Some(why) = ended {
         core.say_reached(peer, false, &why);
     }
-    core.lose(peer)
+    core.neighbour_lost(peer)
 }
 
-/// A link with a neighbour, or why there is none.
-async fn meet(
+/// Establishes the link with a neighbour, or returns why there is none.
+async fn establish_link(
     neighbour: &Neighbour,
-    expected: Option<Expected>,
-    meetings: Option<Meetings>,
+    expected: Option<RegisteredTicket>,
+    tickets: Option<NeighbourTickets>,
 ) -> Result<Link, String> {
-    let Some(meetings) = meetings else { return Err("it does not relay".to_owned()) };
-    let late = |seconds: u64| format!("they did not find each other within {seconds} s");
+    let Some(tickets) = tickets else { return Err("it does not relay".to_owned()) };
+    let late = |seconds: u64| format!("they did not establish a link within {seconds} s");
     let Some(mut expected) = expected else {
-        let dialled = timeout(NEIGHBOURS_DEADLINE, dial(neighbour, &meetings)).await;
+        let dialled = timeout(NEIGHBOURS_DEADLINE, dial(neighbour, &tickets)).await;
         let dialled = dialled.map_err(|_| late(NEIGHBOURS_DEADLINE.as_secs()))?;
         return dialled.map_err(|e| format!("{}: {e}", neighbour.address));
     };
-    // The dialling end is told later than this one, and its failure is told to this one.
+    // The dialling worker gets its order later than this one, and if it fails, the primary tells this one.
     let patience = NEIGHBOURS_DEADLINE * 2;
     let joining = async {
         let Some(mut link) = expected.link().await else {
-            return Err("somebody came in its place".to_owned());
+            return Err("another connection used its ticket".to_owned());
         };
         link.sender.send(join(neighbour)).await.map_err(|e| e.to_string())?;
         Ok(link)
     };
     let mut link = timeout(patience, joining).await.map_err(|_| late(patience.as_secs()))??;
-    link.receiver.set_limits(Limits::SESSION);
+    link.receiver.set_limits(FrameLimits::SESSION);
     Ok(link)
 }
 
-/// Dials a neighbour; both ends name the ticket.
-async fn dial(neighbour: &Neighbour, meetings: &Meetings) -> Result<Link, LinkError> {
+/// Dials a neighbour; both workers send the ticket.
+async fn dial(neighbour: &Neighbour, tickets: &NeighbourTickets) -> Result<Link, LinkError> {
     let foreign = |what: &str| LinkError::Foreign(what.to_owned());
     let address = neighbour.address.parse().map_err(|_| foreign("this is no address"))?;
     let key = ClusterKey::from_bytes(neighbour.key);
-    let mut link = meetings.security().reach_introduced(address, NEIGHBOURS_DEADLINE, &key).await?;
+    let mut link = tickets.security().reach_introduced(address, NEIGHBOURS_DEADLINE, &key).await?;
     link.sender.send(join(neighbour)).await?;
-    link.receiver.set_limits(Limits::STRANGER);
+    link.receiver.set_limits(FrameLimits::STRANGER);
     let answer = link.receiver.receive(&mut NoBodies).await?;
     let is_join = Join::decode(&answer.head).is_ok_and(|join| join.ticket == neighbour.ticket);
     if answer.kind != Kind::Join.code() || !is_join {
         return Err(foreign("it did not answer as a worker of this product"));
     }
-    link.receiver.set_limits(Limits::SESSION);
+    link.receiver.set_limits(FrameLimits::SESSION);
     Ok(link)
 }
 
@@ -129,20 +129,20 @@ fn join(neighbour: &Neighbour) -> Frame {
     Frame::new(Kind::Join.code(), Join { ticket: neighbour.ticket }.encode(), Body::Empty)
 }
 
-/// Reads and writes until the link ends: why it did, or `None` where the primary knows. Afterwards nothing of it lands.
-async fn carry(
+/// Reads and writes until the link ends; returns the reason, or `None` if the primary knows it. Afterwards nothing lands from it.
+async fn transfer(
     link: Link,
     peer: u32,
-    signals: &Signals,
+    signals: &LinkSignals,
     core: &Shared,
 ) -> Result<Option<String>, WorkerError> {
     let Link { mut sender, mut receiver, .. } = link;
-    let out = Out::default();
+    let out = LandedBuffer::default();
     let (arriving, reads) = (receiver.arriving(), Rc::new(Cell::new(true)));
     let placer = Placer { core: core.clone(), peer, out: out.clone(), reads: reads.clone() };
     let ended = tokio::select! {
         ended = read(&mut *receiver, placer, core) => ended.map(Some),
-        silent = listen(&arriving, &reads) => Ok(Some(silent)),
+        silent = watch_silence(&arriving, &reads) => Ok(Some(silent)),
         ended = write(&mut *sender, peer, signals, core) => ended.map(Some),
         () = signals.parted.notified() => Ok(None),
     };
@@ -150,13 +150,13 @@ async fn carry(
     ended
 }
 
-/// Takes lines until the link ends; gives why it did.
+/// Reads lines until the link ends; returns the reason.
 async fn read(receiver: &mut dyn Receiver, mut placer: Placer, core: &Shared) -> Result<String, WorkerError> {
     let mut before = receiver.bytes_received();
     let meter = core.borrow().meter.clone();
     loop {
         let arrived = meter.timed(Section::Receiving, receiver.receive(&mut placer)).await;
-        // Where they have landed, the buffer is back in the store only now.
+        // Dropping the body returns the buffer to `out`, and `put_back` returns it to the store.
         let arrived = arrived.map(|a| (a.kind, a.head, !matches!(a.body, ArrivedBody::Empty)));
         let mut core = core.borrow_mut();
         core.put_back(&placer.out);
@@ -164,34 +164,34 @@ async fn read(receiver: &mut dyn Receiver, mut placer: Placer, core: &Shared) ->
         let bytes = moved - std::mem::replace(&mut before, moved);
         let piece = match arrived {
             Err(e) => return Ok(e.to_string()),
-            // That it has come is all that it says.
+            // A ping is only a sign of life.
             Ok((kind, _, false)) if kind == Kind::Ping.code() => continue,
             Ok((kind, head, true)) if kind == Kind::Piece.code() => PieceHead::decode(&head),
             Ok((kind, ..)) => return Ok(format!("it sent a message of kind {kind}, or lines without bytes")),
         };
-        let Ok(piece) = piece else { return Ok("it sent lines of nothing".to_owned()) };
+        let Ok(piece) = piece else { return Ok("it sent lines without a valid head".to_owned()) };
         core.neighbours.bytes_in += bytes;
-        let actions = core.decide(Event::Piece(&piece))?;
-        core.act(actions)?;
+        let actions = core.dispatch(WorkerEvent::Piece(&piece))?;
+        core.carry_out(actions)?;
     }
 }
 
-/// Waits until the neighbour has been silent for too long; says for how long.
-async fn listen(arriving: &Cell<u64>, reads: &Cell<bool>) -> String {
+/// Waits until the neighbour has been silent for too long; returns the reason.
+async fn watch_silence(arriving: &Cell<u64>, reads: &Cell<bool>) -> String {
     let (began, mut silence) = (Instant::now(), Silence::new(arriving.get()));
     loop {
         tokio::time::sleep(NEIGHBOUR_BEAT).await;
-        if let Some(silence) = silence.look(began.elapsed(), arriving.get(), reads.get()) {
-            return format!("nothing has come over it for {} s", silence.as_secs());
+        if let Some(silence) = silence.check(began.elapsed(), arriving.get(), reads.get()) {
+            return format!("nothing has arrived over it for {} s", silence.as_secs());
         }
     }
 }
 
-/// Carries out orders until the link ends, and where there are none says that this end is there; gives why it did.
+/// Carries out relay orders until the link ends, and sends a ping when there are none; returns the reason.
 async fn write(
     sender: &mut dyn Sender,
     peer: u32,
-    signals: &Signals,
+    signals: &LinkSignals,
     core: &Shared,
 ) -> Result<String, WorkerError> {
     loop {
@@ -204,7 +204,7 @@ async fn write(
             }
             continue;
         };
-        let lost = || WorkerError::Here(format!("matrix {} was lost before it was passed on", forward.id));
+        let lost = || WorkerError::Here(format!("matrix {} was lost before it was relayed", forward.id));
         let operand = core.borrow_mut().store.operand(forward.id).ok_or_else(lost)?;
         if let Err(e) = send(sender, &forward, operand, core).await {
             return Ok(e.to_string());
@@ -213,7 +213,7 @@ async fn write(
     }
 }
 
-/// Sends a whole matrix from where it lies.
+/// Sends a whole matrix from its memory.
 async fn send(
     sender: &mut dyn Sender,
     forward: &Forward,
@@ -221,7 +221,7 @@ async fn send(
     core: &Shared,
 ) -> Result<(), LinkError> {
     let Operand::Owned(header, _) = &*operand else {
-        return Err(LinkError::Refused(format!("matrix {} is the memory of somebody else", forward.id)));
+        return Err(LinkError::Refused(format!("matrix {} is not in this worker's own memory", forward.id)));
     };
     let (lines, line_bytes) = header.lines_total();
     let meter = core.borrow().meter.clone();
@@ -230,7 +230,7 @@ async fn send(
         let count = lines_per_frame(line_bytes).min(lines - first_line);
         let (start, len) = (to_usize(first_line) * line_bytes, to_usize(count) * line_bytes);
         let head = PieceHead { id: forward.id_there, first_line, lines: count };
-        let body = Body::Shared(Region::new(operand.clone(), start, len, len, 1));
+        let body = Body::Shared(SharedRegion::new(operand.clone(), start, len, len, 1));
         let frame = Frame::new(Kind::Piece.code(), head.encode(), body);
         let bytes = to_u64(frame.wire_bytes());
         meter.seal(&frame);
@@ -241,16 +241,16 @@ async fn send(
     Ok(())
 }
 
-/// Says where lines land: in the matrix that they belong to, once it has been announced.
+/// Places lines in their matrix, once it has been announced.
 struct Placer {
     core: Shared,
     peer: u32,
-    out: Out,
+    out: LandedBuffer,
     /// False while lines wait for their announcement.
     reads: Rc<Cell<bool>>,
 }
 
-/// Nothing is read for as long.
+/// While this exists, the link is not read.
 struct Waits<'a>(&'a Cell<bool>);
 
 impl<'a> Waits<'a> {
@@ -266,7 +266,7 @@ impl Drop for Waits<'_> {
     }
 }
 
-impl Place for Placer {
+impl BodyPlacer for Placer {
     fn until(&self, kind: u8, head: &[u8]) -> Option<Until<'_>> {
         let piece = PieceHead::decode(head).ok().filter(|_| kind == Kind::Piece.code())?;
         let is_due = move || !matches!(self.core.borrow().state.expects(self.peer, &piece), Ok(None));
@@ -292,6 +292,6 @@ impl Place for Placer {
         }
         let piece = PieceHead::decode(head).map_err(|e| e.0)?;
         let part = self.core.borrow_mut().landing(self.peer, &piece, body_bytes)?;
-        Ok(Box::new(Lines::new(part, self.out.clone())))
+        Ok(Box::new(RelayedLines::new(part, self.out.clone())))
     }
 }

@@ -6,7 +6,7 @@ use bramble_kernel::Choice;
 use bramble_matrix::DType;
 use clap::Args;
 
-/// Links that are measured unless told otherwise: all that the system has.
+/// Default links: all that the system supports.
 const LINKS: &str = if cfg!(target_os = "linux") { "thread,tcp,pipe,shm" } else { "thread,tcp" };
 
 #[derive(Args, Debug)]
@@ -26,13 +26,13 @@ pub(crate) struct BenchProductArgs {
     /// Worker processes over each link
     #[arg(long, value_name = "P", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) local: u16,
-    /// Threads of this process, or of each worker, beside the one that is always measured (default: one a core)
+    /// Threads of this process, or of each worker, to compare with one thread (default: one per core)
     #[arg(long, value_name = "T", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
     /// Element type: f32, f64, i32, i64
     #[arg(long, value_name = "TYPE", default_value = "f64", value_parser = element_type)]
     pub(crate) dtype: DType,
-    /// Kernel (default: the fastest that is here)
+    /// Kernel (default: the fastest available)
     #[arg(long, value_name = "K", value_parser = kernel)]
     pub(crate) kernel: Option<Choice>,
     #[command(flatten)]
@@ -42,5 +42,7 @@ pub(crate) struct BenchProductArgs {
 fn within_a_machine(text: &str) -> Result<LinkKind, String> {
     let known = [LinkKind::Thread, LinkKind::Tcp, LinkKind::Pipe, LinkKind::Shm];
     let named = known.into_iter().find(|link| link.name() == text);
-    named.ok_or_else(|| "use thread, tcp, pipe or shm: over MPI it is mpirun that starts workers".to_owned())
+    named.ok_or_else(|| {
+        "use thread, tcp, pipe or shm; workers over MPI have to be started by mpirun".to_owned()
+    })
 }

@@ -8,16 +8,17 @@ const LABEL_CHARS_MAX: usize = 60;
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchReportArgs {
-    /// Files of one machine or cluster, with lines that `--json` printed: of bench, of multiply, of nodes
+    /// Files of one machine or cluster, with the output of bench, multiply or nodes with `--json`
     #[arg(value_name = "FILE.jsonl", required_unless_present = "compare", conflicts_with = "compare")]
     pub(crate) files: Vec<PathBuf>,
-    /// Set two machines or clusters beside each other: how much faster is one than the other, and at what
+    /// Compare two machines or clusters: how much faster is which, at which measurements
     #[arg(long, num_args = 2, value_names = ["A.jsonl", "B.jsonl"])]
     pub(crate) compare: Vec<PathBuf>,
-    /// The page: one file that needs nothing else
+    /// The page to write: a self-contained HTML file
     #[arg(short, long, value_name = "FILE.html")]
     pub(crate) output: PathBuf,
-    /// What to call the machine; with --compare twice, in the order of the files (default: the name of the file)
+    /// Name of the machine on the page; with --compare, give it twice, in the order of the files (default: the file
+    /// name)
     #[arg(long, value_name = "NAME", value_parser = label)]
     pub(crate) label: Vec<String>,
 }

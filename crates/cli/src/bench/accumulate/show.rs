@@ -1,24 +1,24 @@
-//! Ways to add as a table, as comma-separated values, as JSON and as charts.
+//! Measurements of ways to add, as a table, as CSV, as JSON and as a plot.
 //!
-//! Invariant: all say the same numbers; what JSON calls its fields is in docs/json.md.
+//! Invariant: all forms have the same numbers; docs/json.md describes the JSON fields.
 
-use super::Point;
+use super::AccumulatePoint;
 use crate::args::BenchSize;
 use crate::bench::chart::{Chart, Series};
 use crate::bench::plot::threads as thread_count;
 use crate::bench::show::{Form, size, values};
 use crate::quantity::brief;
 use crate::table as lines_of;
-use bramble_kernel::Share;
+use bramble_kernel::ThreadTotals;
 use serde_json::{Value, json};
 
-/// The first line of comma-separated values: the fields of JSON, but the schema and what each thread did.
+/// The head line of the CSV: the JSON fields, without the schema and the activity of each thread.
 pub(crate) const CSV_HEAD: &str = "way,kernel,dtype,m,k,n,jobs,threads,blocks,rounds,seconds,seconds_min,seconds_max,\
 job_seconds,times_owner,gflops,adding,waiting,results,difference_max,outliers\n";
 
-/// Measurements as lines of their own; nothing for a table, which is of all of them.
-pub(crate) fn lines(form: Form, points: &[Point]) -> String {
-    let one = |point: &Point| match form {
+/// One line for each measurement; nothing in table form, since the table is printed at the end.
+pub(crate) fn lines(form: Form, points: &[AccumulatePoint]) -> String {
+    let one = |point: &AccumulatePoint| match form {
         Form::Table => String::new(),
         Form::Csv => values(CSV_HEAD, &json(point)) + "\n",
         Form::Json => json(point).to_string() + "\n",
@@ -26,17 +26,17 @@ pub(crate) fn lines(form: Form, points: &[Point]) -> String {
     points.iter().map(one).collect()
 }
 
-fn adding(share: &Share) -> f64 {
+fn adding(share: &ThreadTotals) -> f64 {
     share.add.as_secs_f64()
 }
 
-fn waiting(share: &Share) -> f64 {
+fn waiting(share: &ThreadTotals) -> f64 {
     share.wait.as_secs_f64()
 }
 
-fn json(p: &Point) -> Value {
+fn json(p: &AccumulatePoint) -> Value {
     let BenchSize { m, k, n } = p.case.size;
-    let thread = |share: &Share| {
+    let thread = |share: &ThreadTotals| {
         json!({
             "jobs": share.jobs, "multiply_s": share.multiply.as_secs_f64(), "add_s": adding(share), "wait_s": waiting(share),
             "busy": p.busy(share),
@@ -54,8 +54,8 @@ fn json(p: &Point) -> Value {
     })
 }
 
-/// The table: every measurement on a line.
-pub(crate) fn table(points: &[Point]) -> Vec<String> {
+/// The table: one measurement per line.
+pub(crate) fn table(points: &[AccumulatePoint]) -> Vec<String> {
     let head = [
         "way",
         "type",
@@ -74,9 +74,9 @@ pub(crate) fn table(points: &[Point]) -> Vec<String> {
         "results",
         "difference",
     ];
-    let row = |p: &Point| {
+    let row = |p: &AccumulatePoint| {
         let by_thread =
-            |of: &dyn Fn(&Share) -> String| p.threads.iter().map(of).collect::<Vec<_>>().join(" ");
+            |of: &dyn Fn(&ThreadTotals) -> String| p.threads.iter().map(of).collect::<Vec<_>>().join(" ");
         let jobs: f64 = p.threads.iter().map(|share| share.jobs).sum();
         vec![
             p.way.to_string(),
@@ -99,9 +99,9 @@ pub(crate) fn table(points: &[Point]) -> Vec<String> {
     };
     let mut out = lines_of::lines(&head, &points.iter().map(row).collect::<Vec<_>>());
     for text in [
-        "of owner: the time over the owner's in the same round, the median; above 1 is slower",
-        "adding, waiting: parts of the threads' time; an owner's products and additions are one",
-        "results: how many different sums came out of the same jobs; difference: the largest from the owner's",
+        "of owner: time relative to the owner's in the same round, the median; above 1 is slower",
+        "adding, waiting: fractions of the threads' time; an owner multiplies and adds in one operation",
+        "results: number of distinct sums from the same jobs; difference: the largest from the owner's sums",
     ] {
         out.push(format!("  {text}"));
     }
@@ -112,20 +112,20 @@ fn percent(part: f64) -> String {
     format!("{:.0} %", part * 100.0)
 }
 
-/// What disturbed the measurements.
-pub(crate) fn warnings(points: &[Point]) -> Vec<String> {
+/// Warnings about disturbed measurements.
+pub(crate) fn warnings(points: &[AccumulatePoint]) -> Vec<String> {
     let runs: usize = points.iter().map(|p| p.wall.len()).sum();
     let slow: usize = points.iter().map(|p| p.wall.outliers()).sum();
     if slow == 0 {
         return Vec::new();
     }
     vec![format!(
-        "bramble: {slow} of {runs} runs took more than 1.2 times their median: something else was running"
+        "bramble: {slow} of {runs} runs took more than 1.2 times their median: other programs may have been running"
     )]
 }
 
-/// Rates over the size of a job, a line for each way; a panel for each type, number of jobs and of threads.
-pub(crate) fn charts(points: &[Point]) -> Vec<Chart> {
+/// The plot: rates by job size, one line per way; one panel per type, number of jobs and number of threads.
+pub(crate) fn charts(points: &[AccumulatePoint]) -> Vec<Chart> {
     let mut charts: Vec<Chart> = Vec::new();
     for p in points {
         let title = format!(
@@ -153,17 +153,17 @@ pub(crate) fn charts(points: &[Point]) -> Vec<Chart> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // A test may panic.
 mod tests {
-    use super::super::Case;
+    use super::super::AccumulateCase;
     use super::*;
     use crate::times::Times;
-    use bramble_kernel::{Choice, Way};
+    use bramble_kernel::{AccumulateMethod, Choice};
     use bramble_matrix::DType;
     use std::time::Duration;
 
-    fn point(way: Way) -> Point {
+    fn point(way: AccumulateMethod) -> AccumulatePoint {
         let ms = Duration::from_millis;
-        Point {
-            case: Case {
+        AccumulatePoint {
+            case: AccumulateCase {
                 kernel: Choice::Auto,
                 size: BenchSize { m: 100, k: 50, n: 100 },
                 jobs: 4,
@@ -174,7 +174,7 @@ mod tests {
             blocks: 10,
             wall: Times::new(vec![1e-3, 1.1e-3, 2e-3]),
             times_owner: 1.25,
-            threads: vec![Share { jobs: 60.0, multiply: ms(15), add: ms(4), wait: ms(1) }; 2],
+            threads: vec![ThreadTotals { jobs: 60.0, multiply: ms(15), add: ms(4), wait: ms(1) }; 2],
             all_s: 0.02,
             results: 3,
             difference: 1e-6,
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn all_forms_say_the_same() {
-        let p = point(Way::Mutex);
+        let p = point(AccumulateMethod::Mutex);
         let (csv, read) = (values(CSV_HEAD, &json(&p)), json(&p));
         assert_eq!(csv.split(',').count(), CSV_HEAD.split(',').count());
         assert_eq!(read.as_object().unwrap().len(), CSV_HEAD.split(',').count() + 2);
@@ -206,8 +206,12 @@ mod tests {
 
     #[test]
     fn every_way_is_a_line_and_what_was_disturbed_is_said() {
-        let drawn = charts(&[point(Way::Owner), point(Way::Mutex), point(Way::Mutex)]);
+        let drawn = charts(&[
+            point(AccumulateMethod::Owner),
+            point(AccumulateMethod::Mutex),
+            point(AccumulateMethod::Mutex),
+        ]);
         assert_eq!((drawn.len(), drawn[0].series.len(), drawn[0].series[1].points.len()), (1, 2, 2));
-        assert!(warnings(&[point(Way::Owner)])[0].contains("1 of 3 runs"));
+        assert!(warnings(&[point(AccumulateMethod::Owner)])[0].contains("1 of 3 runs"));
     }
 }

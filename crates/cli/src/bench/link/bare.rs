@@ -1,18 +1,19 @@
-//! What the system itself does, measured beside each link: the same messages by plain calls of the standard library.
+//! The bare counterpart of each link: the same messages by plain system calls, without Bramble, for comparison.
 //!
-//! Place in the flow: `measure` asks for the bare counterpart of a link and a function, and has it take turns with the link.
+//! Place in the flow: `measure` runs the bare counterpart of a link and function in turns with the link.
 //!
-//! Invariants: messages, windows and acknowledgements are those of `pairs`, without frames, checksums and event loops; the
-//! other side of a stream is a process, as for the link. It ends when its stream closes, and is killed if it does not.
+//! Invariants: messages, windows and acknowledgements are those of `pairs`, without frames, checksums and event
+//! loops; the other side of a stream is a child process, as for the link. It ends when its stream closes, and is
+//! killed if it does not.
 //!
-//! Deliberately absent: operations of more than two ends. Nothing in the system does them.
+//! Deliberately absent: functions of more than two ends, which the system does not offer.
 
 use super::function::Function;
 use super::mesh::{LinkName, connected, hidden, reap};
-use super::pairs::Run;
+use super::pairs::LinkRun;
 use crate::exit::{Exit, Failure};
 use crate::ranks::Ranks;
-use bramble_link::{Exchange, LinkError, Order, Plain};
+use bramble_link::{Exchange, LinkError, PlainMessages, RankOrder};
 use std::fs::File;
 use std::hint::black_box;
 use std::io::{self, Read, Write};
@@ -21,30 +22,30 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// A run has to be over by then.
+/// Time limit of a run.
 const RUN_DEADLINE: Duration = Duration::from_secs(60);
-/// A child may take this long to end by itself.
+/// A child that has not ended after this time is killed.
 const END_DEADLINE: Duration = Duration::from_millis(1500);
-/// Bytes of an order: the function, repeats, bytes.
+/// Bytes of an order: function, repetitions, message size.
 const ORDER_BYTES: usize = 13;
 
-/// What a link is compared with.
+/// A bare counterpart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bare {
-    /// Two threads and the standard library's channels; what is sent is a pointer.
+    /// Two threads that send pointers through the standard library's channels.
     Channel,
     /// One thread that copies from memory to memory.
     Memcpy,
     /// Two processes that read from and write to the sockets of a TCP connection and wait there.
     Tcp,
-    /// The same over two pipes.
+    /// Two processes that read and write two pipes.
     Pipe,
     /// Two processes that call MPI's functions and nothing else: `MPI_Isend`, `MPI_Irecv`, `MPI_Wait`.
     Mpi,
 }
 
 impl Bare {
-    /// For that link and function, if there is any.
+    /// The counterpart of a link and function, if there is one.
     pub(crate) fn of(link: LinkName, function: Function) -> Option<Self> {
         match (link, function) {
             (LinkName::Thread, Function::Gap | Function::Latency) => Some(Self::Channel),
@@ -57,7 +58,7 @@ impl Bare {
         }
     }
 
-    /// As in JSON.
+    /// The name in JSON.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Channel => "std channel",
@@ -69,17 +70,17 @@ impl Bare {
     }
 }
 
-/// All that are measured here, with the processes that some of them need.
+/// The bare counterparts in use, with their child processes.
 #[derive(Default)]
 pub(crate) struct Bares {
     streams: Vec<(Bare, Peer)>,
     ranks: Ranks,
 }
 
-/// The other process of a stream.
+/// The child process at the other side of a stream.
 struct Peer {
     child: Child,
-    /// Nothing while a run has it.
+    /// `None` while a run uses it.
     stream: Option<Stream>,
 }
 
@@ -91,12 +92,12 @@ impl Drop for Peer {
 }
 
 impl Bares {
-    /// Those beside the links of that job.
+    /// No counterparts yet; `ranks` are the processes of an mpirun.
     pub(crate) fn beside(ranks: Ranks) -> Self {
         Self { streams: Vec::new(), ranks }
     }
 
-    /// Makes what that one needs.
+    /// Starts the process that a counterpart needs.
     pub(crate) fn prepare(&mut self, bare: Bare) -> Result<(), Failure> {
         let is_stream = !matches!(bare, Bare::Channel | Bare::Memcpy | Bare::Mpi);
         if is_stream && !self.streams.iter().any(|(known, _)| *known == bare) {
@@ -105,8 +106,9 @@ impl Bares {
         Ok(())
     }
 
-    /// The time of one message. Whatever waits, waits elsewhere: the event loop goes on.
-    pub(crate) async fn run(&mut self, bare: Bare, run: Run) -> Result<Duration, Failure> {
+    /// Runs a counterpart; returns the time of one message. Blocking calls run on another thread, so the event loop
+    /// continues.
+    pub(crate) async fn run(&mut self, bare: Bare, run: LinkRun) -> Result<Duration, Failure> {
         if bare == Bare::Mpi {
             return mpi(&self.ranks, run).map_err(|e| failed(bare, &e));
         }
@@ -126,7 +128,7 @@ impl Bares {
         let ended = tokio::time::timeout(RUN_DEADLINE, work).await;
         let Ok(Ok((stream, time))) = ended else {
             if let Some(peer) = peer {
-                // With it the thread that waits for it ends.
+                // Killing the child also ends the thread that waits for it.
                 let _ = peer.child.kill();
             }
             return Err(failed(bare, &"no end within 60 s"));
@@ -139,10 +141,10 @@ impl Bares {
 }
 
 fn failed(bare: Bare, e: &dyn std::fmt::Display) -> Failure {
-    Failure::failed(format!("bench link: {} beside the links: {e}", bare.name()))
+    Failure::failed(format!("bench link: bare counterpart {}: {e}", bare.name()))
 }
 
-/// Starts the process at the other side.
+/// Starts the child process of a stream.
 fn peer(bare: Bare) -> io::Result<Peer> {
     let mut command = hidden("bare")?;
     if bare == Bare::Pipe {
@@ -166,14 +168,14 @@ fn peer(bare: Bare) -> io::Result<Peer> {
     Ok(Peer { child, stream: Some(Stream { reader, writer, buffers: Buffers::default() }) })
 }
 
-/// Bytes both ways, and nothing around them.
+/// A plain byte stream in both directions.
 struct Stream {
     reader: File,
     writer: File,
     buffers: Buffers,
 }
 
-/// What is sent and where it goes.
+/// The send and receive buffers.
 #[derive(Default)]
 struct Buffers {
     source: Vec<u8>,
@@ -181,7 +183,7 @@ struct Buffers {
 }
 
 impl Buffers {
-    /// Both of so many bytes, touched.
+    /// Sizes both buffers, and touches their memory.
     fn of(&mut self, bytes: usize) {
         if self.source.len() != bytes {
             (self.source, self.sink) = (vec![1; bytes], vec![2; bytes]);
@@ -189,17 +191,17 @@ impl Buffers {
     }
 }
 
-/// The side that measures.
-fn lead(stream: &mut Stream, run: Run) -> io::Result<Duration> {
+/// The measuring side of a run.
+fn lead(stream: &mut Stream, run: LinkRun) -> io::Result<Duration> {
     stream.writer.write_all(&encode(run))?;
     stream.buffers.of(run.bytes);
     stream.reader.read_exact(&mut [0; 1])?;
     act(stream, run, true)
 }
 
-/// What the other process does until its standard input ends.
+/// The child process: follows orders until its standard input ends.
 pub(crate) fn run_bare() -> Result<Exit, Failure> {
-    let failed = |e: io::Error| Failure::failed(format!("bench link: the bare other side: {e}"));
+    let failed = |e: io::Error| Failure::failed(format!("bench link: bare child process: {e}"));
     let reader = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?);
     let writer = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(failed)?);
     let mut stream = Stream { reader, writer, buffers: Buffers::default() };
@@ -215,14 +217,14 @@ pub(crate) fn run_bare() -> Result<Exit, Failure> {
         stream.buffers.of(run.bytes);
         let done = stream.writer.write_all(&[0]).and_then(|()| act(&mut stream, run, false));
         if done.is_err() {
-            // Who measures is gone.
+            // The measuring process has ended.
             return Ok(Exit::Failed);
         }
     }
 }
 
-/// One side's part; the time of one message.
-fn act(stream: &mut Stream, run: Run, leads: bool) -> io::Result<Duration> {
+/// One side of a run; returns the time of one message.
+fn act(stream: &mut Stream, run: LinkRun, leads: bool) -> io::Result<Duration> {
     let Stream { reader, writer, buffers: Buffers { source, sink } } = stream;
     let window = run.function.window(run.bytes);
     let (began, mut held) = (Instant::now(), Duration::ZERO);
@@ -263,15 +265,15 @@ fn act(stream: &mut Stream, run: Run, leads: bool) -> io::Result<Duration> {
     Ok(of_a_message(run, began.elapsed(), held))
 }
 
-/// The time of one message, of what all took.
-fn of_a_message(run: Run, all: Duration, held: Duration) -> Duration {
+/// The time of one message, from the time of a whole run.
+fn of_a_message(run: LinkRun, all: Duration, held: Duration) -> Duration {
     let all = if run.function == Function::Gap { held } else { all };
     let each_way = if matches!(run.function, Function::Latency | Function::TwoWay) { 2.0 } else { 1.0 };
     all.div_f64((each_way * f64::from(run.repeats) * run.function.window(run.bytes) as f64).max(1.0))
 }
 
-/// Messages between the first two processes of a job. The event loop stands still meanwhile, and with it the links.
-fn mpi(ranks: &Ranks, run: Run) -> Result<Duration, LinkError> {
+/// Messages between ranks 0 and 1. This blocks the event loop, and with it the links.
+fn mpi(ranks: &Ranks, run: LinkRun) -> Result<Duration, LinkError> {
     let Some(world) = ranks.others() else { return Err(LinkError::Closed) };
     let exchange = match run.function {
         Function::Latency => Exchange::PingPong,
@@ -279,13 +281,13 @@ fn mpi(ranks: &Ranks, run: Run) -> Result<Duration, LinkError> {
         _ => Exchange::OneWay,
     };
     let window = run.function.window(run.bytes);
-    let plain = Plain { exchange, bytes: run.bytes, window, repeats: run.repeats };
-    world.tell_one(1, Order::Plain(plain))?;
+    let plain = PlainMessages { exchange, bytes: run.bytes, window, repeats: run.repeats };
+    world.tell_one(1, RankOrder::Plain(plain))?;
     Ok(of_a_message(run, world.plain(1, plain, true)?, Duration::ZERO))
 }
 
-/// Two threads that send each other pointers.
-fn channel(run: Run) -> Duration {
+/// Two threads that send pointers to each other.
+fn channel(run: LinkRun) -> Duration {
     let message = Arc::new(vec![1u8; run.bytes]);
     let window = run.function.window(run.bytes);
     let (to, from_here) = mpsc::channel::<Arc<Vec<u8>>>();
@@ -314,8 +316,8 @@ fn channel(run: Run) -> Duration {
     })
 }
 
-/// Copies as many messages as would be sent.
-fn memcpy(run: Run) -> Duration {
+/// Copies as many messages as a link would send.
+fn memcpy(run: LinkRun) -> Duration {
     let mut buffers = Buffers::default();
     buffers.of(run.bytes);
     let copies = run.function.window(run.bytes) as f64 * f64::from(run.repeats);
@@ -326,18 +328,18 @@ fn memcpy(run: Run) -> Duration {
     began.elapsed().div_f64(copies.max(1.0))
 }
 
-fn encode(run: Run) -> [u8; ORDER_BYTES] {
+fn encode(run: LinkRun) -> [u8; ORDER_BYTES] {
     let mut out = [run.function.code(); ORDER_BYTES];
     out[1..5].copy_from_slice(&run.repeats.to_le_bytes());
     out[5..].copy_from_slice(&u64::try_from(run.bytes).unwrap_or(u64::MAX).to_le_bytes());
     out
 }
 
-fn decode(order: [u8; ORDER_BYTES]) -> Option<Run> {
+fn decode(order: [u8; ORDER_BYTES]) -> Option<LinkRun> {
     let [function, r0, r1, r2, r3, bytes @ ..] = order;
     let bytes = usize::try_from(u64::from_le_bytes(bytes)).ok().filter(|bytes| *bytes > 0)?;
     let repeats = u32::from_le_bytes([r0, r1, r2, r3]);
-    Some(Run { function: Function::from_code(function)?, bytes, ends: 2, repeats })
+    Some(LinkRun { function: Function::from_code(function)?, bytes, ends: 2, repeats })
 }
 
 #[cfg(test)]
@@ -345,8 +347,8 @@ fn decode(order: [u8; ORDER_BYTES]) -> Option<Run> {
 mod tests {
     use super::*;
 
-    fn run(function: Function, bytes: usize) -> Run {
-        Run { function, bytes, ends: 2, repeats: 3 }
+    fn run(function: Function, bytes: usize) -> LinkRun {
+        LinkRun { function, bytes, ends: 2, repeats: 3 }
     }
 
     #[test]

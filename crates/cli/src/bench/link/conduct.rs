@@ -1,44 +1,45 @@
-//! How ends do the same at the same time: end 0 orders, all get ready, end 0 says go, all tell how it went.
+//! Coordinates the ends of a run: end 0 sends an order, all ends prepare, end 0 sends the start signal, and all
+//! report results.
 //!
-//! Place in the flow: end 0 is in the process that the user started (`lead`), all others serve it (`serve`), over the very links
-//! that are measured.
+//! Place in the flow: end 0 is in the process that the user started (`Leader::lead`); the other ends follow it
+//! (`serve`), over the links that are measured.
 //!
-//! Invariants: memory is made and touched before the clock starts; what arrived is checked where the order says so; a
-//! function of several ends takes as long as at the end that needs longest; nobody serves on when end 0 has closed.
+//! Invariants: memory is allocated and touched before the clock starts; received data are checked if the order says
+//! so; the time of a collective function is that of its slowest end; every end stops when end 0 closes its links.
 //!
-//! Deliberately absent: repeating and turns (`measure`), and time limits (whoever leads has one for each order).
+//! Deliberately absent: rounds and turns, and time limits (`measure` has both).
 
-use super::collective::{self, Source};
-use super::end::{End, Piece};
+use super::collective::{self, SendBuffer};
+use super::end::{MeshEnd, MessageChunk};
 use super::function::Function;
-use super::pairs::{self, Run};
+use super::pairs::{self, LinkRun};
 use bramble_link::LinkError;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of an order: the function, whether to check, the ends, repeats, bytes.
+/// Bytes of an order: function, whether to check, ends, repetitions, message size.
 const ORDER_BYTES: usize = 16;
-/// Bytes of what an end tells: whether what it got is right, and the time in nanoseconds.
+/// Bytes of an answer: whether the received data are right, and the time in nanoseconds.
 const ANSWER_BYTES: usize = 9;
-/// What is given repeats itself after so many numbers or bytes: not where frames or blocks begin.
+/// Period of the test data, in numbers or bytes; coprime to frame and block sizes.
 const PERIOD: usize = 251;
-/// Of a long piece, so many bytes at both its ends are checked.
+/// Bytes that are checked at each end of a long chunk.
 const CHECKED_BYTES: usize = 4096;
 
-/// What an end holds for a run, and for the next if that is the same.
+/// An end's test data, reused while function, size and ends stay the same.
 #[derive(Default)]
-struct Prepared(Option<(Function, usize, usize, Source)>);
+struct Prepared(Option<(Function, usize, usize, SendBuffer)>);
 
 impl Prepared {
-    /// What the end of that rank gives.
-    fn source(&mut self, end: &End, run: Run) -> Source {
+    /// The test data that this end sends.
+    fn source(&mut self, end: &MeshEnd, run: LinkRun) -> SendBuffer {
         let key = (run.function, run.bytes, run.ends);
         if let Some((function, bytes, ends, source)) = &self.0
             && (*function, *bytes, *ends) == key
         {
             return source.clone();
         }
-        // First the old: both need not fit.
+        // Frees the old data first: both may not fit in memory.
         self.0 = None;
         end.pool.clear();
         let source = Arc::new(given(end.rank, run));
@@ -47,20 +48,20 @@ impl Prepared {
     }
 }
 
-/// End 0, which orders.
+/// End 0, which leads the others.
 pub(crate) struct Leader {
-    end: End,
+    end: MeshEnd,
     prepared: Prepared,
 }
 
 impl Leader {
-    pub(crate) fn new(end: End) -> Self {
+    pub(crate) fn new(end: MeshEnd) -> Self {
         Self { end, prepared: Prepared::default() }
     }
 
-    /// Has the first ends do it, and checks what they get if so told; gives the time of one message or one
-    /// operation.
-    pub(crate) async fn lead(&mut self, run: Run, checks: bool) -> Result<Duration, LinkError> {
+    /// Runs a function on the first `run.ends` ends, and checks the received data if `checks`; returns the time of
+    /// one message or operation.
+    pub(crate) async fn lead(&mut self, run: LinkRun, checks: bool) -> Result<Duration, LinkError> {
         let Self { end, prepared } = self;
         for other in 1..run.ends {
             end.out.signal(other, encode(run, checks)).await?;
@@ -77,7 +78,7 @@ impl Leader {
         for other in 1..run.ends {
             let answer = end.into.signal(other).await?;
             let Some((is_right, time)) = answered(&answer) else {
-                return Err(LinkError::Foreign(format!("end {other} did not say how it went")));
+                return Err(LinkError::Foreign(format!("end {other} sent an invalid answer")));
             };
             if !run.function.is_of_pairs() {
                 longest = longest.max(time);
@@ -85,25 +86,25 @@ impl Leader {
             wrong = wrong.or_else(|| (!is_right).then_some(other));
         }
         match wrong {
-            Some(at) => Err(LinkError::Refused(format!("what end {at} got is not what was sent"))),
+            Some(at) => Err(LinkError::Refused(format!("end {at} received wrong data"))),
             None => Ok(longest),
         }
     }
 
-    /// Tells all others that this was all.
+    /// Ends all other ends.
     pub(crate) async fn close(&mut self) {
         self.end.out.close().await;
     }
 
-    /// Forgets what was prepared.
+    /// Frees the test data.
     pub(crate) fn clear(&mut self) {
         self.prepared = Prepared::default();
         self.end.pool.clear();
     }
 }
 
-/// Follows end 0 until that closes.
-pub(crate) async fn serve(mut end: End) -> Result<(), LinkError> {
+/// Follows the orders of end 0 until it closes its links.
+pub(crate) async fn serve(mut end: MeshEnd) -> Result<(), LinkError> {
     let mut prepared = Prepared::default();
     loop {
         let order = match end.into.signal(0).await {
@@ -111,7 +112,7 @@ pub(crate) async fn serve(mut end: End) -> Result<(), LinkError> {
             other => other?,
         };
         let Some((run, checks)) = decode(&order).filter(|(run, _)| end.rank < run.ends) else {
-            return Err(LinkError::Foreign("end 0 sent what is no order".to_owned()));
+            return Err(LinkError::Foreign("end 0 sent an invalid order".to_owned()));
         };
         let source = prepared.source(&end, run);
         end.out.signal(0, Vec::new()).await?;
@@ -121,11 +122,11 @@ pub(crate) async fn serve(mut end: End) -> Result<(), LinkError> {
     }
 }
 
-/// Does this end's part; gives the time of one message or operation, and whether what came last is right.
+/// Runs this end's part; returns the time of one message or operation, and whether the data received last are right.
 async fn perform(
-    end: &mut End,
-    run: Run,
-    source: &Source,
+    end: &mut MeshEnd,
+    run: LinkRun,
+    source: &SendBuffer,
     checks: bool,
 ) -> Result<(Duration, bool), LinkError> {
     let (time, last) = if run.function.is_of_pairs() {
@@ -138,8 +139,13 @@ async fn perform(
     Ok((time, is_right))
 }
 
-/// Operations of several ends, each after a barrier that does not count; the mean time, and the last result.
-async fn operations(end: &mut End, run: Run, source: &Source) -> Result<(Duration, Vec<Piece>), LinkError> {
+/// Runs a collective function repeatedly, each time after a barrier whose time does not count; returns the mean time
+/// and the last result.
+async fn operations(
+    end: &mut MeshEnd,
+    run: LinkRun,
+    source: &SendBuffer,
+) -> Result<(Duration, Vec<MessageChunk>), LinkError> {
     let (mut spent, mut last) = (Duration::ZERO, Vec::new());
     for _ in 0..run.repeats {
         end.pool.put_back(last);
@@ -159,8 +165,9 @@ async fn operations(end: &mut End, run: Run, source: &Source) -> Result<(Duratio
     Ok((spent / run.repeats.max(1), last))
 }
 
-/// What the end of that rank gives: small whole numbers for sums, whose sums are exact; else bytes that differ by end and place.
-fn given(rank: usize, run: Run) -> Vec<u8> {
+/// Test data of an end: for sums, small whole numbers, whose sums are exact; else bytes that depend on rank and
+/// position.
+fn given(rank: usize, run: LinkRun) -> Vec<u8> {
     let bytes = run.function.source_bytes(run.bytes, run.ends);
     let period: Vec<u8> = match run.function {
         Function::Reduce | Function::AllReduce => {
@@ -181,9 +188,9 @@ fn byte(rank: usize, at: usize) -> u8 {
     ((at % PERIOD) ^ (rank * 17)) as u8
 }
 
-/// Whether that is what an end of that rank has to end with.
-fn is_right(rank: usize, run: Run, got: &[Piece]) -> bool {
-    let Run { function, bytes, ends, .. } = run;
+/// Whether `got` is the expected result at an end of rank `rank`.
+fn is_right(rank: usize, run: LinkRun, got: &[MessageChunk]) -> bool {
+    let LinkRun { function, bytes, ends, .. } = run;
     let others: usize = (0..ends).sum();
     let expected = |at: usize| match function {
         Function::Reduce | Function::AllReduce => {
@@ -209,7 +216,7 @@ fn is_right(rank: usize, run: Run, got: &[Piece]) -> bool {
     pieces_are_right && from == expects
 }
 
-fn encode(run: Run, checks: bool) -> Vec<u8> {
+fn encode(run: LinkRun, checks: bool) -> Vec<u8> {
     let mut out = vec![run.function.code(), u8::from(checks)];
     out.extend(u16::try_from(run.ends).unwrap_or(u16::MAX).to_le_bytes());
     out.extend(run.repeats.to_le_bytes());
@@ -217,10 +224,10 @@ fn encode(run: Run, checks: bool) -> Vec<u8> {
     out
 }
 
-fn decode(bytes: &[u8]) -> Option<(Run, bool)> {
+fn decode(bytes: &[u8]) -> Option<(LinkRun, bool)> {
     let bytes: &[u8; ORDER_BYTES] = bytes.try_into().ok()?;
     let [function, checks, e0, e1, r0, r1, r2, r3, size @ ..] = *bytes;
-    let run = Run {
+    let run = LinkRun {
         function: Function::from_code(function)?,
         bytes: usize::try_from(u64::from_le_bytes(size)).ok().filter(|bytes| *bytes > 0)?,
         ends: usize::from(u16::from_le_bytes([e0, e1])),
@@ -247,8 +254,8 @@ mod tests {
     use super::*;
     use crate::bench::link::mesh::thread_ends;
 
-    /// Leads an order among tasks.
-    async fn led(run: Run, checks: bool) -> Result<Duration, LinkError> {
+    /// Leads a run among tasks.
+    async fn led(run: LinkRun, checks: bool) -> Result<Duration, LinkError> {
         let mut ends = thread_ends(run.ends);
         let mut leader = Leader::new(ends.remove(0));
         let serving: Vec<_> = ends.into_iter().map(|end| tokio::task::spawn_local(serve(end))).collect();
@@ -273,7 +280,7 @@ mod tests {
                 let counts = if function.is_of_pairs() { 2..=2 } else { 2..=5 };
                 for ends in counts {
                     for bytes in [8, 4000, 72 << 10, (1 << 20) + 8] {
-                        let run = Run { function, bytes, ends, repeats: 2 };
+                        let run = LinkRun { function, bytes, ends, repeats: 2 };
                         let time = led(run, true).await.unwrap();
                         assert!(time > Duration::ZERO, "{run:?}");
                     }
@@ -283,8 +290,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_seen() {
-        let run = Run { function: Function::AllReduce, bytes: 24, ends: 3, repeats: 1 };
+    fn wrong_data_are_detected() {
+        let run = LinkRun { function: Function::AllReduce, bytes: 24, ends: 3, repeats: 1 };
         let sums = |off: f64| -> Vec<u8> {
             (0..3)
                 .flat_map(|at| (number(0, at) + number(1, at) + number(2, at) + off).to_le_bytes())
@@ -292,20 +299,20 @@ mod tests {
         };
         let piece = |bytes: Vec<u8>| {
             let len = bytes.len();
-            [Piece::of(&Arc::new(bytes), 0..len)]
+            [MessageChunk::of(&Arc::new(bytes), 0..len)]
         };
         assert!(is_right(1, run, &piece(sums(0.0))));
         assert!(!is_right(1, run, &piece(sums(1.0))));
         assert!(!is_right(1, run, &[]));
         assert!(!is_right(1, run, &piece(vec![0; 23])));
-        let all = Run { function: Function::AllToAll, bytes: 3, ends: 2, repeats: 1 };
+        let all = LinkRun { function: Function::AllToAll, bytes: 3, ends: 2, repeats: 1 };
         let mine: Vec<u8> = (0..6).map(|at| byte(at / 3, 3 + at % 3)).collect();
         assert!(is_right(1, all, &piece(mine.clone())) && !is_right(0, all, &piece(mine)));
     }
 
     #[test]
     fn orders_and_answers_are_read_as_they_were_written() {
-        let run = Run { function: Function::TwoWay, bytes: 1 << 26, ends: 2, repeats: 70_000 };
+        let run = LinkRun { function: Function::TwoWay, bytes: 1 << 26, ends: 2, repeats: 70_000 };
         assert_eq!(decode(&encode(run, true)), Some((run, true)));
         assert_eq!(
             answered(&answer(false, Duration::from_micros(3))),

@@ -1,51 +1,52 @@
-//! One end among several: a link to each other end, and messages over them.
+//! One end of a mesh: a link to every other end, and messages over these links.
 //!
-//! Place in the flow: `mesh` makes ends; `pairs` and `collective` are what they do.
+//! Place in the flow: `mesh` creates ends; `pairs` and `collective` exchange messages between them.
 //!
-//! Invariants: a message is frames of at most `CHUNK_BYTES_MAX`, as in a product; a body leaves from where it lies and lands in
-//! memory that was used before; what a link gives by reference is not copied. Every body is summed anew, as in a product.
+//! Invariants: as in a product, a message is sent in frames of at most `CHUNK_BYTES_MAX`, each with a fresh checksum;
+//! bodies are sent without a copy and received into reused buffers; a body that a link delivers by reference is not
+//! copied.
 //!
-//! Deliberately absent: time limits. Whoever conducts has them.
+//! Deliberately absent: time limits; `measure` has one for each run.
 
 use bramble_link::{
-    ArrivedBody, Body, CHUNK_BYTES_MAX, Frame, Landing, Limits, Link, LinkError, Place, Receiver, Region,
-    Sender,
+    ArrivedBody, Body, BodyPlacer, CHUNK_BYTES_MAX, Frame, FrameLimits, Landing, Link, LinkError, Receiver,
+    Sender, SharedRegion,
 };
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The kind of frames that carry messages.
+/// Frame kind of message data.
 pub(crate) const DATA: u8 = 1;
-/// The kind of those that only say that somebody is so far.
+/// Frame kind of signals without a body, for barriers and acknowledgements.
 pub(crate) const SIGNAL: u8 = 2;
 
-/// One end.
-pub(crate) struct End {
+/// /// One end of a mesh.
+pub(crate) struct MeshEnd {
     pub(crate) rank: usize,
-    pub(crate) out: Out,
-    pub(crate) into: In,
-    pub(crate) pool: Pool,
+    pub(crate) out: MeshSenders,
+    pub(crate) into: MeshReceivers,
+    pub(crate) pool: BodyPool,
 }
 
-impl End {
-    /// The end of that rank; `links` are by the rank of the other end, with nothing at its own place.
+impl MeshEnd {
+    /// The end of rank `rank`; `links` is indexed by the rank of the other end, with `None` at its own rank.
     pub(crate) fn new(rank: usize, links: Vec<Option<Link>>) -> Self {
-        let pool = Pool::default();
+        let pool = BodyPool::default();
         let (mut senders, mut receivers) = (Vec::new(), Vec::new());
         for link in links {
             let (sender, receiver) = link.map(|l| (l.sender, l.receiver)).unzip();
             senders.push(sender);
             receivers.push(receiver.map(|mut receiver| {
-                receiver.set_limits(Limits::SESSION);
+                receiver.set_limits(FrameLimits::SESSION);
                 receiver
             }));
         }
-        Self { rank, out: Out(senders), into: In { receivers, pool: pool.clone() }, pool }
+        Self { rank, out: MeshSenders(senders), into: MeshReceivers { receivers, pool: pool.clone() }, pool }
     }
 
-    /// Waits until the first so many ends are here: in as many steps as twice the last one has doublings (dissemination).
+    /// A barrier of the first `ends` ends, by the dissemination algorithm: log2 of `ends` rounds, rounded up.
     pub(crate) async fn barrier(&mut self, ends: usize) -> Result<(), LinkError> {
         let mut far = 1;
         while far < ends {
@@ -58,16 +59,16 @@ impl End {
     }
 }
 
-/// The sending sides.
-pub(crate) struct Out(Vec<Option<Box<dyn Sender>>>);
+/// /// The senders of an end's links, by rank.
+pub(crate) struct MeshSenders(Vec<Option<Box<dyn Sender>>>);
 
-impl Out {
-    /// Sends bytes from where they lie, in one frame.
-    pub(crate) async fn region(&mut self, to: usize, region: Region) -> Result<(), LinkError> {
+impl MeshSenders {
+    /// Sends a region in one frame, without a copy.
+    pub(crate) async fn region(&mut self, to: usize, region: SharedRegion) -> Result<(), LinkError> {
         self.to(to).send(Frame::new(DATA, Vec::new(), Body::Shared(region))).await
     }
 
-    /// Sends a part of some bytes, in as many frames as it takes.
+    /// Sends a range of bytes, in as many frames as needed.
     pub(crate) async fn message(
         &mut self,
         to: usize,
@@ -85,10 +86,10 @@ impl Out {
         self.to(to).send(Frame::new(SIGNAL, head, Body::Empty)).await
     }
 
-    /// Tells all others that nothing more will come.
+    /// Closes the links to all other ends.
     pub(crate) async fn close(&mut self) {
         for sender in self.0.iter_mut().flatten() {
-            // Whoever is gone need not be told.
+            // A closed link is no error here.
             let _ = sender.close().await;
         }
     }
@@ -101,39 +102,40 @@ impl Out {
     }
 }
 
-/// The receiving sides.
-pub(crate) struct In {
+/// The receivers of an end's links, by rank.
+pub(crate) struct MeshReceivers {
     receivers: Vec<Option<Box<dyn Receiver>>>,
-    pool: Pool,
+    pool: BodyPool,
 }
 
-impl In {
-    /// The next frame of a message from that end.
-    pub(crate) async fn piece(&mut self, from: usize) -> Result<Piece, LinkError> {
+impl MeshReceivers {
+    /// Receives the next frame of a message from an end.
+    pub(crate) async fn piece(&mut self, from: usize) -> Result<MessageChunk, LinkError> {
         let Self { receivers, pool } = self;
         let arrived = receiver(receivers, from).receive(pool).await?;
         let foreign = |what: &str| Err(LinkError::Foreign(format!("{what} came from end {from}")));
         match arrived.body {
-            ArrivedBody::Shared(region) if region.runs == 1 => Ok(Piece { region, memory: None }),
+            ArrivedBody::Shared(region) if region.runs == 1 => Ok(MessageChunk { region, memory: None }),
             ArrivedBody::Landed(landing) => match landing.into_any().downcast::<Vec<u8>>() {
-                Ok(memory) => Ok(Piece::owned(*memory)),
-                Err(_) => foreign("memory of nobody"),
+                Ok(memory) => Ok(MessageChunk::owned(*memory)),
+                Err(_) => foreign("an unknown buffer"),
             },
             _ => foreign("a frame without a body"),
         }
     }
 
-    /// A message of so many bytes from that end; its pieces are added to `held`.
+    /// Receives a message of `bytes` bytes; appends its chunks to `held`.
     pub(crate) async fn message(
         &mut self,
         from: usize,
         bytes: usize,
-        held: &mut Vec<Piece>,
+        held: &mut Vec<MessageChunk>,
     ) -> Result<(), LinkError> {
         for range in chunks(0..bytes) {
             let piece = self.piece(from).await?;
             if piece.bytes().len() != range.len() {
-                let what = format!("{} bytes for {} from end {from}", piece.bytes().len(), range.len());
+                let what =
+                    format!("{} bytes instead of {} came from end {from}", piece.bytes().len(), range.len());
                 return Err(LinkError::Foreign(what));
             }
             held.push(piece);
@@ -141,7 +143,7 @@ impl In {
         Ok(())
     }
 
-    /// The head of a frame that has no body.
+    /// Receives a signal; returns its head.
     pub(crate) async fn signal(&mut self, from: usize) -> Result<Vec<u8>, LinkError> {
         let Self { receivers, pool } = self;
         let arrived = receiver(receivers, from).receive(pool).await?;
@@ -159,30 +161,30 @@ fn receiver(receivers: &mut [Option<Box<dyn Receiver>>], from: usize) -> &mut dy
     }
 }
 
-/// The parts of a message that go into a frame each.
+/// The byte ranges of a message, one per frame.
 pub(crate) fn chunks(part: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let end = part.end;
     part.step_by(CHUNK_BYTES_MAX).map(move |from| from..end.min(from + CHUNK_BYTES_MAX))
 }
 
-fn region(source: &Arc<Vec<u8>>, range: Range<usize>) -> Region {
-    Region::new(source.clone(), range.start, range.len(), range.len(), 1)
+fn region(source: &Arc<Vec<u8>>, range: Range<usize>) -> SharedRegion {
+    SharedRegion::new(source.clone(), range.start, range.len(), range.len(), 1)
 }
 
-/// Some bytes of a message, in one run.
-pub(crate) struct Piece {
-    pub(crate) region: Region,
-    /// The memory, where it is this end's.
+/// A contiguous chunk of a message.
+pub(crate) struct MessageChunk {
+    pub(crate) region: SharedRegion,
+    /// The buffer, if this end owns it.
     memory: Option<Arc<Vec<u8>>>,
 }
 
-impl Piece {
+impl MessageChunk {
     fn owned(memory: Vec<u8>) -> Self {
         let memory = Arc::new(memory);
-        Self { region: Region::whole(memory.clone()), memory: Some(memory) }
+        Self { region: SharedRegion::whole(memory.clone()), memory: Some(memory) }
     }
 
-    /// A part of what an end has to give.
+    /// A chunk of this end's own data.
     pub(crate) fn of(source: &Arc<Vec<u8>>, range: Range<usize>) -> Self {
         Self { region: region(source, range), memory: None }
     }
@@ -191,8 +193,8 @@ impl Piece {
         self.region.run(0)
     }
 
-    /// The sum of this piece and other numbers (8-byte floats), in its own memory where nobody else holds that.
-    pub(crate) fn plus(self, other: &[u8], pool: &Pool) -> Self {
+    /// Adds 8-byte floats to this chunk, in place if no other reference to its buffer exists.
+    pub(crate) fn plus(self, other: &[u8], pool: &BodyPool) -> Self {
         let mut sum = self.into_memory().unwrap_or_else(|region| pool.copy_of(region.run(0)));
         for (a, b) in sum.as_chunks_mut().0.iter_mut().zip(other.as_chunks().0) {
             *a = (f64::from_le_bytes(*a) + f64::from_le_bytes(*b)).to_le_bytes();
@@ -200,26 +202,26 @@ impl Piece {
         Self::owned(sum)
     }
 
-    /// Its memory; its bytes where it is not this end's alone.
-    fn into_memory(self) -> Result<Vec<u8>, Region> {
+    /// The buffer, if this end is its only owner; else the region.
+    fn into_memory(self) -> Result<Vec<u8>, SharedRegion> {
         let Self { region, memory } = self;
         let Some(memory) = memory else { return Err(region) };
         drop(region);
-        Arc::try_unwrap(memory).map_err(|memory| Region::whole(memory))
+        Arc::try_unwrap(memory).map_err(|memory| SharedRegion::whole(memory))
     }
 }
 
-/// Memory for bodies, used again and again.
+/// Reusable buffers for received bodies.
 #[derive(Clone, Default)]
-pub(crate) struct Pool(Rc<RefCell<Vec<Vec<u8>>>>);
+pub(crate) struct BodyPool(Rc<RefCell<Vec<Vec<u8>>>>);
 
-impl Pool {
-    /// Takes memory back that nobody holds any more.
-    pub(crate) fn put_back(&self, pieces: impl IntoIterator<Item = Piece>) {
+impl BodyPool {
+    /// Returns the buffers of chunks that have no other references.
+    pub(crate) fn put_back(&self, pieces: impl IntoIterator<Item = MessageChunk>) {
         self.0.borrow_mut().extend(pieces.into_iter().filter_map(|piece| piece.into_memory().ok()));
     }
 
-    /// Forgets all that it has: what comes next is of another size.
+    /// Frees all buffers: the next messages have another size.
     pub(crate) fn clear(&self) {
         self.0.borrow_mut().clear();
     }
@@ -232,7 +234,7 @@ impl Pool {
     }
 }
 
-impl Place for Pool {
+impl BodyPlacer for BodyPool {
     fn place(&mut self, _kind: u8, _head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         let mut memory = self.0.borrow_mut().pop().unwrap_or_default();
         memory.resize(body_bytes, 0);

@@ -1,43 +1,44 @@
-//! What is measured of a link: the eight functions that MPI's users know, and how much each of them moves.
+//! The eight functions that are measured, as in MPI benchmarks, and how many bytes each moves.
 //!
-//! Invariants: a function and its algorithm are names that JSON, tables and scripts share; the sizes are those of OSU's
-//! benchmarks: of one message, and of what each end gives to each other in an all-to-all.
+//! Invariants: JSON, tables and scripts use the same names for functions and algorithms; sizes are defined as in the
+//! OSU benchmarks: bytes of one message, and, for all-to-all, bytes from each end to each other end.
 
 use bramble_link::CHUNK_BYTES_MAX;
 use clap::ValueEnum;
 
-/// Messages that are sent back to back before an acknowledgement, as OSU has it.
+/// Messages sent back to back before an acknowledgement, as in the OSU benchmarks.
 const WINDOW: usize = 64;
-/// Bytes of such a window at most, or one message.
+/// Most bytes of a window; it has at least one message.
 const WINDOW_BYTES: usize = 64 << 20;
-/// An all-reduce of more bytes goes round a ring, which moves less; one of fewer goes in fewer steps.
+/// Above this size, all-reduce uses a ring, which moves fewer bytes; below, recursive doubling, which needs fewer
+/// steps.
 const RING_BYTES: usize = 64 << 10;
 const _: () = assert!(RING_BYTES <= CHUNK_BYTES_MAX);
 
-/// One of them.
+/// /// A function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Function {
-    /// How long a sender is held by one message
+    /// How long one message occupies the sender
     Gap,
     /// Half of a round trip
     #[value(alias = "round-trip")]
     Latency,
-    /// Messages one way, back to back
+    /// Messages in one direction, back to back
     Bandwidth,
-    /// The same both ways at once
+    /// Messages in both directions at once
     TwoWay,
-    /// From one end to all
+    /// A message from one end to all others
     Broadcast,
-    /// The sum of all ends' numbers at one
+    /// Sums of numbers from all ends, at one end
     Reduce,
-    /// The same at all
+    /// /// Sums of numbers from all ends, at all ends
     AllReduce,
-    /// From each end another message to each other
+    /// A different message from each end to each other end
     AllToAll,
 }
 
 impl Function {
-    /// All, in the order in which they are measured.
+    /// All functions, in the order of measurement.
     pub(crate) const ALL: [Self; 8] = [
         Self::Gap,
         Self::Latency,
@@ -49,7 +50,7 @@ impl Function {
         Self::AllToAll,
     ];
 
-    /// As on the command line.
+    /// The name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Gap => "gap",
@@ -63,32 +64,32 @@ impl Function {
         }
     }
 
-    /// Its place among all, for the ends.
+    /// Its index in `ALL`, for orders to the ends.
     pub(crate) fn code(self) -> u8 {
         Self::ALL.iter().position(|f| *f == self).and_then(|at| u8::try_from(at).ok()).unwrap_or(u8::MAX)
     }
 
-    /// The function of a place.
+    /// The function with this index.
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()
     }
 
-    /// Whether it is of two ends, always.
+    /// Whether it always involves two ends.
     pub(crate) fn is_of_pairs(self) -> bool {
         matches!(self, Self::Gap | Self::Latency | Self::Bandwidth | Self::TwoWay)
     }
 
-    /// Whether people ask for its bytes a second, not its time.
+    /// Whether its main figure is bytes a second, not time.
     pub(crate) fn is_a_rate(self) -> bool {
         matches!(self, Self::Bandwidth | Self::TwoWay)
     }
 
-    /// Whether a message can have so many bytes: sums are of 8-byte floats.
+    /// Whether it allows messages of `bytes` bytes: sums need 8-byte floats.
     pub(crate) fn takes(self, bytes: usize) -> bool {
         !matches!(self, Self::Reduce | Self::AllReduce) || bytes.is_multiple_of(8)
     }
 
-    /// How it is done.
+    /// The algorithm, for a message size.
     pub(crate) fn algorithm(self, bytes: usize) -> &'static str {
         match self {
             Self::Gap | Self::Bandwidth => "window",
@@ -101,7 +102,7 @@ impl Function {
         }
     }
 
-    /// Messages of a window; 1 where there is none.
+    /// Messages in a window; 1 without windows.
     pub(crate) fn window(self, bytes: usize) -> usize {
         match self {
             Self::Gap | Self::Bandwidth | Self::TwoWay => (WINDOW_BYTES / bytes).clamp(1, WINDOW),
@@ -109,13 +110,13 @@ impl Function {
         }
     }
 
-    /// Bytes that one end gives or gets in the time that is told: of a message, or in an all-to-all of those to all others.
+    /// Bytes that one end moves in the measured time: one message, or, for all-to-all, messages to all other ends.
     pub(crate) fn moved_bytes(self, bytes: usize, ends: usize) -> f64 {
         let messages = if self == Self::AllToAll { ends - 1 } else { 1 };
         bytes as f64 * messages as f64
     }
 
-    /// Bytes of what an end has to give.
+    /// Bytes of an end's input data.
     pub(crate) fn source_bytes(self, bytes: usize, ends: usize) -> usize {
         if self == Self::AllToAll { bytes.saturating_mul(ends) } else { bytes }
     }

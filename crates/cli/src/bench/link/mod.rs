@@ -1,13 +1,12 @@
-//! `bramble bench link`: what the links can do, by the functions and conventions that MPI's users know.
+//! `bramble bench link`: measures links by the functions and conventions of MPI benchmarks.
 //!
-//! Place in the flow: arguments become what is wanted, `measure` makes points of it, `show` and `plot` what is read. Below
-//! them `conduct` has the ends of a `mesh` work together, `pairs` and `collective` are their work, over messages of
-//! `end`; `bare` is
-//! what the system does without Bramble.
+//! Place in the flow: `measure` turns the configuration into points; `show` prints them, `plot` draws them. Below,
+//! `conduct` coordinates the ends of a `mesh`, `pairs` and `collective` are the functions, over messages of `end`;
+//! `bare` measures the operating system without Bramble.
 //!
-//! Invariants: no process is left behind, however it ends; each of these files says its own.
+//! Invariants: no process outlives the verb, however it ends; each file states its own invariants.
 //!
-//! Deliberately absent: other machines and other programs (`bench/*.py` has these), and encrypted links.
+//! Deliberately absent: other machines and other programs (`bench/*.py` measures them), and encrypted links.
 
 mod bare;
 mod collective;
@@ -29,15 +28,15 @@ use super::machine;
 use super::show::Form;
 use crate::args::BenchLinkArgs;
 use crate::exit::{Exit, Failure};
-use crate::until::{Ended, done_or_signal};
-use measure::{Point, Tell, Wanted};
+use crate::until::{Completion, done_or_signal};
+use measure::{LinkBenchConfig, LinkPoint, Tell};
 
 /// Runs the verb.
 pub(crate) fn run(args: &BenchLinkArgs) -> Result<Exit, Failure> {
     args.form.check_plot()?;
     let form = Form::of(&args.form.runs);
     let made_here: Vec<LinkName> = LinkName::ALL.iter().copied().filter(|link| link.is_made_here()).collect();
-    let wanted = Wanted {
+    let wanted = LinkBenchConfig {
         links: once(&args.link, &made_here),
         ranks: args.ranks.clone(),
         functions: once(&args.function, &Function::ALL),
@@ -47,7 +46,7 @@ pub(crate) fn run(args: &BenchLinkArgs) -> Result<Exit, Failure> {
     };
     let mut told = Told { form, points: Vec::new(), left_out: Vec::new() };
     crate::out(machine::head(form, show::CSV_HEAD).as_bytes())?;
-    if let Ended::Signal(exit) = done_or_signal(measure::all(&wanted, &mut told))? {
+    if let Completion::Signal(exit) = done_or_signal(measure::all(&wanted, &mut told))? {
         return Ok(exit);
     }
     show::warnings(&told.points).iter().for_each(|line| crate::say(line));
@@ -55,7 +54,7 @@ pub(crate) fn run(args: &BenchLinkArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// What was named, each once; all of them if nothing was.
+/// The named items without duplicates; all items if none is named.
 fn once<T: Copy + PartialEq>(named: &[T], all: &[T]) -> Vec<T> {
     let named = if named.is_empty() { all } else { named };
     let mut out = Vec::new();
@@ -67,15 +66,15 @@ fn once<T: Copy + PartialEq>(named: &[T], all: &[T]) -> Vec<T> {
     out
 }
 
-/// Prints points as they come.
+/// Prints points as they are measured.
 struct Told {
     form: Form,
-    points: Vec<Point>,
+    points: Vec<LinkPoint>,
     left_out: Vec<String>,
 }
 
 impl Tell for Told {
-    fn points(&mut self, points: Vec<Point>) -> Result<(), Failure> {
+    fn points(&mut self, points: Vec<LinkPoint>) -> Result<(), Failure> {
         crate::out(show::lines(self.form, &points).as_bytes())?;
         self.points.extend(points);
         Ok(())
@@ -89,7 +88,7 @@ impl Tell for Told {
     }
 
     fn done(&mut self, function: Function) -> Result<(), Failure> {
-        let of_function: Vec<&Point> = self.points.iter().filter(|p| p.function == function).collect();
+        let of_function: Vec<&LinkPoint> = self.points.iter().filter(|p| p.function == function).collect();
         if self.form == Form::Table && !of_function.is_empty() {
             crate::out((show::table(function, &of_function).join("\n") + "\n\n").as_bytes())?;
         }

@@ -1,30 +1,30 @@
-//! What two ends do: gap, latency, bandwidth, two-way.
+//! Functions between two ends: gap, latency, bandwidth, two-way.
 //!
-//! Invariants: the clock is end 0's; a window is sent back to back, and its acknowledgement is one frame without a body. Gap
-//! leaves the acknowledgement out, bandwidth does not.
+//! Invariants: end 0 measures the time; a window is sent back to back, and its acknowledgement is one frame without a
+//! body. The time of bandwidth includes the acknowledgement, that of gap does not.
 
-use super::end::{End, Out, Piece};
+use super::end::{MeshEnd, MeshSenders, MessageChunk};
 use super::function::Function;
 use bramble_link::LinkError;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What both ends know of a run.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct LinkRun {
     pub(crate) function: Function,
     pub(crate) bytes: usize,
     pub(crate) ends: usize,
-    /// Times that it is done; of a window, windows.
+    /// Repetitions of the message, window or operation.
     pub(crate) repeats: u32,
 }
 
-/// Does it at this end; gives the time of one message, and the last that came.
+/// Runs this end's part; returns the time of one message, and the message received last.
 pub(crate) async fn perform(
-    end: &mut End,
-    run: Run,
+    end: &mut MeshEnd,
+    run: LinkRun,
     source: &Arc<Vec<u8>>,
-) -> Result<(Duration, Vec<Piece>), LinkError> {
+) -> Result<(Duration, Vec<MessageChunk>), LinkError> {
     let (leads, other) = (end.rank == 0, 1 - end.rank);
     let window = run.function.window(run.bytes);
     let mut last = Vec::new();
@@ -41,7 +41,7 @@ pub(crate) async fn perform(
                 end.out.message(other, source, 0..run.bytes).await?;
             }
             Function::TwoWay => {
-                let End { out, into, pool, .. } = end;
+                let MeshEnd { out, into, pool, .. } = end;
                 let sending = give(out, other, source, run.bytes, window);
                 let receiving = async {
                     for _ in 0..window {
@@ -72,14 +72,19 @@ pub(crate) async fn perform(
     Ok((all.div_f64(messages.max(1.0)), last))
 }
 
-/// A message into `last`, in place of the one before.
-async fn take(end: &mut End, from: usize, bytes: usize, last: &mut Vec<Piece>) -> Result<(), LinkError> {
+/// Receives a message into `last`, replacing the previous one.
+async fn take(
+    end: &mut MeshEnd,
+    from: usize,
+    bytes: usize,
+    last: &mut Vec<MessageChunk>,
+) -> Result<(), LinkError> {
     end.pool.put_back(last.drain(..));
     end.into.message(from, bytes, last).await
 }
 
 async fn give(
-    out: &mut Out,
+    out: &mut MeshSenders,
     to: usize,
     source: &Arc<Vec<u8>>,
     bytes: usize,

@@ -1,17 +1,17 @@
-//! What links can do as a drawing: time or bytes a second over the size of a message, both logarithmic, a line for each link.
+//! The plot of link measurements: time or bytes a second by message size, both axes logarithmic, one line per link.
 //!
-//! Place in the flow: says what is drawn; `chart` draws it.
+//! Place in the flow: builds the series; `chart` draws them.
 //!
-//! Invariant: a link has one colour in all panels, and what it is compared with has that colour, dashed.
+//! Invariant: a link has the same colour in all panels, and its bare counterpart is a dashed line of that colour.
 
 use super::function::Function;
-use super::measure::Point;
+use super::measure::LinkPoint;
 use super::mesh::LinkName;
 use crate::bench::chart::{Chart, Ground, Series, drawing};
 use crate::quantity::size_text;
 
-/// The drawing: a panel for each function and number of ends.
-pub(crate) fn svg(points: &[Point]) -> String {
+/// The plot: one panel per function and number of ends.
+pub(crate) fn svg(points: &[LinkPoint]) -> String {
     let mut panels: Vec<(Function, usize)> = Vec::new();
     for p in points {
         if !panels.contains(&(p.function, p.ends)) {
@@ -28,8 +28,8 @@ pub(crate) fn svg(points: &[Point]) -> String {
     drawing(&charts, Ground::White)
 }
 
-/// What is drawn of so many seconds: microseconds, or megabytes a second.
-fn height(p: &Point, seconds: f64) -> f64 {
+/// The y value: microseconds, or megabytes a second.
+fn height(p: &LinkPoint, seconds: f64) -> f64 {
     if p.function.is_a_rate() {
         p.function.moved_bytes(p.bytes, p.ends) / seconds / 1e6
     } else {
@@ -37,19 +37,19 @@ fn height(p: &Point, seconds: f64) -> f64 {
     }
 }
 
-fn panel(function: Function, ends: usize, points: &[&Point]) -> Chart {
+fn panel(function: Function, ends: usize, points: &[&LinkPoint]) -> Chart {
     let what = if function.is_a_rate() { "MB/s" } else { "µs" };
     let among = if function.is_of_pairs() { String::new() } else { format!(" among {ends} ends") };
     let mut series = Vec::new();
     for (colour, link) in LinkName::ALL.iter().enumerate() {
-        let own: Vec<&&Point> = points.iter().filter(|p| p.link == *link).collect();
+        let own: Vec<&&LinkPoint> = points.iter().filter(|p| p.link == *link).collect();
         if own.is_empty() {
             continue;
         }
-        let place = |p: &Point, seconds: f64| (p.bytes as f64, height(p, seconds));
+        let place = |p: &LinkPoint, seconds: f64| (p.bytes as f64, height(p, seconds));
         let drawn = own.iter().map(|p| place(p, p.times.median())).collect();
         series.push(Series { name: link.name().to_owned(), points: drawn, colour, is_dashed: false });
-        let bare = |p: &&&Point| p.bare.as_ref().map(|(_, times)| place(p, times.median()));
+        let bare = |p: &&&LinkPoint| p.bare.as_ref().map(|(_, times)| place(p, times.median()));
         if let Some((bare_is, _)) = own.iter().find_map(|p| p.bare.as_ref()) {
             let name = format!("- - {}", bare_is.name());
             let drawn = own.iter().filter_map(bare).collect();
@@ -82,7 +82,7 @@ mod tests {
         }
         let drawn = svg(&points);
         let count = |what: &str| drawn.matches(what).count();
-        // Broadcasts are compared with nothing.
+        // Broadcasts have no bare counterpart.
         assert_eq!((count("<g "), count("</g>"), count("<polyline")), (2, 2, 6));
         assert!(drawn.contains("latency, µs") && drawn.contains("broadcast among 4 ends, µs"));
         assert!(drawn.contains("- - std tcp") && drawn.contains(">1M<"));

@@ -1,21 +1,21 @@
-//! What links can do as tables, as comma-separated values and as JSON.
+//! Link measurements as tables, as CSV and as JSON.
 //!
-//! Invariant: all three say the same numbers; what JSON calls its fields is in docs/json.md.
+//! Invariant: all three forms have the same numbers; docs/json.md describes the JSON fields.
 
 use super::function::Function;
-use super::measure::Point;
+use super::measure::LinkPoint;
 use super::mesh::LinkName;
 use crate::bench::show::{Form, values};
 use crate::quantity::size_text;
 use crate::table;
 use serde_json::{Value, json};
 
-/// The first line of comma-separated values.
+/// The head line of the CSV.
 pub(crate) const CSV_HEAD: &str = "link,function,algorithm,bytes,ends,window,rounds,repeats,seconds,seconds_min,seconds_max,\
 bytes_per_s,messages_per_s,bare,bare_seconds,of_bare,outliers\n";
 
-/// Measurements as lines of their own; nothing for a table, which is of a whole function.
-pub(crate) fn lines(form: Form, points: &[Point]) -> String {
+/// One line for each measurement; nothing in table form, since a table covers a whole function.
+pub(crate) fn lines(form: Form, points: &[LinkPoint]) -> String {
     points
         .iter()
         .map(|point| match form {
@@ -26,7 +26,7 @@ pub(crate) fn lines(form: Form, points: &[Point]) -> String {
         .collect()
 }
 
-fn json(p: &Point) -> Value {
+fn json(p: &LinkPoint) -> Value {
     json!({
         "schema": "bramble.bench.link/1",
         "link": p.link.name(), "function": p.function.name(), "algorithm": p.function.algorithm(p.bytes),
@@ -41,22 +41,27 @@ fn json(p: &Point) -> Value {
     })
 }
 
-/// What a function is, for the line above its table.
+/// The title of a function's table.
 fn title(function: Function) -> &'static str {
     match function {
-        Function::Gap => "gap: how long the sender is held by one message, of windows of 64",
+        Function::Gap => "gap: how long one message occupies the sender, in windows of 64",
         Function::Latency => "latency: half of a round trip",
-        Function::Bandwidth => "bandwidth: windows of 64 messages one way, acknowledged",
-        Function::TwoWay => "two-way: windows of 64 messages both ways at once, bytes of both",
-        Function::Broadcast => "broadcast: from one end to all, along a binomial tree",
-        Function::Reduce => "reduce: the sum of all ends' f64 at one, along a binomial tree",
-        Function::AllReduce => "all-reduce: the same at all, by recursive doubling; from 64K on round a ring",
-        Function::AllToAll => "all-to-all: from each end another message to each other, in pairs",
+        Function::Bandwidth => "bandwidth: windows of 64 messages in one direction, each acknowledged",
+        Function::TwoWay => "two-way: windows of 64 messages in both directions at once; bytes of both count",
+        Function::Broadcast => "broadcast: from one end to all others, along a binomial tree",
+        Function::Reduce => "reduce: sums of f64 from all ends at one end, along a binomial tree",
+        Function::AllReduce => {
+            "all-reduce: sums of f64 from all ends at all ends, by recursive doubling, above 64K \
+        around a ring"
+        }
+        Function::AllToAll => {
+            "all-to-all: a different message from each end to each other end, by pairwise exchange"
+        }
     }
 }
 
-/// The table of a function: a size (and a number of ends) on a line, three columns for each link.
-pub(crate) fn table(function: Function, points: &[&Point]) -> Vec<String> {
+/// The table of a function: one size (and number of ends) per line, three columns per link.
+pub(crate) fn table(function: Function, points: &[&LinkPoint]) -> Vec<String> {
     let mut links: Vec<LinkName> = Vec::new();
     let mut cases: Vec<(usize, usize)> = Vec::new();
     for p in points {
@@ -86,7 +91,7 @@ pub(crate) fn table(function: Function, points: &[&Point]) -> Vec<String> {
         }
         for link in &links {
             let point = points.iter().find(|p| (p.link, p.ends, p.bytes) == (*link, *ends, *bytes));
-            let of = |text: fn(&Point) -> String| point.map_or_else(|| "-".to_owned(), |p| text(p));
+            let of = |text: fn(&LinkPoint) -> String| point.map_or_else(|| "-".to_owned(), |p| text(p));
             row.push(of(value));
             row.push(of(|p| format!("{:.0} %", 100.0 * p.times.spread())));
             if has_bare(*link) {
@@ -109,17 +114,20 @@ pub(crate) fn table(function: Function, points: &[&Point]) -> Vec<String> {
     if !against.is_empty() {
         let names: Vec<String> =
             against.iter().map(|(link, bare)| format!("{} by {bare}", link.name())).collect();
-        out.push(format!("  of bare: as fast as the system itself is 1 ({})", names.join(", ")));
+        out.push(format!(
+            "  of bare: speed relative to the system's own calls; 1 is as fast ({})",
+            names.join(", ")
+        ));
     }
     out
 }
 
-/// What people ask a function for: 10^6 bytes a second, or microseconds.
-fn value(p: &Point) -> String {
+/// The main figure of a function: 10^6 bytes a second, or microseconds.
+fn value(p: &LinkPoint) -> String {
     short(if p.function.is_a_rate() { p.bytes_per_s() / 1e6 } else { p.times.median() * 1e6 })
 }
 
-/// Three digits or all before the point.
+/// Formats three significant digits, or all digits before the point.
 fn short(x: f64) -> String {
     match x {
         x if x >= 100.0 => format!("{x:.0}"),
@@ -128,16 +136,16 @@ fn short(x: f64) -> String {
     }
 }
 
-/// What disturbed the measurements.
-pub(crate) fn warnings(points: &[Point]) -> Vec<String> {
+/// Warnings about disturbed measurements.
+pub(crate) fn warnings(points: &[LinkPoint]) -> Vec<String> {
     let runs: usize = points.iter().map(|p| p.times.len()).sum();
     let slow: usize = points.iter().map(|p| p.times.outliers()).sum();
     if slow == 0 {
         return Vec::new();
     }
     vec![format!(
-        "bramble: {slow} of {runs} runs took more than 1.2 times their median: something else was running, or the system moved \
-         the ends between processors"
+        "bramble: {slow} of {runs} runs took more than 1.2 times their median: other programs may have been running, \
+        or the system moved the ends between processors"
     )]
 }
 
@@ -153,8 +161,8 @@ pub(super) mod tests {
         function: Function,
         bytes: usize,
         seconds: f64,
-    ) -> Point {
-        Point {
+    ) -> LinkPoint {
+        LinkPoint {
             link,
             function,
             bytes,

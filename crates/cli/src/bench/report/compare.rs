@@ -1,30 +1,31 @@
-//! Two machines beside each other: the same measurements, how many times as fast one is as the other, and what only one has.
+//! Compares two machines: pairs equal measurements, computes ratios of speeds, and lists measurements that only one
+//! machine has.
 //!
-//! Invariants: only measures of one kind and one key are paired, each side's fastest way; a ratio is of speeds, the
-//! second machine's over the first's, whatever the unit.
+//! Invariants: only measures with equal kind and key are paired, each machine's fastest way; a ratio is the second
+//! machine's speed over the first's, whatever the unit.
 
-use super::measure::{Kind, Measure, Pages};
-use super::read::Source;
+use super::measure::{Measure, MeasureKind, Pages};
+use super::read::MeasuredMachine;
 use super::schema::KINDS;
 use std::collections::BTreeMap;
 
-/// One measurement on both.
-pub(crate) struct Pair<'a> {
+/// The same measurement on both machines.
+pub(crate) struct MeasurePair<'a> {
     pub(crate) of: [&'a Measure; 2],
-    /// How many times as fast the second is.
+    /// Speed of the second machine over that of the first.
     pub(crate) ratio: f64,
 }
 
-/// All of one kind.
+/// The comparison of one kind.
 pub(crate) struct Compared<'a> {
-    pub(crate) kind: &'static Kind,
-    pub(crate) pairs: Vec<Pair<'a>>,
-    /// What was measured on one only.
+    pub(crate) kind: &'static MeasureKind,
+    pub(crate) pairs: Vec<MeasurePair<'a>>,
+    /// Measures of only the first, and of only the second machine.
     pub(crate) only: [Vec<&'a Measure>; 2],
 }
 
 impl Compared<'_> {
-    /// Geometric mean, least and greatest of the ratios; `None` without any.
+    /// Geometric mean, least and greatest ratio; `None` without pairs.
     pub(crate) fn ratios(&self) -> Option<[f64; 3]> {
         let ratios = || self.pairs.iter().map(|pair| pair.ratio);
         let mean = (ratios().map(f64::ln).sum::<f64>() / self.pairs.len() as f64).exp();
@@ -33,8 +34,8 @@ impl Compared<'_> {
     }
 }
 
-/// Every kind that one of both has, in the order of pages.
-pub(crate) fn compared<'a>(first: &'a Source, second: &'a Source) -> Vec<Compared<'a>> {
+/// Every kind that at least one machine has, in the order of the page.
+pub(crate) fn compared<'a>(first: &'a MeasuredMachine, second: &'a MeasuredMachine) -> Vec<Compared<'a>> {
     let of_two = KINDS.iter().filter(|kind| kind.pages != Pages::OfOne);
     of_two
         .map(|kind| {
@@ -42,7 +43,7 @@ pub(crate) fn compared<'a>(first: &'a Source, second: &'a Source) -> Vec<Compare
             let (mut pairs, mut only) = (Vec::new(), [Vec::new(), Vec::new()]);
             for one in ordered(&sides[0]) {
                 match sides[1].get(&one.key) {
-                    Some((_, other)) => pairs.push(Pair { of: [one, *other], ratio: other.over(one) }),
+                    Some((_, other)) => pairs.push(MeasurePair { of: [one, *other], ratio: other.over(one) }),
                     None => only[0].push(one),
                 }
             }
@@ -53,15 +54,15 @@ pub(crate) fn compared<'a>(first: &'a Source, second: &'a Source) -> Vec<Compare
         .collect()
 }
 
-/// Measures by their keys, with their places in the file.
+/// Measures by key, with their position in the file.
 type ByKey<'a> = BTreeMap<&'a Vec<(&'static str, String)>, (usize, &'a Measure)>;
 
-/// The measures of a kind, in the order of the file; of those with one key the fastest.
-pub(crate) fn fastest<'a>(all: &'a [Measure], kind: &'static Kind) -> Vec<&'a Measure> {
+/// The measures of a kind; the fastest of those with equal keys.
+pub(crate) fn fastest<'a>(all: &'a [Measure], kind: &'static MeasureKind) -> Vec<&'a Measure> {
     ordered(&by_key(all, kind))
 }
 
-fn by_key<'a>(all: &'a [Measure], kind: &'static Kind) -> ByKey<'a> {
+fn by_key<'a>(all: &'a [Measure], kind: &'static MeasureKind) -> ByKey<'a> {
     let mut out = ByKey::new();
     for (at, one) in all.iter().enumerate().filter(|(_, one)| one.kind == kind) {
         let known = out.entry(&one.key).or_insert((at, one));
@@ -72,14 +73,14 @@ fn by_key<'a>(all: &'a [Measure], kind: &'static Kind) -> ByKey<'a> {
     out
 }
 
-/// In the order of the file.
+/// The measures in the order of the file.
 fn ordered<'a>(of: &ByKey<'a>) -> Vec<&'a Measure> {
     let mut all: Vec<(usize, &Measure)> = of.values().copied().collect();
     all.sort_by_key(|(at, _)| *at);
     all.into_iter().map(|(_, one)| one).collect()
 }
 
-/// What a ratio says, in a sentence without its end.
+/// A ratio in words.
 pub(crate) fn sentence(ratio: f64, [first, second]: [&str; 2]) -> String {
     let times = |ratio: f64| format!("{} times as fast as", figures(ratio));
     match ratio {
@@ -89,7 +90,7 @@ pub(crate) fn sentence(ratio: f64, [first, second]: [&str; 2]) -> String {
     }
 }
 
-/// A ratio with three figures.
+/// A ratio with three significant digits.
 pub(crate) fn figures(ratio: f64) -> String {
     match ratio {
         r if r >= 99.95 => format!("{r:.0}"),

@@ -1,22 +1,23 @@
-//! The drawings of a page: rates over sizes, and ratios of two machines.
+//! The plots of a page: rates by size, and ratios of two machines.
 //!
-//! Invariant: nothing but what is measured: the least and the greatest place of an axis are measurements.
+//! Invariant: axes are not extended beyond the measurements: their ends are the least and the greatest measured x
+//! value.
 
 use super::compare::{Compared, fastest, figures};
-use super::measure::{Kind, Measure, Pages, Unit};
-use super::read::Source;
+use super::measure::{Measure, MeasureKind, Pages, Unit};
+use super::read::MeasuredMachine;
 use crate::bench::chart::{Chart, Ground, Series, drawing, escaped};
 use std::fmt::Write;
 
-/// More lines cannot be told apart: such a panel is not drawn.
+/// A panel with more lines would be unreadable and is not drawn.
 const LINES_MAX: usize = 24;
-/// Most panels of one kind.
+/// Most panels per kind.
 const PANELS_MAX: usize = 24;
 
-/// What all machines of a page measured of one kind, a panel for each type; nothing where there is nothing to draw.
-pub(super) fn lines(kind: &'static Kind, sources: &[&Source]) -> String {
+/// The plots of a kind with the measures of all machines, one panel per type; empty without points.
+pub(super) fn lines(kind: &'static MeasureKind, sources: &[&MeasuredMachine]) -> String {
     let mut charts: Vec<Chart> = Vec::new();
-    // Of a line all machines have the same colour.
+    // A line has the same colour for all machines.
     let mut names: Vec<String> = Vec::new();
     for (number, source) in sources.iter().enumerate() {
         for one in shown(source, kind) {
@@ -69,16 +70,16 @@ pub(super) fn lines(kind: &'static Kind, sources: &[&Source]) -> String {
         .collect()
 }
 
-/// What is drawn of a kind: where only the fastest way counts, that.
-fn shown<'a>(source: &'a Source, kind: &'static Kind) -> Vec<&'a Measure> {
+/// The measures of a kind that are drawn: only the fastest way, if ways are not compared.
+fn shown<'a>(source: &'a MeasuredMachine, kind: &'static MeasureKind) -> Vec<&'a Measure> {
     match kind.pages {
         Pages::OfTwo => fastest(&source.measures, kind),
         Pages::Both | Pages::OfOne => source.measures.iter().filter(|one| one.kind == kind).collect(),
     }
 }
 
-/// The peaks that belong to a panel: those of its element type, from kinds that measured them.
-fn levels(kind: &'static Kind, of: &Measure, sources: &[&Source]) -> Vec<(String, f64)> {
+/// The peaks for a panel: those of its element type, if the kind has peaks.
+fn levels(kind: &'static MeasureKind, of: &Measure, sources: &[&MeasuredMachine]) -> Vec<(String, f64)> {
     let dtype =
         |one: &Measure| one.key.iter().find(|(name, _)| *name == "type").map(|(_, dtype)| dtype.clone());
     let mut out = Vec::new();
@@ -91,7 +92,7 @@ fn levels(kind: &'static Kind, of: &Measure, sources: &[&Source]) -> Vec<(String
             (format!("{whose}peak of {threads} {plural}"), one.value)
         });
         let named: Vec<(String, f64)> = named.collect();
-        // Beside another machine only the whole of each counts.
+        // In a comparison, only the peak of the whole machine is drawn.
         match sources.len() {
             1 => out.extend(named),
             _ => out.extend(named.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))),
@@ -101,7 +102,7 @@ fn levels(kind: &'static Kind, of: &Measure, sources: &[&Source]) -> Vec<(String
     out
 }
 
-/// What the heights of a drawing are.
+/// The name of the y axis.
 fn unit_name(unit: Unit) -> &'static str {
     match unit {
         Unit::Gflops => "Gflop/s",
@@ -118,14 +119,14 @@ fn drawn(unit: Unit, value: f64) -> f64 {
     }
 }
 
-/// Width of the ratios, where their axis is, and a row's height; pixels.
+/// Layout of the ratio plot in pixels: width, position of the axis, and height of a row.
 const WIDTH: f64 = 720.0;
 /// See `WIDTH`.
 const AXIS: (f64, f64) = (200.0, 560.0);
 /// See `WIDTH`.
 const ROW: f64 = 26.0;
 
-/// How many times as fast the second machine is, by kinds: the mean, and from the least to the greatest, on a logarithmic axis.
+/// The ratio plot: mean and range of the speed ratio for each kind, on a logarithmic axis.
 pub(super) fn ratios(all: &[Compared<'_>]) -> String {
     let rows: Vec<(&str, [f64; 3])> =
         all.iter().filter_map(|c| c.ratios().map(|r| (c.kind.title, r))).collect();
@@ -138,7 +139,7 @@ pub(super) fn ratios(all: &[Compared<'_>]) -> String {
          font-size=\"12\" fill=\"currentColor\">\n"
     );
     let one = x(1.0);
-    // Writing to a text cannot fail.
+    // Writing to a `String` cannot fail.
     let _ = writeln!(
         out,
         "<line x1=\"{one:.1}\" y1=\"4\" x2=\"{one:.1}\" y2=\"{:.1}\" stroke=\"currentColor\" stroke-dasharray=\"6 4\"/>\
@@ -167,7 +168,7 @@ pub(super) fn ratios(all: &[Compared<'_>]) -> String {
     if rows.is_empty() { String::new() } else { out + "</svg></figure>\n" }
 }
 
-/// A mean, and from where to where, if that is not the same.
+/// A mean, with its range if that differs.
 fn range(mean: f64, least: f64, greatest: f64) -> String {
     match [mean, least, greatest].map(figures) {
         [mean, least, greatest] if least == greatest => mean,

@@ -1,17 +1,17 @@
-//! What a line of JSON measured: of which kind, of what, and how much.
+//! Turns a line of JSON into measures: kind, key and value.
 //!
-//! Place in the flow: `read` has a line and its schema; what comes out is drawn, listed and compared.
+//! Place in the flow: `read` passes lines in; the measures are drawn, listed and compared.
 //!
-//! Invariants: two measures may be compared if their kind and their key are the same; whatever else is different between
-//! them is `way`, which is shown. Values are finite and above zero: a line with others is no measurement.
+//! Invariants: two measures are comparable if kind and key are equal; other differences are in `way`, which is shown.
+//! Values are finite and positive; a line with any other value is refused.
 //!
-//! A schema is known here by a row of `SCHEMAS`; docs/json.md says what its fields are.
+//! `SCHEMAS` has one row per known schema; docs/json.md describes the fields.
 
 use super::schema::{self, Line};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a value is.
+/// The unit of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// 10⁹ operations a second.
@@ -21,41 +21,41 @@ pub(crate) enum Unit {
 }
 
 impl Unit {
-    /// Whether more of it is faster.
+    /// Whether larger is faster.
     pub(crate) fn is_rate(self) -> bool {
         self != Self::Seconds
     }
 }
 
-/// Which pages have a kind.
+/// The pages that show a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pages {
     Both,
-    /// Names in it are of one cluster only.
+    /// Only pages of one machine: its names mean nothing elsewhere.
     OfOne,
-    /// A page of one machine has the same numbers elsewhere.
+    /// Only comparisons: a page of one machine shows the same numbers in another section.
     OfTwo,
 }
 
-/// One kind of measurement: a part of the page.
+/// A kind of measurement: one section of the page.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct MeasureKind {
     pub(crate) title: &'static str,
     pub(crate) about: &'static str,
     pub(crate) unit: Unit,
     pub(crate) pages: Pages,
-    /// Whether the peaks of processors are drawn above it.
+    /// Whether the processor's peaks are drawn in its plots.
     pub(crate) has_peaks: bool,
 }
 
-/// Where a measure is in a drawing.
+/// The position of a measure in a plot.
 #[derive(Clone, Debug)]
 pub(crate) struct Spot {
-    /// What the panel is called.
+    /// Title of the panel.
     pub(crate) panel: String,
-    /// What the line is called.
+    /// Name of the line.
     pub(crate) line: String,
-    /// The place on the lower axis, which is named.
+    /// The x value; `axis` names the x axis.
     pub(crate) place: f64,
     pub(crate) axis: &'static str,
     pub(crate) mark: fn(f64) -> String,
@@ -64,28 +64,28 @@ pub(crate) struct Spot {
 /// One measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Measure {
-    pub(crate) kind: &'static Kind,
-    /// What was measured: columns and what is in them.
+    pub(crate) kind: &'static MeasureKind,
+    /// The identity of the measurement: names and contents of table columns.
     pub(crate) key: Vec<(&'static str, String)>,
-    /// How, where that is not compared: of several ways the fastest is what the machine can do. Else empty.
+    /// How it was measured, if ways are not compared: the fastest way counts for the machine. Else empty.
     pub(crate) way: String,
     pub(crate) value: f64,
-    /// From the slowest to the fastest run, as a part of the median.
+    /// Difference between slowest and fastest run, relative to the median.
     pub(crate) spread: Option<f64>,
-    /// Runs that took much longer than the median, and all.
+    /// Number of outliers, and of all runs.
     pub(crate) outliers: Option<(u64, u64)>,
-    /// What else held it up, as in "1 machine lost".
+    /// Other disturbances, such as "1 lost, 0 wrong, 0 missing".
     pub(crate) trouble: Option<String>,
-    /// What else is shown.
+    /// Further columns.
     pub(crate) more: Vec<(&'static str, String)>,
     pub(crate) spot: Option<Spot>,
-    /// Lines that say it: the value is their median.
+    /// Number of lines with this measurement; the value is their median.
     pub(crate) lines: usize,
 }
 
 impl Measure {
-    /// A measurement without anything but its number.
-    pub(crate) fn new(kind: &'static Kind, key: Vec<(&'static str, String)>, value: f64) -> Self {
+    /// A measure with only a value.
+    pub(crate) fn new(kind: &'static MeasureKind, key: Vec<(&'static str, String)>, value: f64) -> Self {
         let (way, more) = (String::new(), Vec::new());
         Self {
             kind,
@@ -101,38 +101,38 @@ impl Measure {
         }
     }
 
-    /// Whether something held it up: runs that took long, or far from each other.
+    /// Whether it was disturbed: by outliers, a wide spread, or other troubles.
     pub(crate) fn is_disturbed(&self) -> bool {
         self.outliers.is_some_and(|(slow, _)| slow > 0)
             || self.spread.is_some_and(|spread| spread > SPREAD_MAX)
             || self.trouble.is_some()
     }
 
-    /// Whether it is the most that a processor could do.
+    /// Whether it is a processor's peak.
     pub(crate) fn is_peak(&self) -> bool {
         self.kind == &schema::PEAKS
     }
 
-    /// How many times as fast it is as another.
+    /// Its speed over that of `other`.
     pub(crate) fn over(&self, other: &Self) -> f64 {
         if self.kind.unit.is_rate() { self.value / other.value } else { other.value / self.value }
     }
 }
 
-/// Runs further apart than this part of their median are marked.
+/// Measures with a larger spread are marked.
 pub(crate) const SPREAD_MAX: f64 = 0.25;
 
-/// What a schema is to a report.
+/// What a report does with a schema.
 pub(crate) enum Meaning {
-    /// Measurements.
+    /// /// Its lines are measurements.
     Measures(fn(&Line<'_>) -> Result<Vec<Measure>, String>),
-    /// The machine.
+    /// /// Its lines describe the machine.
     Machine,
-    /// Bramble's, but nothing that was measured.
+    /// A schema of Bramble without measurements.
     Nothing,
 }
 
-/// Every schema that docs/json.md knows, without its version, which is 1.
+/// Every schema of docs/json.md, without its version, which is 1.
 const SCHEMAS: [(&str, Meaning); 13] = [
     ("bramble.machine", Meaning::Machine),
     ("bramble.bench.kernel", Meaning::Measures(schema::kernel)),
@@ -150,22 +150,22 @@ const SCHEMAS: [(&str, Meaning); 13] = [
 ];
 const VERSION: &str = "1";
 
-/// What one line says.
+/// A parsed line.
 #[derive(Debug)]
-pub(crate) enum Said {
+pub(crate) enum ParsedLine {
     Measures(Vec<Measure>),
     Machine(Value),
 }
 
-/// The versions of each known schema that were met.
+/// The versions found of each known schema.
 pub(crate) type Versions = BTreeMap<&'static str, BTreeSet<String>>;
 
-/// Reads a line. The error is what it is instead, without where.
-pub(crate) fn said(line: &[u8], versions: &mut Versions) -> Result<Said, String> {
+/// Parses a line. An error does not contain the line's position.
+pub(crate) fn said(line: &[u8], versions: &mut Versions) -> Result<ParsedLine, String> {
     let text = std::str::from_utf8(line).map_err(|_| "no text in UTF-8".to_owned())?;
     let value: Value = serde_json::from_str(text).map_err(|_| "no JSON".to_owned())?;
     let Some(schema) = value.get("schema").and_then(Value::as_str) else {
-        return Err("no schema: not a line of Bramble's".to_owned());
+        return Err("it has no schema, so Bramble did not print it".to_owned());
     };
     let (name, version) = schema.rsplit_once('/').unwrap_or((schema, ""));
     let Some((name, meaning)) = SCHEMAS.iter().find(|(known, _)| *known == name) else {
@@ -178,14 +178,14 @@ pub(crate) fn said(line: &[u8], versions: &mut Versions) -> Result<Said, String>
     }
     match meaning {
         Meaning::Measures(read) => {
-            read(&Line(&value)).map(Said::Measures).map_err(|e| format!("{schema}: {e}"))
+            read(&Line(&value)).map(ParsedLine::Measures).map_err(|e| format!("{schema}: {e}"))
         }
-        Meaning::Machine => Ok(Said::Machine(value)),
+        Meaning::Machine => Ok(ParsedLine::Machine(value)),
         Meaning::Nothing => Err(format!("{schema} is no measurement")),
     }
 }
 
-/// A text of a file as it may be told: short, without what moves a terminal's cursor.
+/// A text from a file for a message: short, and without control characters.
 pub(crate) fn short(text: &str) -> String {
     const CHARS_MAX: usize = 60;
     let mut out: String = clean(text).chars().take(CHARS_MAX).collect();
@@ -195,12 +195,12 @@ pub(crate) fn short(text: &str) -> String {
     out
 }
 
-/// A text without what moves a terminal's cursor.
+/// A text without control characters.
 pub(crate) fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Measures that say the same become one: the median.
+/// Merges measures with equal kind, key and way into their median.
 pub(crate) fn merged(all: Vec<Measure>) -> Vec<Measure> {
     let mut groups: Vec<Vec<Measure>> = Vec::new();
     let mut at = BTreeMap::new();
@@ -209,7 +209,7 @@ pub(crate) fn merged(all: Vec<Measure>) -> Vec<Measure> {
         match at.get(&name) {
             Some(&index) => {
                 let group: &mut Vec<Measure> = &mut groups[index];
-                // A peak is measured once and told by every line of its run.
+                // Every line of a run repeats its peak, so equal values count once.
                 if group.iter().all(|m| m.value.total_cmp(&measure.value).is_ne()) {
                     group.push(measure);
                 }
@@ -223,7 +223,8 @@ pub(crate) fn merged(all: Vec<Measure>) -> Vec<Measure> {
     groups.into_iter().map(median).collect()
 }
 
-/// The one in the middle (the slower of two), which says how many there were, with what disturbed any of them.
+/// The median measure (of an even number, the slower of the middle two), with the number of lines and the
+/// disturbances of all.
 fn median(mut group: Vec<Measure>) -> Measure {
     group.sort_by(|a, b| {
         if a.kind.unit.is_rate() { a.value.total_cmp(&b.value) } else { b.value.total_cmp(&a.value) }

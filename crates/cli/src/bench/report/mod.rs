@@ -1,12 +1,12 @@
-//! `bramble bench report`: what was measured, as one page to keep, to print and to show; and two machines beside each other.
+//! `bramble bench report`: makes one HTML page from measurements of a machine, or a comparison of two machines.
 //!
-//! Place in the flow: after the measurements. `read` takes the lines that `--json` printed, `measure` and `schema` say what
-//! they mean, `compare` pairs those of two machines, `page` and `draw` write what is read.
+//! Place in the flow: after the measurements. `read` reads the lines that `--json` printed, `measure` and `schema`
+//! interpret them, `compare` pairs the measures of two machines, `page` and `draw` write the HTML.
 //!
-//! Invariants: what is not understood is named with its file and line; nothing of a file is on the page unescaped; the page
-//! has its name only when it is whole.
+//! Invariants: lines that cannot be read are listed with file and line; every text from a file is escaped on the
+//! page; the page gets its name only when it is complete.
 //!
-//! Deliberately absent: measuring. A page can be made on another machine than any that is on it.
+//! Deliberately absent: measuring. A page can be made on a machine that is not on it.
 
 mod compare;
 mod draw;
@@ -17,7 +17,7 @@ mod schema;
 
 use crate::args::BenchReportArgs;
 use crate::exit::{Exit, Failure};
-use read::{Source, source};
+use read::{MeasuredMachine, source};
 use std::ffi::OsStr;
 
 /// Runs the verb.
@@ -25,10 +25,10 @@ pub(crate) fn run(args: &BenchReportArgs) -> Result<Exit, Failure> {
     let machines = args.compare.len().max(1);
     if args.label.len() > machines || (machines == 2 && args.label.len() == 1) {
         let times = if machines == 2 { "twice, once for each file" } else { "once" };
-        return Err(Failure::usage(format!("--label: give it {times}, or not at all")));
+        return Err(Failure::usage(format!("--label: give it {times}, or leave it out")));
     }
     if let Some(same) = args.files.iter().chain(&args.compare).find(|file| **file == args.output) {
-        return Err(Failure::usage(format!("-o {}: is one of the files that are read", same.display())));
+        return Err(Failure::usage(format!("-o {}: is also an input; choose another name", same.display())));
     }
     let (page, sources) = if let [first, second] = &args.compare[..] {
         let first = source(std::slice::from_ref(first), args.label.first())?;
@@ -48,15 +48,15 @@ pub(crate) fn run(args: &BenchReportArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Two machines never have one name; versions of Bramble that are different are told.
-fn told_apart(mut first: Source, mut second: Source) -> [Source; 2] {
+/// Gives two machines different names, and notes different versions of Bramble.
+fn told_apart(mut first: MeasuredMachine, mut second: MeasuredMachine) -> [MeasuredMachine; 2] {
     if first.label == second.label {
         first.label += " (1)";
         second.label += " (2)";
     }
     let [of_first, of_second] = [&first, &second].map(|source| source.facts[read::BRAMBLE].join(", "));
     if !of_first.is_empty() && !of_second.is_empty() && of_first != of_second {
-        first.notes.push(format!("versions of Bramble are different: {of_first} and {of_second}"));
+        first.notes.push(format!("the versions of Bramble differ: {of_first} and {of_second}"));
     }
     [first, second]
 }

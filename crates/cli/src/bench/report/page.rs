@@ -1,12 +1,12 @@
-//! The page: HTML that stands alone.
+//! The page: self-contained HTML.
 //!
-//! Invariants: no script and nothing from elsewhere, and the page forbids both itself; every text that came from a file or
-//! the command line is escaped by `text` or `escaped`; tags are closed in the order in which they were opened.
+//! Invariants: no script and no external resource, which the page's own security policy also forbids; every text from
+//! a file or the command line is escaped by `text` or `escaped`; tags are nested correctly.
 
 use super::compare::{Compared, figures, sentence};
 use super::draw;
-use super::measure::{Kind, Measure, Pages, SPREAD_MAX, Unit};
-use super::read::{FACTS, Source};
+use super::measure::{Measure, MeasureKind, Pages, SPREAD_MAX, Unit};
+use super::read::{FACTS, MeasuredMachine};
 use super::schema::KINDS;
 use crate::bench::chart::escaped;
 use crate::quantity;
@@ -14,7 +14,7 @@ use std::fmt::Write;
 
 const STYLE: &str = include_str!("page.css");
 
-/// A cell: a text that is not HTML yet, and whether it is marked.
+/// A table cell: a text that is not escaped yet, and whether it is marked.
 type Cell = (String, bool);
 
 fn cell(text: impl Into<String>) -> Cell {
@@ -22,7 +22,7 @@ fn cell(text: impl Into<String>) -> Cell {
 }
 
 /// The page of one machine or cluster.
-pub(super) fn of_one(source: &Source) -> String {
+pub(super) fn of_one(source: &MeasuredMachine) -> String {
     let mut body = facts(&[source]) + &disturbances(&[source]) + &notes(&[source]);
     for kind in KINDS.iter().filter(|kind| kind.pages != Pages::OfTwo) {
         let of_kind: Vec<&Measure> = source.measures.iter().filter(|one| one.kind == *kind).collect();
@@ -33,8 +33,8 @@ pub(super) fn of_one(source: &Source) -> String {
     page(&source.label, &body)
 }
 
-/// The page of two.
-pub(super) fn of_two(first: &Source, second: &Source, all: &[Compared<'_>]) -> String {
+/// The comparison of two machines.
+pub(super) fn of_two(first: &MeasuredMachine, second: &MeasuredMachine, all: &[Compared<'_>]) -> String {
     let sources = [first, second];
     let mut body = summary(sources, all) + &facts(&sources) + &disturbances(&sources) + &notes(&sources);
     for compared in all {
@@ -66,7 +66,7 @@ fn page(title: &str, body: &str) -> String {
     )
 }
 
-fn section(kind: &Kind, inner: &str) -> String {
+fn section(kind: &MeasureKind, inner: &str) -> String {
     format!(
         "<section>\n<h2>{}</h2>\n<p>{}</p>\n{inner}</section>\n",
         escaped(kind.title),
@@ -74,13 +74,14 @@ fn section(kind: &Kind, inner: &str) -> String {
     )
 }
 
-/// How much faster one is than the other.
-fn summary(sources: [&Source; 2], all: &[Compared<'_>]) -> String {
+/// The section with the speed ratios.
+fn summary(sources: [&MeasuredMachine; 2], all: &[Compared<'_>]) -> String {
     let labels = sources.map(|source| source.label.as_str());
     let mut out = "<section>\n<h2>How much faster</h2>\n".to_owned();
     let measured: Vec<&Compared<'_>> = all.iter().filter(|c| !c.pairs.is_empty()).collect();
     if measured.is_empty() {
-        out += "<p class=\"lead\">Nothing was measured on both: there is nothing to compare. What each has is below.</p>\n";
+        out += "<p class=\"lead\">The machines have no measurement in common, so there is nothing to compare. The \
+        measurements of each are below.</p>\n";
     } else {
         out += "<ul class=\"lead\">\n";
     }
@@ -89,7 +90,7 @@ fn summary(sources: [&Source; 2], all: &[Compared<'_>]) -> String {
         let count = one.pairs.len();
         let range = match count {
             1 => "one measurement".to_owned(),
-            // Of the faster over the slower, as the sentence has it.
+            // The sentence names the faster machine first, so the ratios are inverted.
             _ if mean < 0.995 => {
                 format!("{} to {} times, {count} measurements", figures(1.0 / greatest), figures(1.0 / least))
             }
@@ -101,8 +102,8 @@ fn summary(sources: [&Source; 2], all: &[Compared<'_>]) -> String {
     if !measured.is_empty() {
         let _ = writeln!(
             out,
-            "</ul>\n<p>Geometric means, and the least and the greatest, of the speed of {} over that of {}. Only measurements \
-             with the same identity count: kernel, type, size, threads.</p>",
+            "</ul>\n<p>Geometric mean, least and greatest ratio of the speed of {} to that of {}. Only equal \
+            measurements are compared: same kernel, type, size and threads.</p>",
             escaped(labels[1]),
             escaped(labels[0])
         );
@@ -121,8 +122,8 @@ fn summary(sources: [&Source; 2], all: &[Compared<'_>]) -> String {
     out + "</section>\n"
 }
 
-/// What machines say of themselves.
-fn facts(sources: &[&Source]) -> String {
+/// The section with the facts about the machines.
+fn facts(sources: &[&MeasuredMachine]) -> String {
     let mut head = vec![String::new()];
     head.extend(sources.iter().map(|source| source.label.clone()));
     let row = |name: &str, cells: Vec<String>| -> Vec<Cell> {
@@ -138,13 +139,14 @@ fn facts(sources: &[&Source]) -> String {
     rows.push(row("files", sources.iter().map(|source| source.files.join(", ")).collect()));
     let mut out = format!("<section class=\"facts\">\n<h2>Machines</h2>\n{}", table(&head, &rows));
     if unsaid {
-        out += "<p>The files do not say which machine they are of: lines of bench have it since it is told.</p>\n";
+        out +=
+            "<p>The files do not describe their machine: older versions of bench did not print that.</p>\n";
     }
     out + "</section>\n"
 }
 
-/// Whether what was measured can be relied on.
-fn disturbances(sources: &[&Source]) -> String {
+/// The section about disturbed measurements.
+fn disturbances(sources: &[&MeasuredMachine]) -> String {
     let mut out = String::new();
     for source in sources {
         let own = || source.measures.iter().filter(|one| one.kind.pages != Pages::OfTwo);
@@ -166,13 +168,14 @@ fn disturbances(sources: &[&Source]) -> String {
         return out;
     }
     format!(
-        "<section>\n<h2>What was disturbed</h2>\n<ul>\n{out}</ul>\n<p>Marked: with slow runs, with a spread (slowest less \
-         fastest, as a part of the median) of more than {:.0} %, or with machines lost.</p>\n</section>\n",
+        "<section>\n<h2>Disturbed measurements</h2>\n<ul>\n{out}</ul>\n<p>Marked are measurements with slow runs, \
+        with a spread (slowest minus fastest, relative to the median) of more than {:.0} %, or with lost \
+        machines.</p>\n</section>\n",
         SPREAD_MAX * 100.0
     )
 }
 
-fn notes(sources: &[&Source]) -> String {
+fn notes(sources: &[&MeasuredMachine]) -> String {
     let items: String = sources
         .iter()
         .flat_map(|source| &source.notes)
@@ -181,10 +184,10 @@ fn notes(sources: &[&Source]) -> String {
     if items.is_empty() {
         return items;
     }
-    format!("<section class=\"notes\">\n<h2>What is not on this page</h2>\n<ul>\n{items}</ul>\n</section>\n")
+    format!("<section class=\"notes\">\n<h2>Not on this page</h2>\n<ul>\n{items}</ul>\n</section>\n")
 }
 
-/// Measures of one kind below each other.
+/// The table of one kind.
 fn listed(all: &[&Measure]) -> String {
     let Some(first) = all.first() else { return String::new() };
     let (has_way, has_runs) = (all.iter().any(|m| !m.way.is_empty()), all.iter().any(|m| m.spread.is_some()));
@@ -215,8 +218,8 @@ fn listed(all: &[&Measure]) -> String {
     table(&head, &all.iter().map(row).collect::<Vec<_>>())
 }
 
-/// Measures of both, and their ratios.
-fn beside(sources: [&Source; 2], compared: &Compared<'_>) -> String {
+/// The table of paired measures and their ratios.
+fn beside(sources: [&MeasuredMachine; 2], compared: &Compared<'_>) -> String {
     let Some(first) = compared.pairs.first() else { return String::new() };
     let has_way = compared.pairs.iter().any(|pair| pair.of.iter().any(|one| !one.way.is_empty()));
     let has_runs = compared.pairs.iter().any(|pair| pair.of.iter().any(|one| one.spread.is_some()));
@@ -227,7 +230,7 @@ fn beside(sources: [&Source; 2], compared: &Compared<'_>) -> String {
         head.extend(has_way.then(|| "by".to_owned()));
     }
     head.push("times as fast".to_owned());
-    let row = |pair: &super::compare::Pair<'_>| {
+    let row = |pair: &super::compare::MeasurePair<'_>| {
         let mut cells: Vec<Cell> = pair.of[0].key.iter().map(|(_, what)| cell(what)).collect();
         for one in pair.of {
             cells.push((value(one), one.is_disturbed()));
@@ -262,10 +265,10 @@ fn spread(one: &Measure) -> String {
     one.spread.map_or_else(|| "–".to_owned(), |spread| format!("{:.0} %", spread * 100.0))
 }
 
-/// A table; texts are escaped here. Cells that are marked are so for readers of a page without colours, too.
+/// A table; this escapes the texts. Marked cells are recognisable without colours, too.
 fn table(head: &[String], rows: &[Vec<Cell>]) -> String {
     let mut out = "<div class=\"wide\"><table>\n<thead><tr>".to_owned();
-    // Writing to a text cannot fail.
+    // Writing to a `String` cannot fail.
     for name in head {
         let _ = write!(out, "<th>{}</th>", escaped(name));
     }

@@ -1,23 +1,23 @@
-//! Files of JSON lines: what was measured, on which machine, and what could not be read.
+//! Reads files of JSON lines: measures, facts about the machine, and lines that could not be read.
 //!
-//! Invariants: no line is passed over in silence; a file without a measurement is an error. Texts of files are not to be
-//! trusted: they are short and without control characters here, and escaped where they are written.
+//! Invariants: no line is skipped silently; a file without a measurement is an error. Texts from files are untrusted:
+//! they are shortened and stripped of control characters here, and escaped when written.
 
-use super::measure::{Measure, Said, Versions, clean, merged, said, short};
+use super::measure::{Measure, ParsedLine, Versions, clean, merged, said, short};
 use crate::exit::Failure;
 use serde_json::Value;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Larger files are not what a benchmark prints.
+/// A larger file is not the output of a benchmark.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-/// Most reasons that are told of one file.
+/// Most reasons that are reported for a file.
 const REASONS_MAX: usize = 20;
-/// Most lines that are named for one reason.
+/// Most line numbers that are reported for a reason.
 const LINES_MAX: usize = 5;
 
-/// What the system says of a machine: fields of `bramble.machine/1` and what they are called.
+/// Facts about a machine: fields of `bramble.machine/1` and their labels.
 pub(crate) const FACTS: [(&str, &str); 7] = [
     ("host", "host"),
     ("board", "board"),
@@ -28,26 +28,26 @@ pub(crate) const FACTS: [(&str, &str); 7] = [
     ("bramble", "bramble"),
 ];
 
-/// Where the version of Bramble is in `FACTS`.
+/// Index of Bramble's version in `FACTS`.
 pub(super) const BRAMBLE: usize = FACTS.len() - 1;
-/// Where the name of the machine is.
+/// Index of the host name in `FACTS`.
 const HOST: usize = 0;
 
-/// One machine or cluster, as its files tell.
+/// The contents of the files of one machine or cluster.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct MeasuredMachine {
     pub(crate) label: String,
     pub(crate) files: Vec<String>,
-    /// What it says of itself: for each of `FACTS` all that was said.
+    /// For each of `FACTS`, all values found.
     pub(crate) facts: Vec<Vec<String>>,
     pub(crate) measures: Vec<Measure>,
-    /// What was not read, and what does not fit together.
+    /// Notes about lines that were not read, and about contradictions.
     pub(crate) notes: Vec<String>,
 }
 
 /// Reads all files of one machine.
-pub(crate) fn source(files: &[PathBuf], label: Option<&String>) -> Result<Source, Failure> {
-    let mut of = Source {
+pub(crate) fn source(files: &[PathBuf], label: Option<&String>) -> Result<MeasuredMachine, Failure> {
+    let mut of = MeasuredMachine {
         label: label.cloned().unwrap_or_else(|| stem(&files[0])),
         files: files.iter().map(|file| clean(&file.to_string_lossy())).collect(),
         facts: vec![Vec::new(); FACTS.len()],
@@ -72,13 +72,13 @@ pub(crate) fn source(files: &[PathBuf], label: Option<&String>) -> Result<Source
     Ok(of)
 }
 
-/// What a file is called without its ending.
+/// The file name without its extension.
 fn stem(file: &Path) -> String {
     let stem = file.file_stem().map(|stem| short(&stem.to_string_lossy()));
     stem.filter(|stem| !stem.trim().is_empty()).unwrap_or_else(|| "machine".to_owned())
 }
 
-impl Source {
+impl MeasuredMachine {
     /// Reads one file.
     fn take(&mut self, file: &Path, versions: &mut Versions) -> Result<(), Failure> {
         let name = clean(&file.to_string_lossy());
@@ -91,8 +91,8 @@ impl Source {
             }
             lines += 1;
             match said(line, versions) {
-                Ok(Said::Measures(new)) => self.measures.extend(new),
-                Ok(Said::Machine(machine)) => self.learn(&machine),
+                Ok(ParsedLine::Measures(new)) => self.measures.extend(new),
+                Ok(ParsedLine::Machine(machine)) => self.learn(&machine),
                 Err(reason) => faults.add(reason, at + 1),
             }
         }
@@ -100,14 +100,15 @@ impl Source {
             let first = faults.told("").into_iter().next();
             let first = first.map_or_else(String::new, |first| first.replacen(", ", "; ", 1));
             return Err(Failure::failed(format!(
-                "{name}: no measurement in its {lines} line(s); give it what bench, multiply or nodes print with --json{first}"
+                "{name}: no measurement in its {lines} line(s); use the output of bench, multiply or nodes with \
+                --json{first}"
             )));
         }
         self.notes.extend(faults.told(&name));
         Ok(())
     }
 
-    /// Adds what a machine says of itself.
+    /// Adds the facts of a machine line.
     fn learn(&mut self, machine: &Value) {
         for ((field, _), known) in FACTS.iter().zip(&mut self.facts) {
             let text = match &machine[*field] {
@@ -123,22 +124,25 @@ impl Source {
     }
 }
 
-/// A file, if it is not too long. It may be a pipe.
+/// The contents of a file or pipe, if it is not too long.
 fn content(file: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let opened = File::open(file).map_err(|e| e.to_string())?;
     opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!("longer than {} MiB: no lines of a benchmark", FILE_BYTES_MAX >> 20));
+        return Err(format!(
+            "longer than {} MiB, so it is not the output of a benchmark",
+            FILE_BYTES_MAX >> 20
+        ));
     }
     Ok(bytes)
 }
 
-/// Reasons why lines were not read, with their numbers.
+/// Reasons why lines were not read, with line numbers.
 #[derive(Default)]
 struct Faults {
     reasons: Vec<(String, Vec<usize>)>,
-    /// Lines with reasons beyond those.
+    /// Number of lines with further reasons.
     others: usize,
 }
 
@@ -153,7 +157,7 @@ impl Faults {
         }
     }
 
-    /// A sentence for each reason.
+    /// One sentence per reason.
     fn told(&self, file: &str) -> Vec<String> {
         let one = |(reason, lines): &(String, Vec<usize>)| {
             let named: Vec<String> = lines.iter().take(LINES_MAX).map(usize::to_string).collect();
@@ -166,7 +170,7 @@ impl Faults {
         };
         let mut out: Vec<String> = self.reasons.iter().map(one).collect();
         if self.others > 0 {
-            out.push(format!("{file}: {} more line(s) that are not read, for other reasons", self.others));
+            out.push(format!("{file}: {} more line(s) could not be read, for other reasons", self.others));
         }
         out
     }

@@ -1,65 +1,65 @@
-//! What each schema's fields mean: from a line to its measurements.
+//! Interprets the fields of each schema: turns a line into its measures.
 //!
 //! Place in the flow: called by `measure`, by the name of the schema.
 //!
-//! Invariant: a field that makes a measurement what it is has to be there and of its type, or the line is refused by that
-//! field's name; one that is only shown may be missing.
+//! Invariant: a line is refused, with the field's name, if a field of the measurement's identity or value is missing
+//! or has a wrong type; fields that are only displayed may be missing.
 
-use super::measure::{Kind, Measure, Pages, Spot, Unit, short};
+use super::measure::{Measure, MeasureKind, Pages, Spot, Unit, short};
 use crate::bench::plot::threads as thread_count;
 use crate::quantity::{self, counted};
 use serde_json::Value;
 
-static KERNELS: Kind = Kind {
+static KERNELS: MeasureKind = MeasureKind {
     title: "Kernels",
     about: "Products in memory, by kernel and number of threads: 2 m n k operations by the median time.",
     unit: Unit::Gflops,
     pages: Pages::Both,
     has_peaks: true,
 };
-static BEST: Kind = Kind {
+static BEST: MeasureKind = MeasureKind {
     title: "Best of all kernels",
     about: "Products in memory, by the kernel and the number of threads that did each fastest on its machine.",
     unit: Unit::Gflops,
     pages: Pages::OfTwo,
     has_peaks: true,
 };
-pub(super) static PEAKS: Kind = Kind {
+pub(super) static PEAKS: MeasureKind = MeasureKind {
     title: "Peak of the processor",
-    about: "What so many threads could do at most, if they did nothing but multiply and add.",
+    about: "The peak of this many threads, if they did nothing but multiply and add.",
     unit: Unit::Gflops,
     pages: Pages::Both,
     has_peaks: false,
 };
-static PRODUCTS: Kind = Kind {
+static PRODUCTS: MeasureKind = MeasureKind {
     title: "Whole products",
     about: "bramble multiply: from the first job sent to the last tile landed, with all machines that took part.",
     unit: Unit::Gflops,
     pages: Pages::Both,
     has_peaks: false,
 };
-static TOGETHER: Kind = Kind {
+static TOGETHER: MeasureKind = MeasureKind {
     title: "All machines together",
-    about: "bramble nodes: what the machines said of their speed, summed, the primary's among them.",
+    about: "bramble nodes: the sum of all machines' measured speeds, including the primary's.",
     unit: Unit::Gflops,
     pages: Pages::Both,
     has_peaks: false,
 };
-static NODES: Kind = Kind {
+static NODES: MeasureKind = MeasureKind {
     title: "Machines of the cluster",
     about: "bramble nodes: each machine that answered.",
     unit: Unit::Gflops,
     pages: Pages::OfOne,
     has_peaks: false,
 };
-static LINKS: Kind = Kind {
+static LINKS: MeasureKind = MeasureKind {
     title: "Links of the cluster",
     about: "bramble nodes: bytes a second between the primary and its workers.",
     unit: Unit::BytesPerS,
     pages: Pages::Both,
     has_peaks: false,
 };
-static ROUND_TRIPS: Kind = Kind {
+static ROUND_TRIPS: MeasureKind = MeasureKind {
     title: "Round trips in the cluster",
     about: "bramble nodes: from the primary to a worker and back.",
     unit: Unit::Seconds,
@@ -68,50 +68,63 @@ static ROUND_TRIPS: Kind = Kind {
 };
 
 /// Functions of `bench link`, by their names there.
-static FUNCTIONS: [(&str, Kind); 8] = [
+static FUNCTIONS: [(&str, MeasureKind); 8] = [
     ("latency", function("Links: latency", "Half of a round trip of a message.", Unit::Seconds)),
-    ("gap", function("Links: gap", "How long the sender is held by one message.", Unit::Seconds)),
-    ("bandwidth", function("Links: bandwidth", "Messages one way, back to back.", Unit::BytesPerS)),
-    ("two-way", function("Links: both ways", "Messages both ways at once; bytes of both.", Unit::BytesPerS)),
-    ("broadcast", function("Links: broadcast", "From one end to all.", Unit::Seconds)),
-    ("reduce", function("Links: reduce", "The sum of all ends' numbers at one.", Unit::Seconds)),
-    ("all-reduce", function("Links: all-reduce", "The sum of all ends' numbers at all.", Unit::Seconds)),
+    ("gap", function("Links: gap", "How long one message occupies the sender.", Unit::Seconds)),
+    ("bandwidth", function("Links: bandwidth", "Messages in one direction, back to back.", Unit::BytesPerS)),
+    (
+        "two-way",
+        function(
+            "Links: both ways",
+            "Messages in both directions at once; bytes of both count.",
+            Unit::BytesPerS,
+        ),
+    ),
+    ("broadcast", function("Links: broadcast", "A message from one end to all others.", Unit::Seconds)),
+    ("reduce", function("Links: reduce", "Sums of numbers from all ends, at one end.", Unit::Seconds)),
+    (
+        "all-reduce",
+        function("Links: all-reduce", "Sums of numbers from all ends, at all ends.", Unit::Seconds),
+    ),
     (
         "all-to-all",
-        function("Links: all-to-all", "From each end another message to each other.", Unit::Seconds),
+        function("Links: all-to-all", "A different message from each end to each other end.", Unit::Seconds),
     ),
 ];
 
-const fn function(title: &'static str, about: &'static str, unit: Unit) -> Kind {
-    Kind { title, about, unit, pages: Pages::Both, has_peaks: false }
+const fn function(title: &'static str, about: &'static str, unit: Unit) -> MeasureKind {
+    MeasureKind { title, about, unit, pages: Pages::Both, has_peaks: false }
 }
 
-static ADDING: Kind = Kind {
+static ADDING: MeasureKind = MeasureKind {
     title: "Adding to one block",
     about: "bench accumulate: jobs that several threads add to one block, by owners of tiles, locks, or atomic additions.",
     unit: Unit::Gflops,
     pages: Pages::Both,
     has_peaks: false,
 };
-static TREES: Kind = Kind {
+static TREES: MeasureKind = MeasureKind {
     title: "Strassen by processes",
     about: "bench tree: products of files by worker processes of one machine, by the levels of Strassen's method.",
     unit: Unit::Gflops,
     pages: Pages::Both,
     has_peaks: false,
 };
-static FILES: Kind = Kind {
+static FILES: MeasureKind = MeasureKind {
     title: "Products from files to a file",
     about: "bench product: by one process, and by worker processes over each link, with one thread and with several.",
     unit: Unit::Gflops,
     pages: Pages::Both,
     has_peaks: false,
 };
-static STARTS: Kind =
-    function("Starting", "bench spawn: until so many threads or processes were there.", Unit::Seconds);
+static STARTS: MeasureKind = function(
+    "Starting",
+    "bench spawn: time until this many threads or processes have started.",
+    Unit::Seconds,
+);
 
-/// The order of kinds on pages.
-pub(super) static KINDS: [&Kind; 20] = [
+/// All kinds, in the order of the page.
+pub(super) static KINDS: [&MeasureKind; 20] = [
     &BEST,
     &KERNELS,
     &PEAKS,
@@ -134,7 +147,7 @@ pub(super) static KINDS: [&Kind; 20] = [
     &ROUND_TRIPS,
 ];
 
-/// One object.
+/// A JSON object with access by field.
 pub(super) struct Line<'a>(pub(super) &'a Value);
 
 impl Line<'_> {
@@ -152,19 +165,19 @@ impl Line<'_> {
         positive(self.0, field).ok_or_else(|| format!("'{field}' is missing or no number above 0"))
     }
 
-    /// The parts of a list.
+    /// The elements of a list.
     fn list(&self, field: &str) -> Result<&Vec<Value>, String> {
         self.0.get(field).and_then(Value::as_array).ok_or_else(|| format!("'{field}' is missing or no list"))
     }
 
-    /// Sizes of a product: as text, and the edge of the cube of as many operations.
+    /// The sizes of a product as text, and the edge of the cube with the same number of operations.
     fn size(&self) -> Result<(String, f64), String> {
         let [m, k, n] = [self.count("m")?, self.count("k")?, self.count("n")?];
         let text = if m == k && k == n { n.to_string() } else { format!("{m}x{k}x{n}") };
         Ok((text, (m as f64 * k as f64 * n as f64).cbrt()))
     }
 
-    /// How far the runs were from each other, and how many took long. `seconds` is the field of their median.
+    /// Sets spread and outliers of a measure. `seconds` is the name of the field with the median.
     fn runs(&self, seconds: &str, of: &mut Measure) {
         let [median, min, max] = ["", "_min", "_max"].map(|end| positive(self.0, &format!("{seconds}{end}")));
         if let (Some(median), Some(min), Some(max)) = (median, min, max) {
@@ -175,12 +188,12 @@ impl Line<'_> {
     }
 }
 
-/// A number above zero.
+/// A positive number.
 fn positive(of: &Value, field: &str) -> Option<f64> {
     of.get(field).and_then(Value::as_f64).filter(|x| x.is_finite() && *x > 0.0)
 }
 
-/// What is only shown: a dash where it is missing.
+/// The text of a displayed number; a dash if it is missing.
 fn shown(number: Option<f64>, text: impl Fn(f64) -> String) -> String {
     number.map_or_else(|| "–".to_owned(), text)
 }
@@ -189,7 +202,7 @@ fn percent(part: f64) -> String {
     format!("{:.0} %", part * 100.0)
 }
 
-/// Where a product of a size is drawn.
+/// The position of a product in a plot by size.
 fn at_size(panel: String, line: String, edge: f64) -> Option<Spot> {
     Some(Spot { panel, line, place: edge, axis: "edge of the product", mark: |edge| format!("{edge:.0}") })
 }
@@ -259,7 +272,7 @@ pub(super) fn link(line: &Line<'_>) -> Result<Vec<Measure>, String> {
 /// `bramble.bench.tree/1`.
 pub(super) fn tree(line: &Line<'_>) -> Result<Vec<Measure>, String> {
     let (link, dtype) = (line.text("link")?, line.text("dtype")?);
-    // Level 0 is one, too.
+    // Level 0 is valid, too.
     let levels = line.0["levels"].as_u64().ok_or("levels is missing, or no whole number")?;
     let workers = line.count("workers")?;
     let (size, edge) = line.size()?;
@@ -276,7 +289,7 @@ pub(super) fn tree(line: &Line<'_>) -> Result<Vec<Measure>, String> {
 /// `bramble.bench.product/1`.
 pub(super) fn product(line: &Line<'_>) -> Result<Vec<Measure>, String> {
     let (link, dtype, threads) = (line.text("link")?, line.text("dtype")?, line.count("threads")?);
-    // This process alone has none.
+    // 0 workers means this process alone.
     let workers = line.0["workers"].as_u64().ok_or("workers is missing, or no whole number")?;
     let (size, edge) = line.size()?;
     let way = match workers {
@@ -303,7 +316,7 @@ pub(super) fn spawn(line: &Line<'_>) -> Result<Vec<Measure>, String> {
     let mut one = Measure::new(&STARTS, key, line.number("start_s")?);
     line.runs("start_s", &mut one);
     one.more = vec![("end", shown(positive(line.0, "end_s"), quantity::brief))];
-    let (panel, mark) = ("Until all are there".to_owned(), |count: f64| format!("{count:.0}"));
+    let (panel, mark) = ("Time until all have started".to_owned(), |count: f64| format!("{count:.0}"));
     one.spot = Some(Spot { panel, line: what, place: count as f64, axis: "how many at once", mark });
     Ok(vec![one])
 }

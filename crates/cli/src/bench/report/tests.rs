@@ -1,11 +1,11 @@
-//! Lines to pages: what is read, what is refused, and that nothing of a file gets out of its place.
+//! From lines to pages: lines that are read or refused, and escaping of texts from files.
 
 use super::*;
 use std::fs;
 use std::path::PathBuf;
 
-/// A machine of these lines.
-pub(super) fn source(label: &str, lines: &[&str]) -> Source {
+/// A machine with these lines.
+pub(super) fn source(label: &str, lines: &[&str]) -> MeasuredMachine {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("lines.jsonl");
     fs::write(&file, lines.join("\n")).unwrap();
@@ -38,7 +38,7 @@ const SPAWN: &str = concat!(
     r#""start_s_min":1e-4,"start_s_max":1.1e-4,"end_s":1e-5,"outliers":0}"#,
 );
 
-fn of_title<'a>(source: &'a Source, title: &str) -> Vec<&'a measure::Measure> {
+fn of_title<'a>(source: &'a MeasuredMachine, title: &str) -> Vec<&'a measure::Measure> {
     source.measures.iter().filter(|one| one.kind.title == title).collect()
 }
 
@@ -98,7 +98,7 @@ fn what_is_not_read_is_named_with_its_lines() {
     for said in [
         "lines 2, 3: no JSON",
         "line 5: the schema other/1",
-        "line 6: no schema",
+        "line 6: it has no schema",
         "line 7: version '2' of bramble.bench.kernel",
         "line 8: bramble.bench.kernel/1: 'gflops'",
         "line 9: bramble.bench.kernel/1: 'threads'",

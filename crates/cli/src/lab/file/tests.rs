@@ -16,7 +16,7 @@ fn a_description_says_what_every_machine_may_use() {
     let lab = parse(&format!("{primary}{PI}kernel = \"simd\"\n")).unwrap();
     let names: Vec<&str> = lab.machines.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["pi1", "pi2", "pi3", "pi4"]);
-    let limits = |link, cores, memory_bytes, threads, kernel: Option<&str>| Limits {
+    let limits = |link, cores, memory_bytes, threads, kernel: Option<&str>| MachineLimits {
         link_bits_per_s: Some(link),
         cores: Some(cores),
         memory_bytes: Some(memory_bytes),
@@ -31,7 +31,7 @@ fn a_description_says_what_every_machine_may_use() {
 #[test]
 fn what_is_not_said_has_no_limit_and_links_are_encrypted() {
     let lab = parse("[[machines]]\nname = \"a\"\n").unwrap();
-    assert_eq!((lab.primary, &lab.machines[0].1), (Limits::default(), &Limits::default()));
+    assert_eq!((lab.primary, &lab.machines[0].1), (MachineLimits::default(), &MachineLimits::default()));
     assert!(lab.key);
 }
 
@@ -49,10 +49,10 @@ fn errors_name_the_machine_and_the_key() {
         ("\"512M\"", "\"32M\"", "machine pi[1-4]: memory: must be at least 64M"),
         ("threads = 1", "threads = 0", "machine pi[1-4]: threads: must be a whole number from 1 to 1024"),
         ("threads = 1", "kernel = \"fastest\"", "machine pi[1-4]: kernel: "),
-        ("threads = 1", "kernel = \"auto\"", "machine pi[1-4]: kernel: leave it away"),
+        ("threads = 1", "kernel = \"auto\"", "machine pi[1-4]: kernel: leave it out"),
         ("threads = 1", "thread = 1", "machine pi[1-4]: thread: no such key; use name, link, cores"),
-        ("\"pi[1-4]\"", "\"hub\"", "machine hub: name: hub: the lab itself has something of this name"),
-        ("\"pi[1-4]\"", "\"primary\"", "machine primary: name: primary: the lab itself"),
+        ("\"pi[1-4]\"", "\"hub\"", "machine hub: name: hub: this name is reserved for the lab itself"),
+        ("\"pi[1-4]\"", "\"primary\"", "machine primary: name: primary: this name is reserved"),
         ("\"pi[1-4]\"", "\"a/../b\"", "machine a/../b: name: a/../b: use letters"),
         ("\"pi[1-4]\"", "\".a\"", "machine .a: name: .a: use letters"),
         ("\"pi[1-4]\"", "\"10.0.0.1\"", "name: 10.0.0.1: use letters"),

@@ -1,4 +1,4 @@
-//! Where groups are, and what is written into them, by folders that look like both versions.
+//! Paths of groups and the values written to them, in temporary folders that imitate both versions.
 
 use super::*;
 use crate::lab::network;
@@ -33,8 +33,8 @@ fn a_quota_is_of_ten_milliseconds_unless_that_is_too_short() {
     assert_eq!(old, ["cpu.cfs_period_us 10000", "cpu.cfs_quota_us 5000"]);
 }
 
-fn lab(homes: &Homes, limits: &Limits) -> Lab {
-    let machine = Machine {
+fn lab(homes: &Homes, limits: &MachineLimits) -> Lab {
+    let machine = LabMachine {
         name: "pi1".to_owned(),
         address: network::address(1),
         namespace: network::namespace("x", "pi1"),
@@ -44,7 +44,7 @@ fn lab(homes: &Homes, limits: &Limits) -> Lab {
     Lab { name: "x".to_owned(), from: String::new(), key: false, maker: None, machines: vec![machine] }
 }
 
-/// A folder that has the files which the system would make.
+/// A folder with the files that the kernel would create.
 fn with_files(group: &Path, names: &[&str]) {
     fs::create_dir_all(group).unwrap();
     for name in names {
@@ -60,14 +60,14 @@ fn version_2_has_one_group_and_hands_its_controllers_down() {
         cpu: Some(Home { path: path.to_owned(), is_unified: true }),
         memory: Some(Home { path: path.to_owned(), is_unified: true }),
     };
-    let limits = Limits { cores: Some(0.5), memory_bytes: Some(1 << 30), ..Limits::default() };
+    let limits = MachineLimits { cores: Some(0.5), memory_bytes: Some(1 << 30), ..MachineLimits::default() };
     let lab = lab(&homes, &limits);
     let group = path.join("bramble-x/pi1");
     assert_eq!(lab.machines[0].groups, std::slice::from_ref(&group));
     with_files(&group, &["cpu.max", "memory.max", "memory.swap.max", "cgroup.procs"]);
     homes.make(&lab, &lab.machines[0]).unwrap();
     let read = |name: &str| fs::read_to_string(path.join(name)).unwrap();
-    // A real one would show both; a file keeps what was written last.
+    // The kernel would show both controllers; a plain file has only the value written last.
     assert_eq!(read("cgroup.subtree_control"), "+memory");
     assert_eq!(read("bramble-x/cgroup.subtree_control"), "+memory");
     assert_eq!(read("bramble-x/pi1/cpu.max"), "5000 10000");
@@ -83,7 +83,7 @@ fn version_1_has_a_group_for_each_controller() {
     let root = tempfile::tempdir().unwrap();
     let at = |name: &str| Some(Home { path: root.path().join(name), is_unified: false });
     let homes = Homes { cpu: at("cpu"), memory: at("memory") };
-    let limits = Limits { cores: Some(0.5), memory_bytes: Some(1 << 30), ..Limits::default() };
+    let limits = MachineLimits { cores: Some(0.5), memory_bytes: Some(1 << 30), ..MachineLimits::default() };
     let lab = lab(&homes, &limits);
     let groups = ["cpu/bramble-x/pi1", "memory/bramble-x/pi1"].map(|name| root.path().join(name));
     assert_eq!(lab.machines[0].groups, groups);
@@ -95,18 +95,18 @@ fn version_1_has_a_group_for_each_controller() {
     assert_eq!(read(&groups[1], "memory.limit_in_bytes"), "1073741824");
     assert!(!groups[0].join("memory.limit_in_bytes").exists());
     // Without a limit there is no group.
-    assert_eq!(homes.groups("x", "pi1", &Limits::default()), Vec::<PathBuf>::new());
+    assert_eq!(homes.groups("x", "pi1", &MachineLimits::default()), Vec::<PathBuf>::new());
 }
 
 #[test]
 fn a_limit_that_cannot_be_had_is_refused_with_a_way_out() {
     let none = Homes::default();
-    let cores = Limits { cores: Some(1.0), ..Limits::default() };
-    let memory = Limits { memory_bytes: Some(1 << 30), ..Limits::default() };
-    let said = |limits: &Limits| none.check("pi1", limits).unwrap_err().text;
-    assert!(said(&cores).starts_with("machine pi1: cores: ") && said(&cores).contains("leave cores away"));
+    let cores = MachineLimits { cores: Some(1.0), ..MachineLimits::default() };
+    let memory = MachineLimits { memory_bytes: Some(1 << 30), ..MachineLimits::default() };
+    let said = |limits: &MachineLimits| none.check("pi1", limits).unwrap_err().text;
+    assert!(said(&cores).starts_with("machine pi1: cores: ") && said(&cores).contains("leave cores out"));
     assert!(said(&memory).contains("cgroup_enable=memory"), "{}", said(&memory));
-    assert!(none.check("pi1", &Limits::default()).is_ok());
+    assert!(none.check("pi1", &MachineLimits::default()).is_ok());
     let root = tempfile::tempdir().unwrap();
     let setting = Setting { file: "cpu.max", value: "1 2".to_owned(), is_optional: false };
     let failure = set(root.path(), &setting).unwrap_err().text;

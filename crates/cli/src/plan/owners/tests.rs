@@ -1,11 +1,11 @@
-//! Owners and parts against the blocks that the machines will really compute.
+//! Checks owners and boxes against the blocks that the machines compute.
 
 use super::*;
 use bramble_matrix::DType;
-use bramble_plan::{Cut, LinkRate, Machine, Preference, Problem, Wish, decide};
+use bramble_plan::{LinkRate, Machine, PlanOptions, Preference, Problem, TileSize, decide};
 use proptest::prelude::*;
 
-/// A machine of that speed; `None` is no link.
+/// A machine with this speed; `link` is bytes a second, `None` for the primary.
 pub(crate) fn machine(name: &str, gflops: f64, link: Option<f64>) -> Machine {
     Machine {
         name: name.to_owned(),
@@ -16,21 +16,22 @@ pub(crate) fn machine(name: &str, gflops: f64, link: Option<f64>) -> Machine {
         link: link.map(|bytes_per_s| LinkRate { bytes_per_s, round_trip_s: 1e-4 }),
         shares_cores: false,
         nic_bytes_per_s: None,
+        memory_rate: None,
     }
 }
 
-/// A plan by a strategy for workers of those speeds.
+/// A plan of `strategy` for workers with these speeds.
 pub(crate) fn plan(sizes: [u64; 3], cut: [u64; 2], strategy: &str, speeds: &[f64]) -> Option<Plan> {
     let [m, n, k] = sizes;
     let problem = Problem { m, n, k, dtype: DType::F64, reads_c: false, sends_a: true, sends_b: true };
     let workers: Vec<Machine> =
         speeds.iter().enumerate().map(|(i, s)| machine(&format!("w{i}"), *s, Some(1e8))).collect();
-    let wish = Wish { strategy: strategy.parse().ok(), who: Preference::Fastest, ..Wish::AUTO };
-    let cut = Cut { tile: Some(cut[0]), depth: Some(cut[1]) };
+    let wish = PlanOptions { strategy: strategy.parse().ok(), who: Preference::Fastest, ..PlanOptions::AUTO };
+    let cut = TileSize { tile: Some(cut[0]), depth: Some(cut[1]) };
     decide(&problem, cut, &machine("here", 10.0, None), &workers, &wish).ok().map(|d| d.plan)
 }
 
-/// Strategies of every form.
+/// Strategies of every kind.
 pub(crate) fn strategies() -> impl Strategy<Value = &'static str> {
     let all = [
         "auto",
@@ -49,8 +50,8 @@ pub(crate) fn strategies() -> impl Strategy<Value = &'static str> {
     prop::sample::select(all.to_vec())
 }
 
-/// The boxes of elements that a member's blocks really are, tile by tile and step by step.
-fn really(plan: &Plan, member: usize) -> Vec<Part> {
+/// The boxes of elements of a member's blocks, enumerated tile by tile and step by step.
+fn really(plan: &Plan, member: usize) -> Vec<OwnedBox> {
     let mut all = Vec::new();
     for block in plan.members[member].blocks() {
         let region = &plan.regions[block.region];
@@ -64,7 +65,7 @@ fn really(plan: &Plan, member: usize) -> Vec<Part> {
                 let parts = if region.is_rim(step) { 1 } else { q };
                 all.extend((0..parts).map(|w| {
                     let k = region.a_panel(i, step, u, w).cols;
-                    Part { rows: tile.rows, cols: tile.cols, k }
+                    OwnedBox { rows: tile.rows, cols: tile.cols, k }
                 }));
             }
         }
@@ -72,7 +73,7 @@ fn really(plan: &Plan, member: usize) -> Vec<Part> {
     all
 }
 
-fn volume(part: &Part) -> u64 {
+fn volume(part: &OwnedBox) -> u64 {
     part.rows.len() * part.cols.len() * part.k.len()
 }
 
@@ -80,7 +81,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn the_owner_is_who_has_the_block(
+    fn the_owner_is_the_member_with_the_block(
         sizes in prop::array::uniform3(1u64..90),
         cut in prop::array::uniform2(3u64..24),
         strategy in strategies(),
@@ -100,11 +101,11 @@ proptest! {
                     prop_assert_eq!(owners.at(row, col, k), Some(member), "{} {} {}", row, col, k);
                 }
             }
-            let shown: Vec<Part> =
+            let shown: Vec<OwnedBox> =
                 plan.members[member].shares.iter().flat_map(|s| parts(&plan.regions[s.region], s)).collect();
             prop_assert_eq!(shown.iter().map(volume).sum::<u64>(), boxes.iter().map(volume).sum::<u64>());
             for b in &boxes {
-                let inside = |p: &&Part| {
+                let inside = |p: &&OwnedBox| {
                     let holds = |outer: Span, inner: Span| outer.start <= inner.start && inner.end <= outer.end;
                     holds(p.rows, b.rows) && holds(p.cols, b.cols) && holds(p.k, b.k)
                 };

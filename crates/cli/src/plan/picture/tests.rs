@@ -1,12 +1,12 @@
-//! Pictures against the plan, and their form.
+//! Checks pictures against the plan, and their size.
 
 use super::*;
 use crate::plan::owners::tests::{plan, strategies};
 use proptest::prelude::*;
 
-const PLAIN: Look = Look { columns: 80, colours: false };
+const PLAIN: PictureStyle = PictureStyle { columns: 80, colours: false };
 
-/// Who computes an element at a depth, by the blocks themselves.
+/// The member that computes an element at a depth, found in the blocks.
 fn by_blocks(plan: &Plan, row: u64, col: u64, k: u64) -> Option<usize> {
     (0..plan.members.len()).find(|member| {
         plan.members[*member].blocks().any(|block| {
@@ -42,7 +42,7 @@ proptest! {
         }
         let owners = Owners::of(&plan);
         let layers = owners.layers();
-        let drawn = lines(&plan, &names, Look { columns, colours: false });
+        let drawn = lines(&plan, &names, PictureStyle { columns, colours: false });
         let shown = layers.len().min(LAYERS_MAX);
         let head = if layers.len() > 1 { 2 } else { 0 };
         let each = (WIDTH_MAX.min(columns - INDENT) - INDENT * (shown - 1)) / shown;
@@ -55,7 +55,7 @@ proptest! {
                 for x in 0..width {
                     let (row, col) = (middle(y, height, sizes[0]), middle(x, width, sizes[1]));
                     let owner = by_blocks(&plan, row, col, k);
-                    prop_assert!(owner.is_some(), "nobody has {row} {col} {k}");
+                    prop_assert!(owner.is_some(), "no member computes {row} {col} {k}");
                     let wanted = owner.map(|o| letter(&plan, o));
                     prop_assert_eq!(line.get(INDENT + number * apart + x).copied(), wanted, "{:?}", drawn);
                 }
@@ -88,7 +88,7 @@ fn two_machines_are_two_letters() {
     assert_eq!(drawn[0], format!("  {}", "A".repeat(48)));
     assert_eq!(drawn[HEIGHT_MAX - 1], format!("  {}", "B".repeat(48)));
     assert_eq!(drawn[HEIGHT_MAX], "  A w0  B w1");
-    let coloured = lines(&plan, &["w0", "w1"], Look { columns: 80, colours: true });
+    let coloured = lines(&plan, &["w0", "w1"], PictureStyle { columns: 80, colours: true });
     assert!(coloured[0].starts_with("  \x1b[30;48;5;117mAAAA") && coloured[0].ends_with("AAA\x1b[0m"));
 }
 
@@ -109,8 +109,8 @@ fn more_machines_than_letters_are_said_to_be() {
     let plan = plan([600, 600, 40], [10, 10], "reuse", &speeds).unwrap();
     let names: Vec<String> = (0..60).map(|i| format!("w{i}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let drawn = lines(&plan, &names, Look { columns: 40, colours: false });
+    let drawn = lines(&plan, &names, PictureStyle { columns: 40, colours: false });
     let end = drawn.last().unwrap();
-    assert_eq!(end, "  … and 48 more in this order; after 52 machines the letters begin again");
+    assert_eq!(end, "  … and 48 more in this order; after 52 machines the letters repeat");
     assert!(drawn[..drawn.len() - 1].iter().all(|l| l.chars().count() <= 40), "{drawn:?}");
 }

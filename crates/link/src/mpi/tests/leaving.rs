@@ -1,44 +1,44 @@
-//! Tests of how a job ends, with a library of which it is known what the other ranks do.
+//! Tests of how a job ends, with a stub library that simulates the other ranks.
 #![allow(unsafe_code)] // The library that is stood in for has calls that are unsafe; these touch no memory.
 
-use super::super::table::{Calls, Complete, Fault, Message};
+use super::super::table::{Calls, Complete, Message, MpiFault};
 use super::super::{Engine, LEAVE_TAG, Portion, World};
 use std::cell::{Cell, RefCell};
 use std::ffi::c_int;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What was asked of the library.
+/// The calls that the library received.
 #[derive(Default)]
 struct Told {
     is_finalized: Cell<bool>,
     aborted: Cell<Option<c_int>>,
-    /// To whom, with which tag.
+    /// Target rank and tag of each send.
     sent: RefCell<Vec<(c_int, c_int)>>,
 }
 
-/// A library whose messages of those that stand still do not come; all that is sent is taken.
+/// A stub library: messages from the ranks that stand still never arrive; every send succeeds.
 struct Stub {
     told: Rc<Told>,
     stand_still: Vec<c_int>,
     /// Every call fails.
     fails: bool,
-    /// Of each request, whether it is complete.
+    /// For each request, whether it is complete.
     requests: RefCell<Vec<bool>>,
 }
 
 impl Stub {
-    fn call(&self) -> Result<(), Fault> {
-        if self.fails { Err(Fault("it has failed".to_owned())) } else { Ok(()) }
+    fn call(&self) -> Result<(), MpiFault> {
+        if self.fails { Err(MpiFault("it has failed".to_owned())) } else { Ok(()) }
     }
 }
 
 impl Calls for Stub {
-    fn init(&self) -> Result<(), Fault> {
+    fn init(&self) -> Result<(), MpiFault> {
         unreachable!("it has been entered")
     }
 
-    fn rank_and_size(&self) -> Result<(c_int, c_int), Fault> {
+    fn rank_and_size(&self) -> Result<(c_int, c_int), MpiFault> {
         unreachable!("it has been entered")
     }
 
@@ -46,20 +46,20 @@ impl Calls for Stub {
         "stub".to_owned()
     }
 
-    unsafe fn send(&self, _: *const u8, message: Message, _: bool) -> Result<(), Fault> {
+    unsafe fn send(&self, _: *const u8, message: Message, _: bool) -> Result<(), MpiFault> {
         self.call()?;
         self.told.sent.borrow_mut().push((message.peer, message.tag));
         self.requests.borrow_mut().push(true);
         Ok(())
     }
 
-    unsafe fn receive(&self, _: *mut u8, message: Message) -> Result<(), Fault> {
+    unsafe fn receive(&self, _: *mut u8, message: Message) -> Result<(), MpiFault> {
         self.call()?;
         self.requests.borrow_mut().push(!self.stand_still.contains(&message.peer));
         Ok(())
     }
 
-    fn test_any(&self) -> Result<Option<Complete>, Fault> {
+    fn test_any(&self) -> Result<Option<Complete>, MpiFault> {
         let mut requests = self.requests.borrow_mut();
         let index = requests.iter().position(|is_complete| *is_complete);
         Ok(index.map(|index| {
@@ -72,15 +72,15 @@ impl Calls for Stub {
         self.requests.borrow().len()
     }
 
-    fn wait(&self, _: usize) -> Result<(), Fault> {
+    fn wait(&self, _: usize) -> Result<(), MpiFault> {
         unreachable!("nothing is measured")
     }
 
-    fn gather_all(&self, _: &[u8], _: usize) -> Result<Vec<u8>, Fault> {
+    fn gather_all(&self, _: &[u8], _: usize) -> Result<Vec<u8>, MpiFault> {
         unreachable!("it has been entered")
     }
 
-    fn finalize(&self) -> Result<(), Fault> {
+    fn finalize(&self) -> Result<(), MpiFault> {
         assert!(self.requests.borrow().is_empty(), "something is under way");
         self.told.is_finalized.set(true);
         Ok(())
@@ -91,7 +91,7 @@ impl Calls for Stub {
     }
 }
 
-/// That rank of four leaves; the library of it has been told that.
+/// Lets one rank of four leave; returns whether it returned, and the calls.
 fn left(rank: usize, stand_still: &[c_int]) -> (bool, Rc<Told>) {
     leaves(rank, stand_still, false)
 }
@@ -120,7 +120,8 @@ fn the_first_ends_with_all_others() {
     assert_eq!(told.aborted.get(), None);
 }
 
-/// To end MPI is to wait for all: the first rank would never come back, though it has nothing under way with that one.
+/// `MPI_Finalize` waits for all ranks: rank 0 would never return, although it has nothing in flight with the
+/// stopped rank.
 #[test]
 fn one_that_stands_still_is_not_waited_for() {
     let (is_left, told) = left(0, &[2]);
@@ -128,9 +129,9 @@ fn one_that_stands_still_is_not_waited_for() {
     assert_eq!(told.aborted.get(), Some(3));
 }
 
-/// Nothing is under way then, and the others know nothing of it.
+/// Nothing is in flight then, and the other ranks do not know of the failure.
 #[test]
-fn where_the_library_has_failed_nobody_is_waited_for() {
+fn where_the_library_has_failed_no_rank_is_waited_for() {
     for rank in [0, 1] {
         let (is_left, told) = leaves(rank, &[], true);
         assert!(!is_left && !told.is_finalized.get());
@@ -140,7 +141,7 @@ fn where_the_library_has_failed_nobody_is_waited_for() {
 
 #[test]
 fn each_tells_the_first_that_it_leaves() {
-    // Of the others it has heard nothing, and it waits for them in the library.
+    // It has heard nothing from the other ranks, and waits for them in the library.
     let (is_left, told) = left(2, &[0, 1, 3]);
     assert!(is_left && told.is_finalized.get());
     assert_eq!(*told.sent.borrow(), [(0, LEAVE_TAG)]);

@@ -1,4 +1,4 @@
-//! Two ends over a real socket, and everything that can be in the middle.
+//! Two ends over a real socket, and attackers between them.
 
 mod spin;
 
@@ -35,7 +35,7 @@ async fn meet(listener: &Security, dialler: &Security) -> (Result<Link, LinkErro
 
 fn text(result: &Result<Link, LinkError>) -> String {
     match result {
-        Ok(link) => panic!("a link with {} came about", link.peer),
+        Ok(link) => panic!("a link with {} was made", link.peer),
         Err(e) => e.to_string(),
     }
 }
@@ -60,7 +60,7 @@ fn members_meet_whoever_dialled_and_speak() {
 
 #[test]
 fn aes_is_taken_only_where_both_ends_have_it() {
-    let with = |aes: bool| Security::over(Tls::with_aes(aes).unwrap(), key(1), 2, "1");
+    let with = |aes: bool| Security::over(TlsConfig::with_aes(aes).unwrap(), key(1), 2, "1");
     run(async {
         for (a, b) in [(false, false), (false, true), (true, false), (true, true)] {
             let (listening, _) = meet(&with(a), &with(b)).await;
@@ -101,7 +101,7 @@ fn ends_with_and_without_tls_say_so() {
         let keyed = sealed(1);
         let (_, refused) = tokio::join!(out.sender.send(hello), keyed.accept(accepted));
         assert!(text(&refused).contains("does not speak TLS"), "{}", text(&refused));
-        // And the other way round.
+        // And the opposite case.
         let (out, accepted) = sockets().await;
         let mut taken = open.accept(accepted).await.unwrap();
         let security = sealed(1);
@@ -136,7 +136,7 @@ async fn tapped(from: &mut TcpStream, to: &mut TcpStream) -> (Vec<u8>, Vec<u8>) 
     tokio::join!(copy(&mut r1, &mut w2), copy(&mut r2, &mut w1))
 }
 
-/// A session that somebody on the way records: (what the dialler sent, what the listener sent).
+/// A session with a wiretap: (bytes of the dialler, bytes of the listener).
 async fn recorded(a: &Security, b: &Security) -> (Vec<u8>, Vec<u8>) {
     let (out, mut tap_in) = sockets().await;
     let (mut tap_out, accepted) = sockets().await;
@@ -180,9 +180,9 @@ fn who_listens_on_the_way_reads_neither_frames_nor_key_and_cannot_replay() {
 #[test]
 fn who_answers_in_the_middle_with_connections_of_his_own_is_found_out() {
     run(async {
-        // The middle has TLS of its own with both, and passes their introductions on.
+        // The attacker in the middle has a TLS connection with each end, and forwards their introductions.
         let (member, other) = (sealed(1), sealed(1));
-        let middle = Tls::new().unwrap();
+        let middle = TlsConfig::new().unwrap();
         let (out, to_dialler) = sockets().await;
         let (to_listener, accepted) = sockets().await;
         let man = async {

@@ -1,4 +1,4 @@
-//! Somebody who sends TLS records that have no bytes for anyone, for ever, as fast as they go.
+//! An attacker that sends an endless, fast stream of TLS records without data.
 //!
 //! rustls allows 32 empty records in a row, and 32 changes of keys without data between them; each makes room
 //! for the other, so a stream of both is legal without end.
@@ -86,7 +86,7 @@ impl Records {
 /// Sets TLS up, then sends all rounds at once.
 fn attack(address: SocketAddr) {
     let secret = Arc::new(Secret::default());
-    let mut config = Tls::new().unwrap().dialling();
+    let mut config = TlsConfig::new().unwrap().dialling();
     config.key_log = secret.clone();
     let name = rustls::pki_types::ServerName::try_from("bramble").unwrap();
     let mut connection = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
@@ -101,7 +101,7 @@ fn attack(address: SocketAddr) {
     let mut records = Records::new(algorithm, secret.0.lock().unwrap().clone());
     let mut all = Vec::new();
     (0..ROUNDS).for_each(|_| records.round(&mut all));
-    // The other end may have had enough before it is over.
+    // The other end may close before all is sent.
     let _ = stream.write_all(&all);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let _ = stream.read(&mut [0; 1]);
@@ -115,11 +115,11 @@ fn records_without_bytes_leave_the_event_loop_to_others() {
         let address = listener.local_addr().unwrap();
         let attacker = std::thread::spawn(move || attack(address));
         let (stream, _) = listener.accept().await.unwrap();
-        let pipe = Pipe::sealed(stream, Tls::new().unwrap().listen().unwrap());
+        let pipe = Pipe::sealed(stream, TlsConfig::new().unwrap().listen().unwrap());
         pipe.handshake().await.unwrap();
-        // As one who holds the key could do it too.
+        // A proven peer could send such records, too.
         pipe.proven();
-        // What was sent waits in the kernel, so that what follows need not wait for the attacker.
+        // The records wait in the kernel, so the rest of the test does not wait for the attacker.
         std::thread::sleep(Duration::from_secs(1));
         let turns = Rc::new(Cell::new(0u32));
         let counting = turns.clone();
@@ -130,7 +130,7 @@ fn records_without_bytes_leave_the_event_loop_to_others() {
             }
         });
         let read = pipe.read(&mut [IoSliceMut::new(&mut [0; 16])], 0).await;
-        assert!(read.is_err(), "bytes came out of nothing: {read:?}");
+        assert!(read.is_err(), "records without data gave bytes: {read:?}");
         other.abort();
         let looks = u32::try_from(ROUNDS * ROUND_BYTES / (64 << 10)).unwrap();
         assert!(turns.get() >= looks, "the others had {} turns in {looks} looks", turns.get());

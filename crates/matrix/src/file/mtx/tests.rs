@@ -1,4 +1,4 @@
-//! Matrix Market: the forms that are read, the messages for those that are not, and hostile texts.
+//! Matrix Market: the supported formats, the messages for all others, and hostile texts.
 
 use super::*;
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
-//! The element types of `.npy` files: what `numpy.dtype` takes, and which of these are read.
+//! The element types of `.npy` files: the texts that `numpy.dtype` accepts, and the supported types among them.
 //!
-//! Place in the flow: `npy::parse` has found `descr` in a header, and asks what its elements are.
+//! Place in the flow: `npy::parse` has found `descr` in a header, and asks for its element type.
 //!
 //! Deliberately absent: types of several elements (`2f8`), which are refused like structures.
 
@@ -27,7 +27,8 @@ pub(super) fn element(descr: &Descr) -> Result<(FileElement, ByteOrder), String>
     code.map(|(_, element)| (*element, order)).ok_or_else(|| refused(text, kind))
 }
 
-/// How NumPy writes the types that are read, byte order aside; letters are those of `dtype.char` where C's `long` has 64 bits.
+/// NumPy's codes for the supported types, without byte order; letters are those of `dtype.char` where C's `long`
+/// has 64 bits.
 const CODES: [(&[&str], FileElement); 11] = [
     (&["f2", "e"], FileElement::F16),
     (&["f4", "f"], FileElement::F32),
@@ -42,7 +43,7 @@ const CODES: [(&[&str], FileElement); 11] = [
     (&["b1", "?"], FileElement::Bool),
 ];
 
-/// What `numpy.dtype` takes for such a type besides, without a byte order.
+/// Other names that `numpy.dtype` accepts for these types, without a byte order.
 const NAMES: [(&str, &str); 39] = [
     ("float16", "f2"),
     ("half", "f2"),
@@ -85,7 +86,7 @@ const NAMES: [(&str, &str); 39] = [
     ("str", "U"),
 ];
 
-/// Why elements of a type are not multiplied, and the way out.
+/// Why elements of a type cannot be multiplied, and the next step.
 fn refused(text: &str, kind: &str) -> String {
     let shown = printable(text);
     if matches!(kind, "u8" | "L" | "Q" | "P" | "N") {

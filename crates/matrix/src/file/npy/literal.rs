@@ -1,34 +1,34 @@
-//! Python literals as `ast.literal_eval` reads them: what the header of a `.npy` file is written in.
+//! Python literals as `ast.literal_eval` reads them: the language of the header of a `.npy` file.
 //!
-//! Place in the flow: `npy::parse` hands the header's text over and takes the dictionary back.
+//! Place in the flow: `npy::parse` passes the header's text and gets the dictionary.
 //!
-//! Invariants: a text is accepted where `ast.literal_eval` accepts it (after NumPy's clean-up of Python 2's `3L`, where
-//! that is asked for); nothing is ever looked up past the end; nesting is bounded, so no text exhausts the stack.
+//! Invariants: a text is accepted if and only if `ast.literal_eval` accepts it (after NumPy's clean-up of Python
+//! 2's `3L`, if requested); no access is out of bounds; nesting is bounded, so no text exhausts the stack.
 //!
-//! Deliberately absent: `\N{…}` escapes and literals nested deeper than 100, which no header needs; and the values of
-//! floats, bytes, lists and sets, which no header that is read has.
+//! Deliberately absent: `\N{…}` escapes and literals nested deeper than 100, which no header needs; and the values
+//! of floats, bytes, lists and sets, which no supported header contains.
 
-/// Brackets inside brackets, at most.
+/// Most nested brackets.
 const DEPTH_MAX: u32 = 100;
 
-/// What a literal stands for.
+/// The value of a literal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Text(String),
-    /// `None` where it does not fit 127 bits.
+    /// `None` if it does not fit 127 bits.
     Int(Option<i128>),
     Bool(bool),
     Tuple(Vec<Self>),
     Dict(Vec<(Self, Self)>),
     List,
-    /// A number with an imaginary part only: what may follow a real one and a sign.
+    /// A number with an imaginary part only: it may follow a real number and a sign.
     Imaginary,
     Float,
     Bytes,
     Other,
 }
 
-/// The value of a text, or `None` where it is no literal. `longs`: an `L` behind a number is skipped, as NumPy does in
+/// The value of a text, or `None` if it is no literal. `longs`: an `L` after a number is skipped, as NumPy does in
 /// files of the formats 1.0 and 2.0.
 pub(super) fn evaluate(text: &str, longs: bool) -> Option<Value> {
     // Python's tokenizer sees no carriage returns, and refuses texts with a null character.
@@ -47,7 +47,7 @@ pub(super) fn evaluate(text: &str, longs: bool) -> Option<Value> {
 struct Parser<'a> {
     chars: &'a [char],
     at: usize,
-    /// Open brackets: inside of them a line's end is a blank.
+    /// Open brackets: inside of them a newline is a blank.
     depth: u32,
     longs: bool,
 }
@@ -61,7 +61,7 @@ impl Parser<'_> {
         self.chars.get(self.at + ahead).copied()
     }
 
-    /// Skips blanks, comments, continued lines and, inside brackets, the ends of lines; gives what follows.
+    /// Skips blanks, comments, continued lines and, inside brackets, newlines; returns the next character.
     fn next(&mut self) -> Option<char> {
         loop {
             match self.here()? {
@@ -81,7 +81,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Lines before the literal may hold blanks and comments only; its own line must not be indented then.
+    /// Lines before the literal may contain blanks and comments only; its own line must then not be indented.
     fn empty_lines(&mut self) -> Option<()> {
         loop {
             let line = self.at;
@@ -440,7 +440,7 @@ impl Parser<'_> {
     }
 }
 
-/// What a name may go on with.
+/// Whether a name may continue with this character.
 fn is_of_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }

@@ -42,7 +42,7 @@ fn flips_of_high_f64_bits_are_found() {
     assert!(share >= 0.99, "{share}");
 }
 
-/// Applies `spoil` to right products of each float type and wants every one found.
+/// Applies `spoil` to correct products of each float type; every fault must be found.
 fn spoiled(spoil: impl Fn(&mut Case<f32>), name: &str) {
     for seed in 0..10 {
         for effort in [Effort::Fast, Effort::Full] {
@@ -83,13 +83,13 @@ fn lost_repeated_and_exchanged_work_is_found() {
     spoiled(swap, "exchanged tiles");
 }
 
-/// How many of so many seeds find the case wrong with one vector.
+/// The number of seeds below `seeds` for which a check with one vector fails the case.
 fn found_by<T: Element>(case: &Case<T>, seeds: u64) -> usize {
     (0..seeds).filter(|seed| !case.verify(Effort::Fast, *seed).passed).count()
 }
 
-/// Under signs alone two exchanged columns cancel in one case of two, in all rows at once, and an even number of equal
-/// faults in each row does in one of √(π w / 2) where w columns are wrong: one of eight at 40.
+/// With random signs alone, two exchanged columns would cancel in one case of two, in all rows at once. Equal faults in
+/// an even number w of columns would cancel in one case of √(π w / 2): one of eight for w = 40.
 #[test]
 fn faults_that_are_alike_in_all_rows_do_not_cancel() {
     let mut case = uniform::<f64>((8, 8, 64), 1).multiplied();
@@ -107,8 +107,8 @@ fn faults_that_are_alike_in_all_rows_do_not_cancel() {
     }
 }
 
-/// What the documentation promises of any pattern: an error of F tolerances somewhere is missed with a probability of at
-/// most 2 / F. Two opposite errors in each row are the hardest case known; F is 20 here.
+/// The documentation's promise for any pattern of faults: if one error is F tolerances, it is missed with a probability of
+/// at most 2 / F. Two opposite errors in each row are the hardest case known; F is 20 here.
 #[test]
 fn the_chance_to_miss_a_fault_is_bounded_by_its_size() {
     let mut case = uniform::<f64>((8, 8, 64), 1);
@@ -159,11 +159,11 @@ fn wrong_factors_are_found() {
 #[test]
 fn a_fault_among_many_innocent_alarms_is_found() {
     let mut case = false_alarms::long_sum_of_tenths(80, 60_000);
-    let verdict = case.verify(Effort::Full, 1);
+    let verdict = case.verify_by_vectors(Effort::Full, 1);
     assert!(verdict.is_complete() && verdict.arbitrated_rows == 80, "{verdict:?}");
     assert_eq!(case.verify(Effort::Fast, 1).arbitrated_rows, 32);
     case.c[70 * 4 + 2] *= 1.1;
-    let fault = case.verify(Effort::Full, 1).fault.unwrap();
+    let fault = case.verify_by_vectors(Effort::Full, 1).fault.unwrap();
     assert_eq!((fault.row, fault.col), (70, 2));
 }
 
@@ -178,4 +178,41 @@ fn a_row_that_stands_out_is_looked_at() {
     assert!(verdict.arbitrated_rows == 1, "{verdict:?}");
     let fault = verdict.fault.unwrap();
     assert_eq!((fault.row, fault.col), (20, 99));
+}
+
+#[test]
+fn full_effort_finds_what_is_not_zero_where_all_terms_are() {
+    // Two blocks on the diagonal: elements beside them have terms of zero only.
+    let block = |i: usize, j: usize| (i < 47) == (j < 47);
+    let even = uniform::<f64>((94, 94, 94), 404);
+    let mut case = Case::<f64>::new(
+        (94, 94, 94),
+        |i, l| if block(i, l) { even.a[i * 94 + l] } else { 0.0 },
+        |l, j| if block(l, j) { even.b[l * 94 + j] } else { 0.0 },
+    )
+    .multiplied();
+    assert!(case.verify(Effort::Full, 1).is_complete());
+    // Far below the rounding of anything else in the row and the column.
+    case.c[3 * 94 + 50] = 1e-300;
+    let is_missed = |seed| case.verify_by_vectors(Effort::Full, seed).passed;
+    assert!((0..5).any(is_missed), "only recomputing it shows it, unless its row is chosen");
+    let fault = case.verify(Effort::Full, 1).fault.unwrap();
+    assert_eq!((fault.row, fault.col), (3, 50));
+}
+
+#[test]
+fn full_effort_recomputes_small_products_of_any_depth() {
+    let mut case = uniform::<f64>((90, 90, 90), 826);
+    let mut random = Random::new(826, 5);
+    for x in case.a.iter_mut().chain(&mut case.b) {
+        *x *= 2f64.powi(random.below(41) as i32 - 20);
+    }
+    let right = case.multiplied();
+    for seed in 0..20 {
+        let mut case = right.clone();
+        let at = (seed as usize * 401) % 8100;
+        let size: f64 = (0..90).map(|l| (case.a[at / 90 * 90 + l] * case.b[l * 90 + at % 90]).abs()).sum();
+        case.c[at] += 17.0 * 93.0 * 2f64.powi(-53) * size;
+        assert!(!case.verify(Effort::Full, seed).passed, "{seed}");
+    }
 }

@@ -44,7 +44,7 @@ fn bound<T: Element>(case: &Case<T>, i: usize, j: usize) -> f64 {
     (case.k as f64 + 3.0) * unit * terms.sum::<f64>()
 }
 
-/// Does something to C. Gives by how many bounds the largest error is off.
+/// Puts a fault into C. Returns the largest error, in units of its element's bound.
 fn spoil<T: Element>(case: &mut Case<T>, class: &str, random: &mut Random, times: f64) -> f64 {
     let (m, n) = (case.m, case.n);
     let (row, col) = (random.below(m), random.below(n));
@@ -83,8 +83,8 @@ fn flipped<T: Element>(x: T, random: &mut Random) -> T {
     }
 }
 
-/// How many faults of at least 16 bounds there were, and how many of them were found.
-fn rates<T: Element>(
+/// The number of faults of at least 16 bounds, and the number of these that were found.
+fn rates<T: Real>(
     size: (usize, usize, usize),
     scaling: &str,
     class: &str,
@@ -92,20 +92,20 @@ fn rates<T: Element>(
     count: u64,
 ) -> (u32, u32) {
     let right = scaled::<T>(size, scaling, count);
-    assert!(right.verify(effort, 1).is_complete(), "{scaling}");
+    assert!(right.verify_by_vectors(effort, 1).is_complete(), "{scaling}");
     let (mut all, mut found) = (0, 0);
     for seed in 0..count {
         let mut case = right.clone();
         let off = spoil(&mut case, class, &mut Random::new(seed, 80), 17.0);
         if off >= 16.0 {
             all += 1;
-            found += u32::from(!case.verify(effort, seed).passed);
+            found += u32::from(!case.verify_by_vectors(effort, seed).passed);
         }
     }
     (all, found)
 }
 
-/// The share of faults above 16 times the bound of their element that full effort has to find.
+/// Full effort must find every fault above 16 times the bound of its element.
 #[test]
 fn full_effort_finds_faults_of_every_class_in_every_scaling() {
     for scaling in SCALINGS {
@@ -120,7 +120,7 @@ fn full_effort_finds_faults_of_every_class_in_every_scaling() {
     }
 }
 
-/// One large column must not hide what is in the others.
+/// One large column must not hide faults in the remaining columns.
 #[test]
 fn a_large_column_hides_nothing() {
     for effort in [Effort::Fast, Effort::Full] {
@@ -138,7 +138,7 @@ fn a_large_column_hides_nothing() {
     }
 }
 
-/// A spike that meets only zeros makes no column large.
+/// A large element of B that is multiplied by zeros only must not make its column count as large.
 #[test]
 fn what_meets_zeros_has_no_weight() {
     let mut case = uniform::<f32>((40, 64, 96), 2);
@@ -150,11 +150,11 @@ fn what_meets_zeros_has_no_weight() {
     assert!(!case.passes());
 }
 
-/// Fast effort reads the sizes of a sample of A: what is in none of its rows must not count as nothing.
+/// Fast effort measures only a sample of A: a column that is zero in all sampled rows must not count as zero.
 #[test]
 fn what_only_rows_beyond_the_sample_meet_has_weight() {
     let mut case = uniform::<f32>((4096, 2, 64), 4);
-    // Only the last rows meet the second row of B, which has one large element.
+    // Only the last rows of A are nonzero in column 1, which multiplies the row of B with one large element.
     for (i, row) in case.a.chunks_mut(2).enumerate() {
         row[usize::from(i < 4064)] = 0.0;
     }

@@ -1,6 +1,7 @@
 //! Tests of the check as a whole: products made in several ways, right and wrong.
 
 mod detection;
+mod direct;
 mod false_alarms;
 mod faults;
 mod integers;
@@ -114,8 +115,23 @@ impl<T: Element> Case<T> {
         .unwrap()
     }
 
-    /// The check where so many terms may be recomputed.
+    /// The check with a budget of `terms_max` recomputed terms.
     fn verify_within(&self, terms_max: u64, effort: Effort) -> Verdict
+    where
+        T: Real,
+    {
+        self.verify_with(effort, 7, |problem| problem.terms_max = terms_max)
+    }
+
+    /// The check by random vectors, even for small products, which full effort would recompute.
+    fn verify_by_vectors(&self, effort: Effort, seed: u64) -> Verdict
+    where
+        T: Real,
+    {
+        self.verify_with(effort, seed, |problem| problem.recomputed_max = 0)
+    }
+
+    fn verify_with(&self, effort: Effort, seed: u64, change: impl Fn(&mut VerifyProblem)) -> Verdict
     where
         T: Real,
     {
@@ -132,11 +148,12 @@ impl<T: Element> Case<T> {
             levels: self.levels,
             tiles: &self.tiles,
             effort,
-            seed: 7,
+            seed,
             threads: 1,
         };
-        let problem = Problem { terms_max, ..problem(&check).unwrap() };
-        float::verify::<T>(&problem, effort, 7).unwrap()
+        let mut problem = problem(&check).unwrap();
+        change(&mut problem);
+        float::verify::<T>(&problem, effort, seed).unwrap()
     }
 
     fn verify(&self, effort: Effort, seed: u64) -> Verdict {

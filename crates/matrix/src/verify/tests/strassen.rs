@@ -91,7 +91,7 @@ fn halves<T: Element>(terms: &[T]) -> T {
 }
 
 impl<T: Element> Case<T> {
-    /// Sets C to the product by levels of Strassen–Winograd, with what is left over added classically.
+    /// Sets C to the product by levels of Strassen–Winograd; rows, columns and depth beyond the equal parts are classical.
     fn by_strassen(self, levels: u32, pairs: bool) -> Self {
         let mut case = Self { levels, ..self.multiplied() };
         let core = |side: usize| side >> levels << levels;
@@ -141,7 +141,7 @@ fn element<T: Element>(kind: &str, left: bool, random: &mut Random, i: usize, j:
         "scaled rows" if left => x * scaled(side),
         "scaled columns" if !left => x * scaled(side),
         "scaled at random" => x * 2f64.powi(random.below(41) as i32 - 20),
-        // A's halves are opposite, B's are equal: all of C is rounding.
+        // A's halves cancel and B's are equal: every element of C is rounding error.
         "cancelling" if left => (1.0 - 2.0 * (depth % 2) as f64) * (1.0 + side as f64 * 1e-3),
         "cancelling" => 1.0 + (depth / 2 + side) as f64 * 1e-3,
         "one part" => {
@@ -188,7 +188,7 @@ fn no_strassen_product_fails<T: Element>(seeds: u64) -> (u32, u32, f64) {
                     products += 1;
                     arbitrated += u32::from(verdict.arbitrated_rows > 0);
                     assert!(verdict.worst_ratio <= 1.0, "{verdict:?}");
-                    // Rows that are recomputed are told in units of the classical bound first.
+                    // For recomputed rows the ratio is relative to the classical bound, so they are left out here.
                     let is_of_rows =
                         kind == "random" && effort == Effort::Fast && verdict.arbitrated_rows == 0;
                     worst = worst.max(if is_of_rows { verdict.worst_ratio } else { 0.0 });
@@ -234,11 +234,11 @@ fn the_bound_for_classical_products_would_convict() {
     }
 }
 
-/// Sums of constants err systematically, far beyond what random ones do; the rows that full effort recomputes are acquitted.
+/// Sums of constants have systematic errors, far larger than those of random data; full effort must acquit its sampled rows.
 #[test]
 fn long_sums_of_constants_are_acquitted_with_levels() {
     for levels in 1..=3 {
-        // The parts differ, or all sums but two would be zero.
+        // The parts must differ: with equal parts, all sums but two would be zero.
         let a = |i: usize, l: usize| 0.1 + (i / 8 + l / 40_000) as f32 * 0.013;
         let case = Case::new((32, 80_000, 16), a, |l, j| 1.0 + (l / 40_000 + j / 8) as f32 * 0.3);
         let verdict = case.by_strassen(levels, false).verify(Effort::Full, 1);
@@ -309,7 +309,7 @@ fn wild_numbers_in_c0_stay_where_they_are() {
 
 #[test]
 fn sums_that_overflow_in_the_recipe_alone_are_acquitted() {
-    // Rows of A are opposite, so that s1 overflows where no classical sum comes near.
+    // Rows of A have opposite signs, so that a sum of the recipe overflows although no classical sum comes near.
     let mut overflowed = 0;
     for levels in 1..=3 {
         let large = f32::MAX * 0.4;

@@ -1,4 +1,4 @@
-//! NaN and infinities: where they belong they are right, elsewhere they are faults.
+//! NaN and infinities: correct where IEEE arithmetic produces them, faults everywhere else.
 
 use super::*;
 
@@ -100,7 +100,7 @@ fn sums_that_overflow_in_some_orders_are_counted_as_not_verified() {
         case = case.multiplied();
         assert!(case.c[0].to_f64().is_infinite() || case.c[0].to_f64().is_nan());
         let verdict = case.verify(Effort::Full, 1);
-        // One order of summation gives NaN, another an infinity: that is told, and is no fault.
+        // One order of summation gives NaN, another an infinity: such elements are reported as unverified, not as faults.
         assert!(verdict.passed && !verdict.is_complete(), "{verdict:?}");
         assert_eq!(verdict.unverified.elements, 2 * rows as u64);
         case.c.fill(T::from_f64(f64::INFINITY));
@@ -132,12 +132,12 @@ fn many_wild_rows_and_columns_are_judged_or_counted() {
     let mut case = case.multiplied();
     let verdict = case.verify(Effort::Fast, 1);
     assert!(verdict.is_complete() && verdict.method.contains("150 row(s) and column(s)"), "{verdict:?}");
-    // Where recomputing takes too long some are chosen, and the others are counted.
+    // Where recomputing exceeds the budget, a sample of rows is judged and the remaining elements are counted as unverified.
     let verdict = case.verify_within(1, Effort::Fast);
     assert!(verdict.passed && verdict.unverified.elements == (150 - 64) * 20, "{verdict:?}");
     case.c.fill(1.0);
     assert!(!case.passes());
-    // A whole column of C0: that column leaves the test, not all rows.
+    // A whole column of C0 is not finite: the test must leave out that column, not all rows.
     let mut case = uniform::<f32>((150, 4, 20), 1);
     case.beta = 1.0;
     let mut c0 = vec![1.0; 3000];
@@ -150,7 +150,7 @@ fn many_wild_rows_and_columns_are_judged_or_counted() {
     assert_eq!(case.verify(Effort::Fast, 1).fault.unwrap().row, 149);
 }
 
-/// Terms of one sign leave one answer, however large.
+/// If all terms have one sign, every order of summation gives the same infinity, however large the sum is.
 #[test]
 fn sums_of_one_sign_that_overflow_have_to_be_infinite() {
     fn all_of<T: Element>(size: f64, k: usize) {

@@ -1,14 +1,14 @@
-//! The algorithms by tasks over `thread` links: right values for any number of ends.
+//! Runs the algorithms by tasks over `thread` links, and checks the results for several numbers of ends.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use super::*;
 use crate::bench::link::mesh::thread_ends;
 
-/// Has every end do the same; gives what each ended with.
+/// Runs a function on every end; returns the result of each.
 fn together<F>(ends: usize, each: F) -> Vec<Vec<u8>>
 where
-    F: AsyncFn(&mut End) -> Result<Vec<Piece>, LinkError>,
+    F: AsyncFn(&mut MeshEnd) -> Result<Vec<MessageChunk>, LinkError>,
 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async {
@@ -17,7 +17,7 @@ where
             .into_iter()
             .map(|mut end| {
                 Box::pin(async move {
-                    // Twice, with a barrier between: memory that comes back does not change what was given.
+                    // Twice, with a barrier between: reused buffers must not change the input.
                     for _ in 0..2 {
                         let got = each(&mut end).await.unwrap();
                         end.pool.put_back(got);
@@ -48,8 +48,8 @@ where
     })
 }
 
-/// Numbers of an end that differ from all others'.
-fn numbers(rank: usize, count: usize) -> Source {
+/// Numbers that differ between ends.
+fn numbers(rank: usize, count: usize) -> SendBuffer {
     Arc::new((0..count).flat_map(|i| ((i * 10 + rank * rank + 1) as f64).to_le_bytes()).collect())
 }
 
@@ -66,8 +66,8 @@ fn read(bytes: &[u8]) -> Vec<f64> {
 fn a_broadcast_brings_the_roots_bytes_to_all() {
     for ends in 1..=9 {
         for bytes in [1, 1000, (2 << 20) + 5] {
-            let given: Source = Arc::new((0..bytes).map(|i| (i % 253) as u8).collect());
-            let blank: Source = Arc::new(vec![0; bytes]);
+            let given: SendBuffer = Arc::new((0..bytes).map(|i| (i % 253) as u8).collect());
+            let blank: SendBuffer = Arc::new(vec![0; bytes]);
             let got = together(ends, async |end| {
                 let mine = if end.rank == 0 { &given } else { &blank };
                 broadcast(end, ends, mine).await
@@ -114,7 +114,8 @@ fn an_all_to_all_gives_each_end_its_block_of_every_other() {
             let mark = |from: usize, to: usize| (from * 16 + to) as u8;
             let got = together(ends, async |end| {
                 let rank = end.rank;
-                let mine: Source = Arc::new((0..ends).flat_map(|to| vec![mark(rank, to); bytes]).collect());
+                let mine: SendBuffer =
+                    Arc::new((0..ends).flat_map(|to| vec![mark(rank, to); bytes]).collect());
                 all_to_all(end, ends, &mine).await
             });
             for (to, got) in got.iter().enumerate() {

@@ -1,7 +1,8 @@
-//! Half of what connects two processes: made in their parent, handed to them, opened there.
+//! One endpoint of a connection between two child processes: created in their parent, passed to a child, opened
+//! there.
 //!
-//! Invariant: both halves are made at once, so that nobody else can have one of them. A link between processes is one variant of
-//! `Half`.
+//! Invariant: both halves are created together, so no other process can have one. Each link between processes is one
+//! variant of `Half`.
 
 use super::{LinkName, handed, tcp};
 use bramble_link::{Endpoint, LocalKind, local_pair};
@@ -10,16 +11,16 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-/// One of them.
+/// /// One endpoint.
 pub(crate) enum Half {
     /// A connected TCP socket.
     Socket(OwnedFd),
-    /// A pipe each way, or memory.
+    /// Two pipes, or shared memory.
     Local(Endpoint),
 }
 
 impl Half {
-    /// Two that belong together.
+    /// Two connected endpoints.
     pub(crate) fn pair(link: LinkName) -> io::Result<(Self, Self)> {
         if let Some(kind) = kind(link) {
             let (one, other) = local_pair(kind)?;
@@ -30,7 +31,7 @@ impl Half {
         Ok((Self::Socket(one.into()), Self::Socket(other.into())))
     }
 
-    /// Puts it into the socket of a child.
+    /// Sends it to a child, over the child's socket.
     pub(crate) fn give(self, to: &UnixStream) -> io::Result<()> {
         match self {
             Self::Socket(socket) => handed::give_socket(to, &socket),
@@ -38,19 +39,20 @@ impl Half {
         }
     }
 
-    /// Takes the next one from the parent.
+    /// Receives the next one from the parent.
     pub(crate) fn take(link: LinkName, from: &UnixStream) -> io::Result<Self> {
         if let Some(kind) = kind(link) {
             let endpoint = Endpoint::take(from)?;
             let is_right = endpoint.kind() == kind;
             let half = is_right.then_some(Self::Local(endpoint));
-            return half.ok_or_else(|| io::Error::other("the parent process gave an end of another link"));
+            return half
+                .ok_or_else(|| io::Error::other("the parent process sent an endpoint of another link"));
         }
         assert!(link == LinkName::Tcp, "{} is no link of processes", link.name());
         handed::take_socket(from).map(Self::Socket)
     }
 
-    /// The link to the end of that rank. Has to run inside an event loop.
+    /// Opens the link to end `other`. Has to run inside an event loop.
     pub(crate) fn open(self, other: usize) -> Result<Link, LinkError> {
         match self {
             Self::Socket(socket) => tcp::open(socket),

@@ -1,8 +1,9 @@
-//! What a process that is an end gets from its parent: who it is, and its halves of what connects it with the others.
+//! What a child process receives from its parent: its identity, and its endpoints of the connections to the other
+//! ends.
 //!
-//! Invariants: it comes in messages over a socket that only parent and child have, with the descriptors beside them; there is
-//! no address and no name that anyone else could use. All of it is there before the child is, so nobody waits for it. The bytes
-//! are checked, though they come from this very program.
+//! Invariants: messages and descriptors come over a socket that only parent and child have; there is no address or
+//! name that another process could use. The parent sends everything before it starts the child, so the child never
+//! waits. The bytes are checked, although they come from the same program.
 
 use super::LinkName;
 use super::half::Half;
@@ -15,10 +16,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// What comes with a socket.
+/// The message that accompanies a socket.
 const SOCKET: [u8; 1] = *b"s";
 
-/// Who an end is.
+/// /// The identity of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) link: LinkName,
@@ -26,23 +27,23 @@ pub(crate) struct Identity {
     pub(crate) ends: usize,
 }
 
-/// Gives it to a child: its halves are by the rank of the other end.
+/// Sends identity and endpoints to a child, the endpoints in the order of the other ends' ranks.
 pub(crate) fn give(to: &UnixStream, who: Identity, halves: Vec<Half>) -> io::Result<()> {
     let mut to = to;
     to.write_all(&encode(who))?;
     halves.into_iter().try_for_each(|half| half.give(to))
 }
 
-/// Takes it from the parent.
+/// Receives identity and endpoints from the parent.
 pub(crate) fn take(from: &UnixStream) -> io::Result<(Identity, Vec<Half>)> {
     let (mut from, mut bytes) = (from, [0; 4]);
     from.read_exact(&mut bytes)?;
-    let who = decode(&bytes).ok_or_else(|| io::Error::other("the parent process did not say who this is"))?;
+    let who = decode(&bytes).ok_or_else(|| io::Error::other("the parent process sent no valid identity"))?;
     let halves = (1..who.ends).map(|_| Half::take(who.link, from)).collect::<io::Result<_>>()?;
     Ok((who, halves))
 }
 
-/// Gives a socket away.
+/// Sends a socket.
 pub(super) fn give_socket(to: &UnixStream, socket: &OwnedFd) -> io::Result<()> {
     let borrowed = [socket.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -52,7 +53,7 @@ pub(super) fn give_socket(to: &UnixStream, socket: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes a socket.
+/// Receives a socket.
 pub(super) fn take_socket(from: &UnixStream) -> io::Result<OwnedFd> {
     let mut byte = [0; 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -63,7 +64,7 @@ pub(super) fn take_socket(from: &UnixStream) -> io::Result<OwnedFd> {
         _ => None,
     });
     let socket = sockets.last().filter(|_| byte == SOCKET);
-    socket.ok_or_else(|| io::Error::other("the parent process gave no socket"))
+    socket.ok_or_else(|| io::Error::other("the parent process sent no socket"))
 }
 
 fn encode(who: Identity) -> [u8; 4] {
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_it_is_and_what_connects_it_arrive() {
+    fn identity_and_endpoints_arrive() {
         let is_of_processes = |link: &LinkName| link.is_made_here() && *link != LinkName::Thread;
         for link in LinkName::ALL.iter().copied().filter(is_of_processes) {
             let (parent, child) = UnixStream::pair().unwrap();
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_nobody() {
+    fn nonsense_is_no_identity() {
         for bad in [[b'e', 9, 0, 2], [b'e', 1, 2, 2], [b'f', 1, 1, 2]] {
             assert_eq!(decode(&bad), None);
         }

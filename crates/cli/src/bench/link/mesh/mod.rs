@@ -1,10 +1,10 @@
-//! Ends that are linked to each other: how they are made and connected, for each link.
+//! A mesh of ends, each linked to all others: creation and connection, for each kind of link.
 //!
-//! Place in the flow: `measure` asks for the ends of a link, and gets end 0 and what keeps the others.
+//! Place in the flow: `measure` creates a mesh per link, and gets end 0 and a handle to the other ends.
 //!
-//! Invariants: end 0 is in this process; the ends of `thread` are tasks of its event loop, as in a product, and those of all
-//! other links are processes, which `mpirun` has started for `mpi`. Nobody else can be an end: processes get both halves of
-//! what connects them from their parent. A link is one variant of `LinkName` and one file here.
+//! Invariants: end 0 is in this process; the ends of `thread` are tasks of its event loop, as in a product; those of
+//! all other links are processes, for `mpi` the ones that `mpirun` started. No stranger can be an end: child
+//! processes get their connections from their parent. Each link is one variant of `LinkName` and one file here.
 
 mod half;
 mod handed;
@@ -20,7 +20,7 @@ pub(crate) use tcp::connected;
 pub(crate) use thread::ends as thread_ends;
 
 use super::conduct::{Leader, serve};
-use super::end::End;
+use super::end::MeshEnd;
 use crate::exit::Failure;
 use crate::ranks::Ranks;
 use bramble_link::LinkError;
@@ -28,26 +28,26 @@ use clap::ValueEnum;
 use process::Processes;
 use std::time::Duration;
 
-/// A link that is measured.
+/// A kind of link that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum LinkName {
-    /// Tasks of one process; bodies go by reference
+    /// Tasks of one process; bodies are passed by reference
     Thread,
     /// Processes over TCP on loopback, not encrypted
     Tcp,
     /// Processes over pipes
     Pipe,
-    /// Processes over memory that they share
+    /// Processes over shared memory
     Shm,
-    /// The processes that mpirun has started, over MPI; only if it is named
+    /// Processes that mpirun started, over MPI; only if named
     Mpi,
 }
 
 impl LinkName {
-    /// All, in the order in which they are shown.
+    /// All links, in the order of the output.
     pub(crate) const ALL: &[Self] = &[Self::Thread, Self::Tcp, Self::Pipe, Self::Shm, Self::Mpi];
 
-    /// Whether its ends are made here, so that it can be measured without anything else.
+    /// Whether this program creates the ends itself, so that the link can be measured without mpirun.
     pub(crate) fn is_made_here(self) -> bool {
         match self {
             Self::Thread | Self::Tcp => true,
@@ -56,7 +56,7 @@ impl LinkName {
         }
     }
 
-    /// As on the command line.
+    /// The name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Thread => "thread",
@@ -68,11 +68,11 @@ impl LinkName {
     }
 }
 
-/// End 0 of a link, and what keeps the others.
+/// End 0 of a link, and a handle to the other ends.
 pub(crate) struct Mesh {
     pub(crate) link: LinkName,
     pub(crate) leader: Leader,
-    /// How many ends there are.
+    /// Number of ends.
     pub(crate) ends: usize,
     others: Others,
 }
@@ -80,12 +80,12 @@ pub(crate) struct Mesh {
 enum Others {
     Tasks(Vec<tokio::task::JoinHandle<Result<(), LinkError>>>),
     Processes(Processes),
-    /// Processes that somebody else has started, and ends.
+    /// Processes that mpirun started and ends.
     Ranks,
 }
 
 impl Mesh {
-    /// Makes and connects so many ends. Has to run inside a `LocalSet`.
+    /// Creates and connects `ends` ends. Has to run inside a `LocalSet`.
     pub(crate) async fn make(link: LinkName, ends: usize, ranks: &Ranks) -> Result<Self, Failure> {
         let mut ends = ends;
         let (end, others) = match link {
@@ -107,7 +107,7 @@ impl Mesh {
         Ok(Self { link, leader: Leader::new(end), ends, others })
     }
 
-    /// Ends the others, and waits for them.
+    /// Ends the other ends, and waits for them.
     pub(crate) async fn end(mut self, patience: Duration) -> Result<(), Failure> {
         self.leader.close().await;
         match self.others {
@@ -125,7 +125,7 @@ impl Mesh {
         }
     }
 
-    /// What ended of its own, if anything: the reason why a link broke.
+    /// The process that ended unexpectedly, if one did: the reason of a broken link.
     pub(crate) fn gone(&mut self) -> Option<String> {
         match &mut self.others {
             Others::Tasks(_) | Others::Ranks => None,
@@ -137,8 +137,8 @@ impl Mesh {
 /// Links of one rank, by the rank of the other end.
 type Links = Vec<Option<bramble_link::Link>>;
 
-/// What connects each end with each other: for every rank, its halves by the rank of the other end, with nothing at
-/// its own place.
+/// Creates a connection for each pair of ends. Returns for each rank its endpoints, by the rank of the other end,
+/// with `None` at its own rank.
 fn each_with_each<T, E>(
     ends: usize,
     mut pair: impl FnMut(usize, usize) -> Result<(T, T), E>,

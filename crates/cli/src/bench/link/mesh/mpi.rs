@@ -1,42 +1,43 @@
-//! Ends that are the processes of an `mpirun`: end 0 is the first of them, as in a product.
+//! The ends of link `mpi`: the processes of an `mpirun`; rank 0 is end 0, as in a product.
 //!
-//! Invariant: each has a link with each other, opened by both in the order of ranks; so both mean the same one.
+//! Invariant: each pair of ranks has a link, and all ranks open their links in the order of ranks, so both ends open
+//! the same link.
 
-use super::{End, Links};
+use super::{Links, MeshEnd};
 use crate::bench::link::conduct::serve;
 use crate::exit::Failure;
 use crate::ranks::{Ranks, drive};
-use bramble_link::{LinkError, LinkFuture, Order, World};
+use bramble_link::{LinkError, LinkFuture, RankOrder, World};
 
 /// End 0. Has to run inside a `LocalSet`.
-pub(super) fn lead(ranks: &Ranks) -> Result<End, Failure> {
+pub(super) fn lead(ranks: &Ranks) -> Result<MeshEnd, Failure> {
     let Some(world) = ranks.others() else {
         return Err(Failure::usage(
-            "bench link --link mpi: there is one process; start more: mpirun -n 2 bramble bench link --link mpi",
+            "bench link --link mpi: there is only one process; start more: mpirun -n 2 bramble bench link --link mpi",
         ));
     };
     let failed = |e: LinkError| Failure::failed(format!("bench link: mpi: {e}"));
     drive(&world, None)?;
-    world.tell(Order::Serve).map_err(failed)?;
+    world.tell(RankOrder::Serve).map_err(failed)?;
     end(&world).map_err(failed)
 }
 
-fn end(world: &World) -> Result<End, LinkError> {
+fn end(world: &World) -> Result<MeshEnd, LinkError> {
     let link = |rank| match rank == world.rank() {
         true => Ok(None),
         false => world.link(rank, &format!("end {rank}")).map(Some),
     };
-    Ok(End::new(world.rank(), (0..world.size()).map(link).collect::<Result<Links, _>>()?))
+    Ok(MeshEnd::new(world.rank(), (0..world.size()).map(link).collect::<Result<Links, _>>()?))
 }
 
-/// What all other processes do until the first one says that it is over.
+/// The work of all other ranks, until rank 0 ends it.
 pub(crate) async fn follow(world: &World) -> Result<(), LinkError> {
     let mut serving: Option<LinkFuture<'_, ()>> = None;
     loop {
         let order = match &mut serving {
             None => world.told().await?,
             Some(end) => tokio::select! {
-                // How it ended is seen at end 0.
+                // End 0 reports how it ended.
                 _ = end => {
                     serving = None;
                     continue;
@@ -45,9 +46,9 @@ pub(crate) async fn follow(world: &World) -> Result<(), LinkError> {
             },
         };
         match order {
-            Order::Serve => serving = Some(Box::pin(serve(end(world)?))),
-            Order::Plain(plain) => drop(world.plain(0, plain, false)?),
-            Order::Done => return Ok(()),
+            RankOrder::Serve => serving = Some(Box::pin(serve(end(world)?))),
+            RankOrder::Plain(plain) => drop(world.plain(0, plain, false)?),
+            RankOrder::Done => return Ok(()),
         }
     }
 }

@@ -1,13 +1,12 @@
-//! Ends that are processes: this program again, in a mode that is no verb.
+//! Ends in child processes: this program again, with the hidden verb `bench child`.
 //!
-//! Invariants: no process outlives the measurement. Each has one socket to its parent as standard input and ends when that
-//! closes, whatever it waits for; whoever is still there at the end is killed and waited for. A child learns from the
-//! socket who it is and gets
-//! its connections from there. Ctrl-C reaches the parent alone.
+//! Invariants: no child outlives the measurement. Its standard input is a socket to the parent, and it ends when that
+//! socket closes; a child that still runs at the end is killed and reaped. It receives its identity and its
+//! connections over the socket. Ctrl-C reaches only the parent.
 
 use super::half::Half;
 use super::handed::{Identity, give, take};
-use super::{End, LinkName, Links, each_with_each};
+use super::{LinkName, Links, MeshEnd, each_with_each};
 use crate::bench::link::conduct::serve;
 use crate::exit::{Exit, Failure};
 use bramble_link::LinkError;
@@ -18,21 +17,21 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A child has to be told who it is by then.
+/// Time limit for a child to receive its identity.
 const START_DEADLINE: Duration = Duration::from_secs(10);
-/// Children may take this long to end by themselves.
+/// Children that have not ended after this time are killed.
 const END_DEADLINE: Duration = Duration::from_millis(1500);
 
-/// Processes of ours, by rank from 1 on.
+/// The child processes, by rank from 1 on.
 pub(crate) struct Processes {
     children: Vec<Child>,
-    /// When these are closed, the children end.
+    /// Sockets to the children; a child ends when its socket closes.
     parents: Vec<UnixStream>,
 }
 
 impl Processes {
-    /// Starts all ends but end 0, which is given, too.
-    pub(crate) fn start(link: LinkName, ends: usize) -> Result<(End, Self), Failure> {
+    /// Starts all ends but end 0; returns end 0 and the processes.
+    pub(crate) fn start(link: LinkName, ends: usize) -> Result<(MeshEnd, Self), Failure> {
         let failed = |e: io::Error| Failure::failed(format!("bench link: ends of {}: {e}", link.name()));
         let halves = each_with_each(ends, |_, _| Half::pair(link)).map_err(failed)?;
         let mut processes = Self { children: Vec::new(), parents: Vec::new() };
@@ -46,7 +45,7 @@ impl Processes {
         let links: Result<Links, LinkError> =
             opened.map(|(other, half)| half.map(|half| half.open(other)).transpose()).collect();
         let links = links.map_err(|e| Failure::failed(format!("bench link: {}: {e}", link.name())))?;
-        Ok((End::new(0, links), processes))
+        Ok((MeshEnd::new(0, links), processes))
     }
 
     fn one(&mut self, who: Identity, halves: Vec<Half>) -> io::Result<()> {
@@ -59,7 +58,7 @@ impl Processes {
         Ok(())
     }
 
-    /// The first that has ended, if any.
+    /// The first process that has ended, if one has.
     pub(crate) fn gone(&mut self) -> Option<String> {
         self.children.iter_mut().zip(1..).find_map(|(child, rank)| match child.try_wait() {
             Ok(Some(status)) => Some(format!("the process that was end {rank} ended ({status})")),
@@ -67,7 +66,7 @@ impl Processes {
         })
     }
 
-    /// Ends them all; a failure if one of them did not end well.
+    /// Ends all children; fails if one of them did not end successfully.
     pub(crate) fn end(mut self) -> Result<(), Failure> {
         self.parents.clear();
         let deadline = Instant::now() + END_DEADLINE;
@@ -98,7 +97,7 @@ impl Drop for Processes {
     }
 }
 
-/// This program again, for a purpose of its own.
+/// The command of this program as a child process with a purpose.
 pub(crate) fn hidden(purpose: &str) -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["bench", "child", purpose]).stdout(Stdio::null());
@@ -107,13 +106,13 @@ pub(crate) fn hidden(purpose: &str) -> io::Result<Command> {
     Ok(command)
 }
 
-/// Waits for a child until then, and kills it if it is still there; gives how it ended by itself.
+/// Waits for a child until `deadline`, then kills it; returns its status if it ended by itself.
 pub(crate) fn reap(child: &mut Child, deadline: Instant) -> Option<std::process::ExitStatus> {
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Some(status),
             Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
-            // An error here means that it is gone.
+            // An error here means that the child has ended.
             _ => break,
         }
     }
@@ -122,13 +121,13 @@ pub(crate) fn reap(child: &mut Child, deadline: Instant) -> Option<std::process:
     None
 }
 
-/// What a child does: follows end 0 until that closes, or the parent is gone.
+/// The child process: follows end 0 until it closes its links, or the parent ends.
 pub(crate) fn run_end() -> Result<Exit, Failure> {
     let failed = |e: &dyn std::fmt::Display| Failure::failed(format!("an end of bench link: {e}"));
     let parent = io::stdin().as_fd().try_clone_to_owned().map_err(|e| failed(&e))?;
     let parent = UnixStream::from(parent);
     let told = parent.set_read_timeout(Some(START_DEADLINE)).and_then(|()| take(&parent));
-    let (who, halves) = told.map_err(|e| failed(&format!("only bench link starts it: {e}")))?;
+    let (who, halves) = told.map_err(|e| failed(&format!("only bench link can start this: {e}")))?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| failed(&e))?;
     let served = runtime.block_on(async {
@@ -142,19 +141,19 @@ pub(crate) fn run_end() -> Result<Exit, Failure> {
             return Err(LinkError::Foreign("links are missing".to_owned()));
         }
         tokio::select! {
-            served = serve(End::new(who.rank, links)) => served,
+            served = serve(MeshEnd::new(who.rank, links)) => served,
             gone = closed(parent) => gone.map_err(LinkError::from),
         }
     });
     match served {
         Ok(()) => Ok(Exit::Done),
-        // Whoever went first is named by the parent, if that is still there.
+        // The parent reports which end failed first.
         Err(LinkError::Closed | LinkError::Broken(_)) => Ok(Exit::Failed),
         Err(e) => Err(failed(&e)),
     }
 }
 
-/// Waits until the parent has closed, or is no more.
+/// Waits until the parent closes the socket or ends.
 async fn closed(parent: UnixStream) -> io::Result<()> {
     parent.set_nonblocking(true)?;
     let parent = tokio::net::UnixStream::from_std(parent)?;
@@ -162,7 +161,7 @@ async fn closed(parent: UnixStream) -> io::Result<()> {
         parent.readable().await?;
         match parent.try_read(&mut [0; 1]) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            // Nothing is ever said here.
+            // The parent sends nothing more over this socket.
             _ => return Ok(()),
         }
     }

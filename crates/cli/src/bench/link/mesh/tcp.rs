@@ -1,14 +1,14 @@
-//! TCP on loopback: connected sockets, both ends made here, so that no stranger can be one of them.
+//! TCP on loopback: creates both sockets of a connection, so that no stranger can be one of its ends.
 
 use bramble_link::{Link, LinkError, tcp_link};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 
-/// Others who may come to the port before it is closed.
+/// Most foreign connections to the listening port before giving up.
 const STRANGERS: usize = 16;
 
-/// Two sockets that are connected with each other.
+/// Two sockets that are connected to each other.
 pub(crate) fn connected() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let one = TcpStream::connect(listener.local_addr()?)?;
@@ -18,10 +18,10 @@ pub(crate) fn connected() -> io::Result<(TcpStream, TcpStream)> {
             return Ok((one, other));
         }
     }
-    Err(io::Error::other("others of this machine take its ports"))
+    Err(io::Error::other("other programs keep connecting to the listening port"))
 }
 
-/// The link over one of them. Has to run inside an event loop.
+/// The link over a connected socket. Has to run inside an event loop.
 pub(crate) fn open(socket: OwnedFd) -> Result<Link, LinkError> {
     let stream = TcpStream::from(socket);
     stream.set_nonblocking(true)?;

@@ -40,7 +40,7 @@ fn faults_above_the_norm_wise_bound_are_found_and_named() {
     }
 }
 
-/// Applies `spoil` to right products and wants every one found.
+/// Applies `spoil` to correct products; every fault must be found.
 fn spoiled(name: &str, spoil: impl Fn(&mut Case<f32>)) {
     for levels in 1..=3 {
         for seed in [0, 2, 3, 5] {

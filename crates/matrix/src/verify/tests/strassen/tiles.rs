@@ -6,7 +6,8 @@ use super::*;
 const CUTS: [(u64, u64, u64); 4] = [(16, 16, 2), (24, 40, 5), (64, 9, 4), (11, 7, 1)];
 
 impl<T: Element> Case<T> {
-    /// Sets C to the product by such tiles: each step's is made by itself and added, then what was peeled off its depth.
+    /// Sets C to the product computed tile by tile: each step's product is computed separately and added to C, then the rim
+    /// of the step's depth.
     fn by_tiles(self, (tile, depth, cutoff): (u64, u64, u64), pairs: bool) -> Self {
         let rules = Winograd { cutoff };
         let mut case = self;

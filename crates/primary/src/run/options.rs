@@ -1,0 +1,47 @@
+//! Options of a run, and the closing messages to its workers.
+
+use super::resume_point::ResumePoint;
+use super::{Core, JoinSource};
+use crate::inspector::Inspector;
+use crate::journal_writer::{JournalOptions, JournalSubject};
+use crate::log::{EventRecorder, Phase};
+use crate::stop::Stop;
+use bramble_link::Body;
+use bramble_schedule::message::{Bye, Kind};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Options of a run.
+pub(crate) struct RunOptions {
+    /// Whether idle machines steal work that a slow machine has not been sent.
+    pub(crate) steals: bool,
+    /// Whether processor time is accounted for.
+    pub(crate) account: bool,
+    /// Most bytes that the primary may have outstanding at each worker, if the user set a limit.
+    pub(crate) credits: Option<u64>,
+    /// Machines that may join while the product runs.
+    pub(crate) join_source: Option<JoinSource>,
+    /// The event log; inactive unless the user asked for one.
+    pub(crate) recorder: EventRecorder,
+    /// The journal's options, and the contents of its head.
+    pub(crate) journal: Option<(JournalOptions, JournalSubject)>,
+    /// State left by the run that this one resumes.
+    pub(crate) before: Option<ResumePoint>,
+    /// Tells whether the user asked for the end.
+    pub(crate) stop: Rc<Stop>,
+    /// Checks C.
+    pub(crate) inspector: Arc<Inspector>,
+}
+
+impl Core {
+    /// Sends goodbye to every worker; before it, the last clock readings for the event log.
+    pub(super) fn say_goodbye(&mut self) {
+        self.recorder.phase(Phase::Closing);
+        for peer in 0..self.peers.len() {
+            for question in self.recorder.clock_requests(peer) {
+                self.send(peer, Kind::Ping, question, Body::Empty);
+            }
+            self.send(peer, Kind::Bye, Bye::default().encode(), Body::Empty);
+        }
+    }
+}
