@@ -154,7 +154,7 @@ def killed_at_every_step(tmp_path, product, expected, interval_ms, old):
             assert "complete already" in resumed.err, resumed
             assert digest_of(tmp_path / "C.npy") == expected
             continue
-        kept += resumed.report["decision"].startswith("goes on")
+        kept += resumed.report["decision"].startswith("resumes")
         assert_finished(tmp_path, resumed, expected)
     pytest.fail("no end of steps")
 
@@ -459,7 +459,7 @@ def test_a_default_run_that_is_killed_keeps_nearly_all_that_it_has_done(tmp_path
     kept = len(set(tiles_recorded(tmp_path))) / 49
     assert kept >= 0.8 * (done - 0.05), f"{kept:.0%} kept of {done:.0%}"
     resumed = bramble("multiply", *product, "--resume", "--json")
-    assert resumed.report["decision"].startswith("goes on")
+    assert resumed.report["decision"].startswith("resumes")
     assert_finished(tmp_path, resumed, expected)
 
 
@@ -521,5 +521,5 @@ def test_smaller_tiles_are_gone_on_with(tmp_path):
     expected = digest(*small)
     some_tiles(tmp_path, *product)
     run = bramble("multiply", *product, "--resume", "--json")
-    assert run.report["decision"].startswith("goes on"), run
+    assert run.report["decision"].startswith("resumes"), run
     assert_finished(tmp_path, run, expected)

@@ -185,7 +185,7 @@ def test_what_is_wrong_is_named_with_what_to_do(cluster, tmp_path):
     refused(["--faults", "--seeds"], SHAPE, *on, "--faults", "kill:w1@1s", "--seeds", "3")
     refused(["--seeds", "1..=100000"], SHAPE, *on, "--seeds", "0")
     refused(["--move-ns"], SHAPE, *on, "--move-ns", "-1")
-    refused(["--worker-move-ns", "one for each"], SHAPE, *on, "--worker-move-ns", "1,2,3,4,5,6,7,8,9,1,2,3")
+    refused(["--worker-move-ns", "one each"], SHAPE, *on, "--worker-move-ns", "1,2,3,4,5,6,7,8,9,1,2,3")
     refused(["--cluster", "nowhere.toml"], SHAPE, "--cluster", tmp_path / "nowhere.toml")
     cluster.write_text(PRIMARY + PI.replace("cores", "kores"))
     refused(["--cluster", "cluster.toml", r"pi\[1-4\]", "kores"], SHAPE, *on)
