@@ -1,10 +1,13 @@
 """The work that a killed run keeps, and the cost of the journal.
 
 Kills default runs of one product at given percentages of the processor time of an undisturbed run (processor time does not depend on the
-machine's load), counts the tiles in the journal, resumes, and compares the digests. Then
-undisturbed runs of this binary and of a second one (--other) in turns.
+machine's load), counts the tiles in the journal, resumes, and compares the digests. Processor time includes the
+start and the digests of the operands, so the multiplications done are fewer: a traced run says how many a run has done
+when it has used so much processor time. Then undisturbed runs of this binary and of a second one (--other) in turns.
 """
 
+import bisect
+import json
 import os
 import signal
 import statistics
@@ -38,6 +41,25 @@ def watched(command, until_s=float("inf")):
     return taken
 
 
+def multiplications(command, trace):
+    """A function from processor seconds to the fraction of the multiplications that an undisturbed run has done by then."""
+    process, began = subprocess.Popen([*map(str, command), "--trace", str(trace)], stderr=subprocess.DEVNULL), time.monotonic()
+    at_s, used_s = [], []
+    while process.poll() is None:
+        at_s.append(time.monotonic() - began)
+        used_s.append(max(cpu_s(process.pid), used_s[-1] if used_s else 0.0))
+        time.sleep(0.005)
+    jobs = [event for event in json.loads(trace.read_text())["traceEvents"] if event["name"] == "multiply"]
+    trace.unlink()
+    whole_us = sum(job["dur"] for job in jobs)
+
+    def done(processor_s):
+        now_us = at_s[min(bisect.bisect_left(used_s, processor_s), len(at_s) - 1)] * 1e6
+        return sum(min(max(now_us - job["ts"], 0.0), job["dur"]) for job in jobs) / whole_us
+
+    return done
+
+
 def kept(journal):
     """Tiles that the journal names (docs/journal.md)."""
     data = journal.read_bytes() if journal.exists() else b""
@@ -58,15 +80,20 @@ def killed(args, folder, words):
     target.unlink()
     all_s = statistics.median(watched(command) for _ in range(max(1, args.rounds // 2)))
     target.unlink()
+    multiplied = multiplications(command, folder / "trace.json")
+    target.unlink()
     for percent in args.percent:
         for _ in range(args.rounds):
-            done = watched(command, all_s * percent / 100) / all_s
+            used_s = watched(command, all_s * percent / 100)
+            used, done = used_s / all_s, multiplied(used_s)
             there = kept(folder / "C.npy.journal") / tiles
             resumed = bramble(args, *words, "--resume")
             same = resumed["digest"] == whole["digest"]
             target.unlink()
-            rows.append([f"{percent} %", f"{done:.1%}", f"{there:.1%}", f"{there / done:.0%}", "same" if same else "OTHER"])
-            record(args, "resume_kept", f"killed at {percent} %", {"done": done, "kept": there, "same": same}, tiles=tiles)
+            of_done = f"{there / done:.0%}" if done else "-"
+            rows.append([f"{percent} %", f"{used:.1%}", f"{done:.1%}", f"{there:.1%}", of_done, "same" if same else "OTHER"])
+            values = {"processor_time": used, "multiplied": done, "kept": there, "same": same}
+            record(args, "resume_kept", f"killed at {percent} %", values, tiles=tiles)
     return rows
 
 
@@ -106,7 +133,7 @@ def main():
         side.ask(do="make", n=n, dtype="f64", folder=folder)
         words = ["multiply", folder / "A.npy", folder / "B.npy", "-o", folder / "C.npy"]
         rows = killed(args, folder, words)
-        table(f"Killed and resumed, f64 n={n}", ["killed at", "work done", "kept", "kept of done", "digest"], rows)
+        table(f"Killed and resumed, f64 n={n}", ["killed at", "processor time", "multiplied", "kept", "kept of that", "digest"], rows)
         if args.other:
             rows = undisturbed(args, folder, words, "in process")
             rows += undisturbed(args, folder, [*words, "--local", "2"], "--local 2")

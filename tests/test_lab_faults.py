@@ -35,8 +35,9 @@ CUT = "--kernel", "simd", "--tile", "256", "--json"
 
 
 def digest(folder, operands):
-    """Digest of the same product by this machine alone, without Strassen's method, which `auto` might choose."""
-    return succeed("multiply", *operands, *CUT, "--strategy", "reuse", "-o", folder / "alone.npy").report["digest"]
+    """Digest of the same product by this machine alone, without Strassen's method, which `auto` might choose, and with k in one
+    part, as in a team."""
+    return succeed("multiply", *operands, *CUT, "--strategy", "reuse", "--reproducible", "-o", folder / "alone.npy").report["digest"]
 
 
 def begin(lab, folder, operands, seconds, *options):
