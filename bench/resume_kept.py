@@ -8,6 +8,7 @@ when it has used so much processor time. Then undisturbed runs of this binary an
 
 import bisect
 import json
+import math
 import os
 import signal
 import statistics
@@ -41,8 +42,9 @@ def watched(command, until_s=float("inf")):
     return taken
 
 
-def multiplications(command, trace):
-    """A function from processor seconds to the fraction of the multiplications that an undisturbed run has done by then."""
+def multiplications(command, trace, size_of):
+    """A function from processor seconds to the fraction of the multiplications that an undisturbed run has done by then.
+    `size_of` says how many multiplications a job is."""
     process, began = subprocess.Popen([*map(str, command), "--trace", str(trace)], stderr=subprocess.DEVNULL), time.monotonic()
     at_s, used_s = [], []
     while process.poll() is None:
@@ -51,11 +53,12 @@ def multiplications(command, trace):
         time.sleep(0.005)
     jobs = [event for event in json.loads(trace.read_text())["traceEvents"] if event["name"] == "multiply"]
     trace.unlink()
-    whole_us = sum(job["dur"] for job in jobs)
+    whole = sum(size_of(job["args"]) for job in jobs)
 
     def done(processor_s):
         now_us = at_s[min(bisect.bisect_left(used_s, processor_s), len(at_s) - 1)] * 1e6
-        return sum(min(max(now_us - job["ts"], 0.0), job["dur"]) for job in jobs) / whole_us
+        part = sum(min(max((now_us - job["ts"]) / job["dur"], 0.0), 1.0) * size_of(job["args"]) for job in jobs)
+        return part / whole
 
     return done
 
@@ -80,7 +83,13 @@ def killed(args, folder, words):
     target.unlink()
     all_s = statistics.median(watched(command) for _ in range(max(1, args.rounds // 2)))
     target.unlink()
-    multiplied = multiplications(command, folder / "trace.json")
+    grid = whole["grid"]
+
+    def size_of(job):
+        sides = (rows_of, whole["m"], job["row"]), (cols_of, whole["n"], job["col"]), (grid["depth"], whole["k"], job["step"] * grid["depth"])
+        return math.prod(min(side, all_of - start) for side, all_of, start in sides)
+
+    multiplied = multiplications(command, folder / "trace.json", size_of)
     target.unlink()
     for percent in args.percent:
         for _ in range(args.rounds):

@@ -241,7 +241,7 @@ impl Scan<'_> {
             let sizes = &mut sizes;
             with_widest_vectors(
                 #[inline(always)]
-                || largest_of_rows::<T>(&tile, by_rows, *rect, sizes),
+                |_| largest_of_rows::<T>(&tile, by_rows, *rect, sizes),
             );
         }
         Ok(sizes)
@@ -274,7 +274,7 @@ impl Scan<'_> {
         let tile = loader.load::<T>(self.matrix, rect, None)?;
         with_widest_vectors(
             #[inline(always)]
-            || largest_of_columns::<T>(&tile, by_rows, units, most),
+            |_| largest_of_columns::<T>(&tile, by_rows, units, most),
         );
         Ok(())
     }

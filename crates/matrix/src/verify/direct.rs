@@ -9,7 +9,7 @@
 //! It judges nothing, and knows no levels of Strassen–Winograd.
 
 use super::recompute::VerifyProblem;
-use super::scalar::{Scalar, with_widest_vectors};
+use super::scalar::{Fused, Scalar, with_widest_vectors};
 use super::tile::{Cut, Loader, Tile, parallel, zeros};
 use crate::{Element, Layout, Matrix, MatrixError, Rect, Span};
 
@@ -87,15 +87,15 @@ fn times_vector<T: Scalar>(
             let (sums, factors) = (&mut sums, &factors);
             with_widest_vectors(
                 #[inline(always)]
-                || {
+                |fused| {
                     if by_rows {
                         for row in 0..rows {
                             let line = whole.unwrap_or_else(|| tile.line::<T>(row));
-                            inner::<T>(line, factors, sums, row);
+                            inner::<T>(line, factors, sums, row, fused);
                         }
                     } else {
                         for (col, x) in factors.iter().enumerate() {
-                            column::<T>(tile.line::<T>(col), *x, sums);
+                            column::<T>(tile.line::<T>(col), *x, sums, fused);
                         }
                     }
                 },
@@ -130,14 +130,20 @@ fn line<T: Scalar>(
 
 /// Adds the terms of a piece of one row.
 #[inline(always)]
-fn inner<T: Scalar>(line: &[T], x: &[T::X], sums: &mut RecomputedSums<T::X>, row: usize) {
-    lanes::<T, T>(line, x, T::widen, sums, row);
+fn inner<T: Scalar>(line: &[T], x: &[T::X], sums: &mut RecomputedSums<T::X>, row: usize, fused: Fused) {
+    lanes::<T, T>(line, x, T::widen, (sums, row), fused);
 }
 
 /// The same of elements that are sums' type already.
 #[inline(always)]
-fn inner_of_sums<T: Scalar>(a: &[T::X], b: &[T::X], sums: &mut RecomputedSums<T::X>, at: usize) {
-    lanes::<T, T::X>(a, b, |a| a, sums, at);
+fn inner_of_sums<T: Scalar>(
+    a: &[T::X],
+    b: &[T::X],
+    sums: &mut RecomputedSums<T::X>,
+    at: usize,
+    fused: Fused,
+) {
+    lanes::<T, T::X>(a, b, |a| a, (sums, at), fused);
 }
 
 /// Adds an inner product to the sums at `at`, in lanes that do not wait for each other.
@@ -146,18 +152,18 @@ fn lanes<T: Scalar, Y: Copy>(
     a: &[Y],
     b: &[T::X],
     widen: impl Fn(Y) -> T::X,
-    sums: &mut RecomputedSums<T::X>,
-    at: usize,
+    (sums, at): (&mut RecomputedSums<T::X>, usize),
+    fused: Fused,
 ) {
     let (mut hi, mut lo, mut mag) = ([T::X::ZERO; LANES], [T::X::ZERO; LANES], [T::X::ZERO; LANES]);
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
     for (a, b) in a.iter().zip(b) {
         for i in 0..LANES {
-            T::term(widen(a[i]), b[i], &mut hi[i], &mut lo[i], &mut mag[i]);
+            T::term(widen(a[i]), b[i], &mut hi[i], &mut lo[i], &mut mag[i], fused);
         }
     }
     for (i, (a, b)) in a_rest.iter().zip(b_rest).enumerate() {
-        T::term(widen(*a), *b, &mut hi[i], &mut lo[i], &mut mag[i]);
+        T::term(widen(*a), *b, &mut hi[i], &mut lo[i], &mut mag[i], fused);
     }
     for i in 0..LANES {
         T::step(&mut sums.hi[at], &mut sums.lo[at], hi[i], T::X::ONE);
@@ -168,10 +174,10 @@ fn lanes<T: Scalar, Y: Copy>(
 
 /// Adds one term of each row.
 #[inline(always)]
-fn column<T: Scalar>(line: &[T], x: T::X, sums: &mut RecomputedSums<T::X>) {
+fn column<T: Scalar>(line: &[T], x: T::X, sums: &mut RecomputedSums<T::X>, fused: Fused) {
     let (hi, lo, mag) = (&mut sums.hi[..line.len()], &mut sums.lo[..line.len()], &mut sums.mag[..line.len()]);
     for (((a, hi), lo), mag) in line.iter().zip(hi).zip(lo).zip(mag) {
-        T::term(a.widen(), x, hi, lo, mag);
+        T::term(a.widen(), x, hi, lo, mag, fused);
     }
 }
 
@@ -194,10 +200,10 @@ fn small<T: Scalar>(problem: &VerifyProblem) -> Result<RecomputedSums<T::X>, Mat
         let (a, b, sums_of) = (&a, &b, &mut sums);
         with_widest_vectors(
             #[inline(always)]
-            || {
+            |fused| {
                 for (row, a) in a.chunks_exact(len).enumerate() {
                     for (col, b) in b.chunks_exact(len).enumerate() {
-                        inner_of_sums::<T>(a, b, sums_of, row * cols + col);
+                        inner_of_sums::<T>(a, b, sums_of, row * cols + col, fused);
                     }
                 }
             },

@@ -150,16 +150,19 @@ impl<X: Element> Pass<'_, X> {
                 loader.load::<T>(self.matrix, rect, self.mask)?
             };
             let sums = &mut sums;
-            // From here on, code is compiled for the widest vectors of this processor.
-            if by_rows {
+            // From here on, code is compiled for the widest vectors of this processor, except for inner products of 64-bit
+            // integers: AVX-512's multiplication took 3.7 times as long there as the baseline's (EPYC, n = 4096).
+            if by_rows && T::DTYPE == DType::I64 {
+                self.add_rows::<T>(sums, &tile, rect, scale);
+            } else if by_rows {
                 with_widest_vectors(
                     #[inline(always)]
-                    || self.add_rows::<T>(sums, &tile, rect, scale),
+                    |_| self.add_rows::<T>(sums, &tile, rect, scale),
                 );
             } else {
                 with_widest_vectors(
                     #[inline(always)]
-                    || self.add_columns::<T>(sums, &tile, rect, scale),
+                    |_| self.add_columns::<T>(sums, &tile, rect, scale),
                 );
             }
         }
