@@ -3,8 +3,9 @@
 //! Units: rows and columns count elements. Sizes in bytes are computed with overflow checks, since
 //! shapes come from files and users.
 
-use crate::{DType, MatrixError};
-use std::fmt;
+use crate::DType;
+use core::fmt;
+use core::ops::Range;
 
 /// Rows × columns of a matrix, in elements. Either may be 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,18 +36,10 @@ impl Shape {
         i64::try_from(bytes).ok().map(|_| bytes)
     }
 
-    /// Refuses a matrix with a side longer than `SIDE_MAX`, by its name. A matrix without elements has a short file
-    /// or text, but its side could still cause unlimited work.
-    pub fn check_sides(self, name: &str) -> Result<(), MatrixError> {
-        self.sides_fit().map_err(|what| MatrixError::format(name, what))
-    }
-
-    /// The same without the name.
-    pub(crate) fn sides_fit(self) -> Result<(), String> {
-        if self.rows.max(self.cols) <= Self::SIDE_MAX {
-            return Ok(());
-        }
-        Err(format!("is {self}: a side is {} at most; multiply it in parts", Self::SIDE_MAX))
+    /// Refuses a matrix with a side longer than `SIDE_MAX`. A matrix without elements has a short file or text, but
+    /// its side could still cause unlimited work.
+    pub fn check_sides(self) -> Result<(), SideTooLong> {
+        if self.rows.max(self.cols) <= Self::SIDE_MAX { Ok(()) } else { Err(SideTooLong(self)) }
     }
 
     /// Columns × rows.
@@ -65,6 +58,18 @@ impl fmt::Display for Shape {
         write!(f, "{}x{}", self.rows, self.cols)
     }
 }
+
+/// A shape with a side longer than `Shape::SIDE_MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SideTooLong(pub Shape);
+
+impl fmt::Display for SideTooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "is {}: a side is {} at most; multiply it in parts", self.0, Shape::SIDE_MAX)
+    }
+}
+
+impl core::error::Error for SideTooLong {}
 
 /// The indices `start <= i < end`. Empty where `start == end`; never reversed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -104,7 +109,7 @@ impl Span {
     }
 
     /// The indices as an iterator.
-    pub fn iter(self) -> std::ops::Range<u64> {
+    pub fn iter(self) -> Range<u64> {
         self.start..self.end
     }
 }
