@@ -16,12 +16,13 @@ mod paths;
 mod types;
 
 /// Which rooms a room may depend on. A new crate has to be entered here, with a reason in its change.
-const ROOMS: [(&str, &[&str]); 9] = [
-    ("matrix", &[]),
+const ROOMS: [(&str, &[&str]); 10] = [
+    ("base", &[]),
+    ("matrix", &["base"]),
     ("link", &[]),
-    ("plan", &["matrix"]),
+    ("plan", &["base"]),
     ("kernel", &["matrix"]),
-    ("schedule", &["matrix", "plan"]),
+    ("schedule", &["base", "plan"]),
     ("worker", &["kernel", "link", "matrix", "schedule"]),
     ("primary", &["kernel", "link", "matrix", "plan", "schedule"]),
     ("cli", &["kernel", "link", "matrix", "plan", "primary", "schedule", "sim", "worker"]),
@@ -103,12 +104,12 @@ const LONG_FILES: [(&str, usize); 0] = [];
 const LONG_FUNCTIONS: [(&str, usize); 0] = [];
 /// Files with longer lines, and how many: the numbers may only fall.
 const LONG_LINES: [(&str, usize); 8] = [
+    ("crates/base/src/shape.rs", 1),
     ("crates/kernel/examples/rates.rs", 1),
     ("crates/kernel/src/peak.rs", 1),
     ("crates/link/src/frame.rs", 1),
     ("crates/matrix/src/file/mtx.rs", 3),
     ("crates/matrix/src/file/npy.rs", 2),
-    ("crates/matrix/src/shape.rs", 1),
     ("crates/matrix/src/source.rs", 1),
     ("crates/schedule/src/message/tests.rs", 6),
 ];
