@@ -1,8 +1,7 @@
-//! Matrices: element types, shapes and half-open spans, views, matrix files, generators, and the verification of a
-//! finished product.
+//! Matrices: elements, views, matrix files, generators, and the output file.
 //!
 //! Place in the flow: the first and the last crate that a product uses. Operands enter through `source`, and the
-//! finished C leaves through `output` after `verify` has checked it.
+//! finished C leaves through `output` after the crate `verify` has checked it.
 //!
 //! Invariants: every size from a file or a user is multiplied with overflow checks before memory is allocated; a
 //! file is mapped, never read whole; a rectangle of the output is leased to one holder at a time.
@@ -25,7 +24,6 @@ mod memory;
 mod output;
 mod replace;
 mod source;
-pub mod verify;
 mod view;
 mod winograd;
 
@@ -39,9 +37,5 @@ pub use memory::{Buffer, Lines, SharedBytes};
 pub use output::{Output, Sealed, TileLease, Unfinished};
 pub use replace::{FilePlace, OutputTarget, Replacement};
 pub use source::Matrix;
-pub use verify::{
-    Check, Effort, Fault, Scaling, TileLevels, Unverified, Verdict, largest_element, part_is_wrong, scaling,
-    verify, wrong_tiles,
-};
 pub use view::{View, ViewMut};
 pub use winograd::Winograd;

@@ -20,10 +20,11 @@ use crate::strassen;
 use bramble_kernel::factors;
 use bramble_link::Link;
 use bramble_matrix::number::to_u64;
-use bramble_matrix::{DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span};
+use bramble_matrix::{DType, Element, Matrix, Output, Rect, Sealed, Shape, Span};
 use bramble_plan::{Decision, Machine, MadeOperands, MemoryRate, Plan, PlanOptions, Problem, TileSize};
 use bramble_schedule::message::Wants;
 use bramble_schedule::primary::Operands;
+use bramble_verify::Effort;
 use std::rc::Rc;
 use std::time::Instant;
 

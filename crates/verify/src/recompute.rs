@@ -11,7 +11,7 @@
 use super::TileLevels;
 use super::scalar::{Scalar, with_widest_vectors};
 use super::tile::{Loader, parallel, zeros};
-use crate::{Element, Matrix, MatrixError, Rect, Span};
+use bramble_matrix::{Element, Matrix, MatrixError, Rect, Span};
 
 /// Columns computed together: the sums of 32 rows then fit the second-level cache.
 const WIDTH: u64 = 128;

@@ -16,6 +16,7 @@
 //! thread; the verdict does not depend on the number of threads; threads end with the call.
 //!
 //! It repairs nothing (it names wrong tiles) and draws no seed: machines that compute C must not know the seed beforehand.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod columns;
 mod court;
@@ -38,7 +39,7 @@ mod tile;
 pub use locate::{part_is_wrong, wrong_tiles};
 pub use scaling::{Scaling, largest_element, scaling};
 
-use crate::{DType, Matrix, MatrixError, Shape, Winograd};
+use bramble_matrix::{DType, Matrix, MatrixError, Shape, Winograd};
 use recompute::VerifyProblem;
 
 /// The most levels of Strassen–Winograd that can be checked: 7^3 = 343 products.

@@ -8,7 +8,7 @@
 
 use super::TileLevels;
 use super::recompute::VerifyProblem;
-use crate::{Shape, Span, Winograd};
+use bramble_matrix::{Shape, Span, Winograd};
 
 /// A stretch of a side, cut into equal parts.
 #[derive(Clone, Copy)]

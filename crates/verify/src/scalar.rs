@@ -8,7 +8,7 @@
 //! Written for auto-vectorisation: fixed lanes, no branches, no fused multiply-add (baseline x86-64 lacks
 //! the instruction and would call a library function for each).
 
-use crate::Element;
+use bramble_matrix::Element;
 use pulp::{Arch, NullaryFnOnce};
 
 /// An element type that can be checked.

@@ -1,6 +1,6 @@
 //! Faults of every class in products of every scaling: which share of them the check finds, by injection.
 //!
-//! `cargo test --release -p bramble-matrix faults -- --ignored --nocapture` prints the table of docs/verification.md.
+//! `cargo test --release -p bramble-verify faults -- --ignored --nocapture` prints the table of docs/verification.md.
 #![allow(clippy::print_stdout)] // The table is what the ignored test is for.
 
 use super::*;

@@ -11,7 +11,7 @@
 use super::recompute::VerifyProblem;
 use super::scalar::{Scalar, with_widest_vectors};
 use super::tile::{Cut, Loader, Tile, parallel, zeros};
-use crate::{Element, Layout, Matrix, MatrixError, Rect, Span};
+use bramble_matrix::{Element, Layout, Matrix, MatrixError, Rect, Span};
 
 /// Longest side of a C that is not a vector and is recomputed.
 const EDGE: usize = 8;

@@ -13,7 +13,7 @@ use super::scalar::{Real, add_scaled, two_sum, within};
 use super::strassen::appeal;
 use super::tile::{Loader, parallel, zeros};
 use super::{Fault, MatrixError};
-use crate::{DType, Rect, Span};
+use bramble_matrix::{DType, Rect, Span};
 
 /// The number of elements of a row that are compared with Strassen's bound, by two criteria: `APPEALS` with the largest
 /// excess over the classical bound, and `APPEALS` of the rest with the largest error.

@@ -13,7 +13,7 @@ mod wild;
 use super::random::Random;
 use super::scalar::Real;
 use super::*;
-use crate::{Buffer, Element, Generator, Layout, SharedBytes};
+use bramble_matrix::{Buffer, Element, Generator, Layout, SharedBytes};
 use std::sync::Arc;
 
 /// A product and everything that belongs to it; matrices as contiguous rows.

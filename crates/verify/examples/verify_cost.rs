@@ -1,4 +1,4 @@
-//! Measures what verification costs: `cargo run --release -p bramble-matrix --example verify_cost [n] [threads]`.
+//! Measures what verification costs: `cargo run --release -p bramble-verify --example verify_cost [n] [threads]`.
 //!
 //! Also measures the scan of the operands' scaling, which reads A and B.
 //!
@@ -6,9 +6,8 @@
 //! same as for any other product, since no row raises an alarm.
 #![allow(clippy::print_stdout)]
 
-use bramble_matrix::{
-    Buffer, Check, DType, Effort, Element, Layout, Matrix, MatrixError, Shape, SharedBytes, scaling, verify,
-};
+use bramble_matrix::{Buffer, DType, Element, Layout, Matrix, MatrixError, Shape, SharedBytes};
+use bramble_verify::{Check, Effort, scaling, verify};
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! Faults are found: flipped bits, lost and repeated work, exchanged tiles.
 
 use super::*;
-use crate::verify::scalar::Real;
+use crate::scalar::Real;
 
 /// Flips bits of single elements and returns the share that was found; the right element must be named.
 fn share_found<T: Element>(bits: std::ops::Range<u32>, flip: impl Fn(T, u32) -> T) -> f64 {

@@ -10,7 +10,7 @@
 //!
 //! It does no arithmetic.
 
-use crate::{Buffer, Element, Layout, Lines, Matrix, MatrixError, Rect, Span};
+use bramble_matrix::{Buffer, Element, Layout, Lines, Matrix, MatrixError, Rect, Span};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Elements of a tile: 1 MiB of f64.

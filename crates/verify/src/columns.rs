@@ -17,7 +17,7 @@ use super::recompute::VerifyProblem;
 use super::scalar::{Real, with_widest_vectors};
 use super::tile::{Cut, Loader, Tile, parallel, zeros};
 use super::{Effort, MatrixError, SAMPLE_STREAM};
-use crate::{Layout, Matrix, Rect, Span};
+use bramble_matrix::{Layout, Matrix, Rect, Span};
 
 /// Independent running maxima in one line, for vectorisation.
 const LANES: usize = 8;

@@ -14,7 +14,7 @@
 use super::scalar::Real;
 use super::tile::{Cut, Loader, parallel, zeros};
 use super::{MatrixError, fits};
-use crate::{DType, Layout, Matrix, Rect, Shape, Span};
+use bramble_matrix::{DType, Layout, Matrix, Rect, Shape, Span};
 
 /// Rows and columns of the corner that is measured in place of a generated matrix.
 const CORNER: u64 = 512;

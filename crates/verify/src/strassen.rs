@@ -17,7 +17,7 @@ use super::mixing::Parts;
 use super::recompute::VerifyProblem;
 use super::scalar::{Real, within};
 use super::tile::{Loader, parallel, zeros};
-use crate::{Matrix, Rect, Span};
+use bramble_matrix::{Matrix, Rect, Span};
 
 /// Elements of one part of the depth that are processed together.
 const PIECE: u64 = 256;

@@ -1,8 +1,9 @@
-//! Measures what verification costs where a side of C is short: `cargo run --release -p bramble-matrix --example
+//! Measures what verification costs where a side of C is short: `cargo run --release -p bramble-verify --example
 //! verify_thin [threads]`. Beside it, how long reading the operands and C once takes, which no check can do without.
 #![allow(clippy::print_stdout)]
 
-use bramble_matrix::{Buffer, Check, DType, Effort, Layout, Matrix, MatrixError, Shape, SharedBytes, verify};
+use bramble_matrix::{Buffer, DType, Layout, Matrix, MatrixError, Shape, SharedBytes};
+use bramble_verify::{Check, Effort, verify};
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -12,7 +12,7 @@ use super::recompute::{VerifyProblem, recompute};
 use super::scalar::Scalar;
 use super::tile::{Loader, zeros};
 use super::{Effort, FULL_ROWS, Fault, MatrixError, SAMPLE_STREAM, Unverified, Verdict};
-use crate::{Matrix, Rect, Span};
+use bramble_matrix::{Matrix, Rect, Span};
 
 /// A factor as an integer; an error if it is not a 64-bit integer.
 fn integer(name: &str, x: f64) -> Result<i64, MatrixError> {

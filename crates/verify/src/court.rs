@@ -14,7 +14,7 @@ use super::recompute::VerifyProblem;
 use super::scalar::Real;
 use super::tile::{Loader, parallel};
 use super::{Effort, Unverified, Verdict};
-use crate::{Matrix, Rect, Shape, Span};
+use bramble_matrix::{Matrix, Rect, Shape, Span};
 
 /// The number of alarmed rows that fast effort recomputes whatever their residual, worst first; also the most rows that
 /// are recomputed because C lacks a NaN in them.

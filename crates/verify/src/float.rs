@@ -17,7 +17,7 @@ use super::recompute::VerifyProblem;
 use super::scalar::{Real, add_scaled, within};
 use super::tile::zeros;
 use super::{Effort, FULL_ROWS, MatrixError, SAMPLE_STREAM, Verdict};
-use crate::{Matrix, Span};
+use bramble_matrix::{Matrix, Span};
 
 /// The tolerance in units of the modelled residual; the largest measured ratio was 0.83.
 const SAFETY: f64 = 8.0;

@@ -1,7 +1,7 @@
 //! Wrong tiles are named, and right ones are not.
 
 use super::*;
-use crate::Rect;
+use bramble_matrix::Rect;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 

@@ -10,7 +10,7 @@
 use super::mixing::Mixing;
 use super::scalar::{Real, Scalar, with_widest_vectors};
 use super::tile::{Cut, Loader, Tile, parallel, zeros};
-use crate::{DType, Element, Layout, Matrix, MatrixError, Rect};
+use bramble_matrix::{DType, Element, Layout, Matrix, MatrixError, Rect};
 
 /// Independent partial sums of a row: one or two vector registers each for s and c of two-sum.
 const LANES: usize = 8;

@@ -15,7 +15,7 @@
 
 use super::random::Random;
 use super::{Check, Effort, verify};
-use crate::{Matrix, MatrixError, Rect, Span};
+use bramble_matrix::{Matrix, MatrixError, Rect, Span};
 
 /// The random stream of the seeds for checks of parts.
 const PARTS_STREAM: u64 = 1 << 33;
