@@ -51,6 +51,38 @@ impl WorkerMessage {
     }
 }
 
+/// How fast a machine computes.
+pub(crate) struct SimSpeed {
+    threads: u32,
+    flops_per_s: f64,
+    rates: SimRates,
+    /// Seconds that it does not compute for each byte that it moves, and those not yet charged to a task.
+    moves_s_per_byte: f64,
+    owed_s: f64,
+    /// How many times slower it computes, for each fault that slows it.
+    pub(crate) busy: BTreeMap<usize, f64>,
+}
+
+/// The tasks of a machine's threads.
+#[derive(Default)]
+pub(crate) struct SimTasks {
+    additions_first: bool,
+    queue: PriorityQueue<SimTask>,
+    pub(crate) running: u32,
+    /// Tasks that ended while the machine was suspended.
+    pub(crate) deferred: Vec<SimTask>,
+}
+
+/// The memory that a machine grants.
+struct SimMemory {
+    /// Headers of the matrices that it holds.
+    held: BTreeMap<u32, MatrixHeader>,
+    /// Leased tiles, in the primary's own memory.
+    lent: BTreeSet<u32>,
+    held_bytes: u64,
+    grant_bytes: u64,
+}
+
 /// One simulated worker.
 pub(crate) struct SimWorker {
     worker: Worker,
@@ -58,34 +90,19 @@ pub(crate) struct SimWorker {
     pub(crate) shares_memory: bool,
     /// Whether its threads run on the primary's cores.
     pub(crate) on_host: bool,
-    threads: u32,
-    flops_per_s: f64,
-    rates: SimRates,
-    /// Seconds that it does not compute for each byte that it moves, and those not yet charged to a task.
-    moves_s_per_byte: f64,
-    owed_s: f64,
-    additions_first: bool,
-    queue: PriorityQueue<SimTask>,
-    pub(crate) running: u32,
+    pub(crate) speed: SimSpeed,
+    pub(crate) tasks: SimTasks,
+    memory: SimMemory,
     /// Whether it is running.
     pub(crate) lives: bool,
     /// It was killed or switched off, so it does not join again after a suspension.
     pub(crate) stays_away: bool,
-    /// How many faults suspend it, and tasks that ended meanwhile.
+    /// How many faults suspend it.
     pub(crate) stands: u32,
-    pub(crate) deferred: Vec<SimTask>,
-    /// How many times slower it computes, for each fault that slows it.
-    pub(crate) busy: BTreeMap<usize, f64>,
     /// Neighbours to which its link is gone.
     pub(crate) parted: BTreeSet<usize>,
-    /// Headers of the matrices that it holds.
-    held: BTreeMap<u32, MatrixHeader>,
-    /// Leased tiles, in the primary's own memory.
-    lent: BTreeSet<u32>,
-    held_bytes: u64,
-    grant_bytes: u64,
     /// Freed bytes that have not been credited yet.
-    pub(crate) credit: u64,
+    credit: u64,
     credit_waits: bool,
     /// Messages to be sent.
     pub(crate) leaving: VecDeque<WorkerMessage>,
@@ -106,24 +123,20 @@ impl SimWorker {
             worker: Worker::new(grant_bytes),
             shares_memory: machine.link.is_none(),
             on_host: machine.link.is_none() || machine.shares_cores,
-            threads: machine.threads.max(1),
-            flops_per_s: machine.gflops * 1e9,
-            rates,
-            moves_s_per_byte: 0.0,
-            owed_s: 0.0,
-            additions_first,
-            queue: PriorityQueue::default(),
-            running: 0,
+            speed: SimSpeed {
+                threads: machine.threads.max(1),
+                flops_per_s: machine.gflops * 1e9,
+                rates,
+                moves_s_per_byte: 0.0,
+                owed_s: 0.0,
+                busy: BTreeMap::new(),
+            },
+            tasks: SimTasks { additions_first, ..SimTasks::default() },
+            memory: SimMemory { held: BTreeMap::new(), lent: BTreeSet::new(), held_bytes: 0, grant_bytes },
             lives: true,
             stays_away: false,
             stands: 0,
-            deferred: Vec::new(),
-            busy: BTreeMap::new(),
             parted: BTreeSet::new(),
-            held: BTreeMap::new(),
-            lent: BTreeSet::new(),
-            held_bytes: 0,
-            grant_bytes,
             credit: 0,
             credit_waits: false,
             leaving: VecDeque::new(),
@@ -134,20 +147,20 @@ impl SimWorker {
 
     /// The same, with the seconds of computing that moving a byte costs.
     pub(crate) fn moving(mut self, s_per_byte: f64) -> Self {
-        self.moves_s_per_byte = if self.shares_memory { 0.0 } else { s_per_byte };
+        self.speed.moves_s_per_byte = if self.shares_memory { 0.0 } else { s_per_byte };
         self
     }
 
     fn moved(&mut self, bytes: usize) {
-        self.owed_s += bytes as f64 * self.moves_s_per_byte;
+        self.speed.owed_s += bytes as f64 * self.speed.moves_s_per_byte;
     }
 
     /// The machine is lost, with all its state.
     pub(crate) fn die(&mut self) {
         self.lives = false;
-        self.running = 0;
-        self.queue.clear();
-        self.deferred.clear();
+        self.tasks.running = 0;
+        self.tasks.queue.clear();
+        self.tasks.deferred.clear();
         self.leaving.clear();
         self.passing.clear();
     }
@@ -167,7 +180,7 @@ impl SimWorker {
         self.moved(message.wire_bytes());
         if message.piece.is_some_and(|p| p.leased) {
             let tile = message.head.matrices.last();
-            self.lent.extend(tile.map(|m| m.id));
+            self.memory.lent.extend(tile.map(|m| m.id));
         }
         self.dispatch(WorkerEvent::Announced(&message.head));
         self.dispatch(WorkerEvent::Landed(&message.head));
@@ -180,7 +193,7 @@ impl SimWorker {
 
     /// A matrix has been relayed.
     pub(crate) fn passed(&mut self, forward: &Forward) {
-        if let Some(header) = self.held.get(&forward.id) {
+        if let Some(header) = self.memory.held.get(&forward.id) {
             self.moved(to_usize(u32::try_from(header.bytes()).unwrap_or(u32::MAX)));
         }
         self.dispatch(WorkerEvent::Passed(forward));
@@ -206,7 +219,7 @@ impl SimWorker {
 
     /// A thread has finished a task.
     pub(crate) fn done(&mut self, task: SimTask) {
-        self.running -= 1;
+        self.tasks.running -= 1;
         if let SimTask::Run(RunnableJob { job, .. }) = task
             && job.operation == Operation::Multiply
         {
@@ -224,7 +237,7 @@ impl SimWorker {
         self.moved(parcel.wire_bytes());
         match parcel {
             WorkerMessage::Result { head, is_last: true, .. } => {
-                self.lent.remove(&head.c);
+                self.memory.lent.remove(&head.c);
                 self.dispatch(WorkerEvent::Returned(head.c));
             }
             WorkerMessage::Result { .. } | WorkerMessage::Missing(_) | WorkerMessage::Parted(_) => {}
@@ -237,31 +250,35 @@ impl SimWorker {
 
     /// The next task for an idle thread, with the seconds that it takes if nothing slows it.
     pub(crate) fn begin(&mut self) -> Option<(SimTask, f64)> {
-        if self.running >= self.threads || self.stands > 0 || !self.lives {
+        if self.tasks.running >= self.speed.threads || self.stands > 0 || !self.lives {
             return None;
         }
-        let task = self.queue.take()?;
-        self.running += 1;
-        let owed = std::mem::take(&mut self.owed_s) * f64::from(self.threads);
+        let task = self.tasks.queue.take()?;
+        self.tasks.running += 1;
+        let owed = std::mem::take(&mut self.speed.owed_s) * f64::from(self.speed.threads);
         Some((task, self.seconds(&task) + owed))
     }
 
     fn header(&self, id: u32) -> &MatrixHeader {
-        self.held.get(&id).unwrap_or_else(|| panic!("matrix {id} is used and is not there"))
+        self.memory.held.get(&id).unwrap_or_else(|| panic!("matrix {id} is used and is not there"))
     }
 
     fn seconds(&self, task: &SimTask) -> f64 {
-        let threads = f64::from(self.threads) * self.busy.values().copied().fold(1.0, f64::max);
+        let threads = f64::from(self.speed.threads) * self.speed.busy.values().copied().fold(1.0, f64::max);
         match task {
-            SimTask::Fill(id) => threads * self.header(*id).bytes() as f64 / self.rates.fill_bytes_per_s,
+            SimTask::Fill(id) => {
+                threads * self.header(*id).bytes() as f64 / self.speed.rates.fill_bytes_per_s
+            }
             SimTask::Run(run) => {
                 let (a, c) = (self.header(run.job.a), self.header(run.job.c));
                 let elements = f64::from(c.rows) * f64::from(c.cols);
                 match run.job.operation {
-                    Operation::Multiply => threads * 2.0 * elements * f64::from(a.cols) / self.flops_per_s,
+                    Operation::Multiply => {
+                        threads * 2.0 * elements * f64::from(a.cols) / self.speed.flops_per_s
+                    }
                     Operation::Add | Operation::Subtract => {
                         let moved = if run.reads_tile { 4.0 } else { 3.0 };
-                        threads * moved * c.bytes() as f64 / self.rates.add_bytes_per_s
+                        threads * moved * c.bytes() as f64 / self.speed.rates.add_bytes_per_s
                     }
                 }
             }
@@ -274,20 +291,23 @@ impl SimWorker {
         for action in actions.unwrap_or_else(|e| panic!("the primary broke the protocol: {e}")) {
             match action {
                 WorkerAction::Reserve(header) => {
-                    self.held.insert(header.id, header);
-                    self.held_bytes += header.charged_bytes();
-                    assert!(self.held_bytes <= self.grant_bytes, "a machine holds more than its plan says");
-                    self.report.held_bytes_max = self.report.held_bytes_max.max(self.held_bytes);
+                    self.memory.held.insert(header.id, header);
+                    self.memory.held_bytes += header.charged_bytes();
+                    assert!(
+                        self.memory.held_bytes <= self.memory.grant_bytes,
+                        "a machine holds more than its plan says"
+                    );
+                    self.report.held_bytes_max = self.report.held_bytes_max.max(self.memory.held_bytes);
                 }
                 WorkerAction::Fill(id) => {
                     self.report.fills += 1;
-                    self.queue.put(SimTask::Fill(id), Priority(id));
+                    self.tasks.queue.put(SimTask::Fill(id), Priority(id));
                 }
                 WorkerAction::Start(run) => {
                     self.report.jobs += 1;
                     let in_order = Priority(run.job.order());
-                    let turn = if self.additions_first { Priority::of(&run.job) } else { in_order };
-                    self.queue.put(SimTask::Run(run), turn);
+                    let turn = if self.tasks.additions_first { Priority::of(&run.job) } else { in_order };
+                    self.tasks.queue.put(SimTask::Run(run), turn);
                 }
                 WorkerAction::Return { tile, epoch, step_start, step_end } => {
                     let head = ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 };
@@ -295,9 +315,9 @@ impl SimWorker {
                 }
                 WorkerAction::Pass(forward) => self.passing.push_back(forward),
                 WorkerAction::Missing(missing) => self.leaving.push_back(WorkerMessage::Missing(missing)),
-                WorkerAction::Release(id) => drop(self.held.remove(&id)),
+                WorkerAction::Release(id) => drop(self.memory.held.remove(&id)),
                 WorkerAction::Credit(bytes) => {
-                    self.held_bytes -= bytes;
+                    self.memory.held_bytes -= bytes;
                     self.credit += bytes;
                     if !std::mem::replace(&mut self.credit_waits, true) {
                         self.leaving.push_back(WorkerMessage::Credit(0));
@@ -310,7 +330,7 @@ impl SimWorker {
     /// Queues a tile for sending in frames of whole rows; a leased tile as one message without bytes.
     fn send_back(&mut self, head: ResultHead) {
         let (rows, line_bytes) = self.header(head.c).lines_total();
-        let is_lent = self.lent.contains(&head.c);
+        let is_lent = self.memory.lent.contains(&head.c);
         let per_frame = if is_lent { rows } else { lines_per_frame(line_bytes) };
         let mut first_line = 0;
         while first_line < rows {

@@ -19,9 +19,9 @@ use crate::relay::{RelayEvent, RelayTraffic};
 use crate::report::{SimJoin, SimLoss, SimReport};
 use crate::setting::SimSetting;
 use bramble_matrix::Layout;
-use bramble_plan::{Machine, Plan};
+use bramble_plan::{Machine, Plan, Problem};
 use bramble_schedule::message::Forward;
-use bramble_schedule::primary::{Operands, Outgoing, Primary, PrimaryEvent};
+use bramble_schedule::primary::{Operands, Outgoing, PeerInfo, Primary, PrimaryEvent};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Interval between ticks of the primary, seconds.
@@ -96,48 +96,98 @@ struct PendingResult {
     is_staged: bool,
 }
 
+/// Results that do not land in C at once, and the bytes of the partial sums among them.
+#[derive(Default)]
+struct PendingSums {
+    /// Partial sums that wait, and staged tiles, by peer and tile.
+    results: BTreeMap<(usize, u32), PendingResult>,
+    bytes: u64,
+    bytes_max: u64,
+}
+
+/// The primary's event loop.
+#[derive(Default)]
+struct PrimaryLoop {
+    tasks: VecDeque<LoopTask>,
+    /// The current task.
+    current: Option<LoopTask>,
+    busy_s: f64,
+}
+
+/// The primary's link to a peer, and what the peer has beside its machine.
+#[derive(Default)]
+struct SimSession {
+    /// Workers with which it had a link when the product began.
+    neighbours: Vec<usize>,
+    /// Messages that have arrived while the machine is suspended.
+    inbox: VecDeque<PrimaryMessage>,
+    /// Whether the primary has ended the link.
+    is_cut: bool,
+    /// Whether the link has ended for the primary.
+    is_gone: bool,
+    /// Why it ends.
+    why: Option<String>,
+}
+
+/// The tiles of C that are complete.
+#[derive(Default)]
+struct CommittedTiles {
+    /// By their first row and column.
+    tiles: BTreeSet<(u64, u64)>,
+    elements: u64,
+}
+
+/// The faults of a run.
+struct TimedFaults {
+    faults: Vec<SimFault>,
+    /// The peer that each fault has struck.
+    struck: Vec<Option<usize>>,
+}
+
 struct World<'a> {
     event_queue: EventQueue<WorldEvent>,
+    /// Events that have been handled.
+    events: u64,
+    /// Ticks in a row without any other event.
+    idle_ticks: u32,
     primary: Primary,
     machines: &'a [Machine],
     setting: &'a SimSetting,
     /// Whether lost work is reassigned; if not, there are no faults.
     recovers: bool,
-    faults: Vec<SimFault>,
-    /// The peer that each fault has struck.
-    struck: Vec<Option<usize>>,
+    faults: TimedFaults,
     /// By peer.
     ends: Vec<SimWorker>,
-    /// Peers on the primary's cores.
-    on_host: Vec<usize>,
-    out: Network<PrimaryMessage>,
-    /// Workers with which each had a link when the product began, and the traffic of these links.
-    neighbours: Vec<Vec<usize>>,
-    across: RelayTraffic,
-    back: Network<WorkerMessage>,
-    /// Messages that have arrived at a suspended machine.
-    inboxes: Vec<VecDeque<PrimaryMessage>>,
-    /// Links that the primary has ended, links that have ended for the primary, and the reasons.
-    is_cut: Vec<bool>,
-    is_gone: Vec<bool>,
-    why: Vec<Option<String>>,
-    cores: f64,
-    loop_tasks: VecDeque<LoopTask>,
-    /// The current task of the event loop.
-    loop_task: Option<LoopTask>,
-    loop_busy_s: f64,
-    /// Partial sums that wait, and staged tiles.
-    pending: BTreeMap<(usize, u32), PendingResult>,
-    /// Bytes of the partial sums.
-    partial_sum_bytes: u64,
-    partial_sum_bytes_max: u64,
-    committed: BTreeSet<(u64, u64)>,
-    committed_elements: u64,
+    sessions: Vec<SimSession>,
+    links: SimLinks,
+    host: SimHost,
+    pending: PendingSums,
+    committed: CommittedTiles,
     joins: Vec<SimJoin>,
+    ended: Option<SimEnd>,
+}
+
+/// All traffic.
+struct SimLinks {
+    out: Network<PrimaryMessage>,
+    back: Network<WorkerMessage>,
+    /// Between workers.
+    across: RelayTraffic,
+}
+
+/// The machine of the primary.
+struct SimHost {
+    cores: f64,
+    /// Peers on these cores.
+    peers: Vec<usize>,
+    event_loop: PrimaryLoop,
+}
+
+/// How a run has ended.
+struct SimEnd {
+    seconds: f64,
+    /// Why it failed, if it did.
     failed: Option<String>,
-    finished_s: Option<f64>,
-    idle_ticks: u32,
-    events: u64,
 }
 
 /// Simulates a plan. `machines` are the machines of the plan: the primary first.
@@ -174,60 +224,47 @@ impl<'a> World<'a> {
         let card = setting.primary_bytes_per_s.or_else(said);
         let card = card.unwrap_or(if fastest > 0.0 { fastest } else { f64::INFINITY });
         let problem = plan.problem;
-        let operands = Operands {
-            a_layout: Layout::RowMajor,
-            b_layout: Layout::RowMajor,
-            a_generated: !problem.sends_a,
-            b_generated: !problem.sends_b,
-            reads_c: problem.reads_c,
-        };
         let infos = participants.iter().map(|(_, info)| info.clone()).collect();
-        let mut primary = Primary::new(plan.clone(), operands, infos);
+        let mut primary = Primary::new(plan.clone(), operands(&problem), infos);
         primary = if setting.steals { primary } else { primary.without_stealing() };
         let ends: Vec<SimWorker> = participants
             .iter()
             .map(|(machine, info)| participants::end((*machine, info.credit_bytes), machines, setting))
             .collect();
         let faults = faults.map_or_else(Vec::new, |faults| faults.0.clone());
+        let session = |info: PeerInfo| SimSession { neighbours: info.neighbours, ..SimSession::default() };
         Self {
             event_queue: EventQueue::new(setting.seed),
+            events: 0,
+            idle_ticks: 0,
             primary: if recovers { primary.recovering() } else { primary },
             machines,
             setting,
             recovers,
-            struck: vec![None; faults.len()],
-            faults,
-            on_host: (0..ends.len()).filter(|peer| ends[*peer].on_host).collect(),
-            out: Network::new(Direction::Out, card, links.iter().copied()),
-            back: Network::new(Direction::Back, card, links.iter().copied()),
-            neighbours: participants.into_iter().map(|(_, info)| info.neighbours).collect(),
-            across: RelayTraffic::new(ends.len()),
-            inboxes: ends.iter().map(|_| VecDeque::new()).collect(),
-            is_cut: vec![false; ends.len()],
-            is_gone: vec![false; ends.len()],
-            why: vec![None; ends.len()],
+            faults: TimedFaults { struck: vec![None; faults.len()], faults },
+            links: SimLinks {
+                out: Network::new(Direction::Out, card, links.iter().copied()),
+                back: Network::new(Direction::Back, card, links.iter().copied()),
+                across: RelayTraffic::new(ends.len()),
+            },
+            host: SimHost {
+                cores: machines.first().map_or(1.0, |m| f64::from(m.threads.max(1))),
+                peers: (0..ends.len()).filter(|peer| ends[*peer].on_host).collect(),
+                event_loop: PrimaryLoop::default(),
+            },
+            sessions: participants.into_iter().map(|(_, info)| session(info)).collect(),
             ends,
-            cores: machines.first().map_or(1.0, |m| f64::from(m.threads.max(1))),
-            loop_tasks: VecDeque::new(),
-            loop_task: None,
-            loop_busy_s: 0.0,
-            pending: BTreeMap::new(),
-            partial_sum_bytes: 0,
-            partial_sum_bytes_max: 0,
-            committed: BTreeSet::new(),
-            committed_elements: 0,
+            pending: PendingSums::default(),
+            committed: CommittedTiles::default(),
             joins: Vec::new(),
-            failed: None,
-            finished_s: None,
-            idle_ticks: 0,
-            events: 0,
+            ended: None,
         }
     }
 
     /// Runs from the start and returns the report.
     fn run_to_report(mut self) -> SimReport {
-        for number in 0..self.faults.len() {
-            self.event_queue.add(self.faults[number].from.as_secs_f64(), WorldEvent::Fault(number));
+        for number in 0..self.faults.faults.len() {
+            self.event_queue.add(self.faults.faults[number].from.as_secs_f64(), WorldEvent::Fault(number));
         }
         self.dispatch(PrimaryEvent::Start);
         self.run();
@@ -240,52 +277,54 @@ impl<'a> World<'a> {
             self.event_queue.add(TICK_S, WorldEvent::Tick);
         }
         self.attend();
-        while self.finished_s.is_none() {
+        while self.ended.is_none() {
             let Some(event) = self.event_queue.next() else { self.is_stuck() };
             self.events += 1;
             match event {
                 WorldEvent::Link(Direction::Out, LinkSignal::Card) => {
-                    self.out.card_is_free(&mut self.event_queue)
+                    self.links.out.card_is_free(&mut self.event_queue)
                 }
                 WorldEvent::Link(Direction::Back, LinkSignal::Card) => {
-                    self.back.card_is_free(&mut self.event_queue)
+                    self.links.back.card_is_free(&mut self.event_queue)
                 }
                 WorldEvent::Link(Direction::Out, LinkSignal::Left(peer)) => {
-                    if let Some(PrimaryMessage::Store(message)) = self.out.left(peer, &mut self.event_queue) {
-                        self.loop_tasks.push_back(LoopTask::Sent(peer, message.wire_bytes()));
+                    if let Some(PrimaryMessage::Store(message)) =
+                        self.links.out.left(peer, &mut self.event_queue)
+                    {
+                        self.host.event_loop.tasks.push_back(LoopTask::Sent(peer, message.wire_bytes()));
                     }
                 }
                 WorldEvent::Link(Direction::Out, LinkSignal::There(peer)) => {
-                    if let Some(message) = self.out.there(peer) {
+                    if let Some(message) = self.links.out.there(peer) {
                         self.stored(peer, message);
                     }
                 }
                 WorldEvent::Link(Direction::Back, LinkSignal::Left(peer)) => {
-                    if let Some(parcel) = self.back.left(peer, &mut self.event_queue) {
+                    if let Some(parcel) = self.links.back.left(peer, &mut self.event_queue) {
                         self.ends[peer].left(parcel);
                         self.advance(peer);
                     }
                 }
                 WorldEvent::Link(Direction::Back, LinkSignal::There(peer)) => {
-                    if let Some(parcel) = self.back.there(peer) {
-                        self.loop_tasks.push_back(LoopTask::Take(peer, parcel));
+                    if let Some(parcel) = self.links.back.there(peer) {
+                        self.host.event_loop.tasks.push_back(LoopTask::Take(peer, parcel));
                     }
                 }
                 WorldEvent::Relay(RelayEvent::Left(from)) if self.ends[from].lives => {
-                    if let Some(forward) = self.across.left(from) {
+                    if let Some(forward) = self.links.across.left(from) {
                         self.ends[from].passed(&forward);
                     }
                     self.advance(from);
                 }
                 WorldEvent::Relay(RelayEvent::There { from, to, piece }) => {
                     if self.ends[to].lives && !self.ends[to].parted.contains(&from) {
-                        self.across.there(to, from, piece);
+                        self.links.across.there(to, from, piece);
                         self.advance(to);
                     }
                 }
                 WorldEvent::Tick => self.tick(),
                 WorldEvent::Loop => {
-                    if let Some(loop_task) = self.loop_task.take() {
+                    if let Some(loop_task) = self.host.event_loop.current.take() {
                         self.perform(loop_task);
                     }
                 }
@@ -314,7 +353,7 @@ impl<'a> World<'a> {
         for peer in 0..self.ends.len() {
             if self.ends[peer].lives && self.ends[peer].stands == 0 {
                 let now = self.event_queue.now();
-                let (came, gone) = (self.back.gone(peer, now), self.out.gone(peer, now));
+                let (came, gone) = (self.links.back.gone(peer, now), self.links.out.gone(peer, now));
                 self.dispatch(PrimaryEvent::Flow { peer, received: came, acknowledged: gone, buffered: 0 });
             }
         }
@@ -324,7 +363,7 @@ impl<'a> World<'a> {
 
     fn done(&mut self, peer: usize, task: SimTask) {
         if self.ends[peer].stands > 0 {
-            return self.ends[peer].deferred.push(task);
+            return self.ends[peer].tasks.deferred.push(task);
         }
         self.ends[peer].done(task);
         self.ends[peer].report.last_job_s = self.event_queue.now().seconds();
@@ -337,7 +376,7 @@ impl<'a> World<'a> {
             return;
         }
         if self.ends[peer].stands > 0 {
-            return self.inboxes[peer].push_back(message);
+            return self.sessions[peer].inbox.push_back(message);
         }
         match message {
             PrimaryMessage::Store(message) => self.ends[peer].stored(&message),
@@ -353,15 +392,15 @@ impl<'a> World<'a> {
         if !self.ends[peer].lives || self.ends[peer].stands > 0 {
             return;
         }
-        self.across.land(peer, &mut self.ends[peer]);
-        let links = (&mut self.out, &mut self.back);
-        self.across.order(peer, &mut self.ends[peer], links, &mut self.event_queue);
+        self.links.across.land(peer, &mut self.ends[peer]);
+        let SimLinks { out, back, across } = &mut self.links;
+        across.order(peer, &mut self.ends[peer], (out, back), &mut self.event_queue);
         while let Some(mut parcel) = self.ends[peer].leaving.pop_front() {
             if self.ends[peer].shares_memory {
                 self.ends[peer].left(&mut parcel);
-                self.loop_tasks.push_back(LoopTask::Take(peer, parcel));
+                self.host.event_loop.tasks.push_back(LoopTask::Take(peer, parcel));
             } else {
-                self.back.send(peer, parcel, parcel.wire_bytes(), &mut self.event_queue);
+                self.links.back.send(peer, parcel, parcel.wire_bytes(), &mut self.event_queue);
             }
         }
         while let Some((task, seconds)) = self.ends[peer].begin() {
@@ -374,9 +413,10 @@ impl<'a> World<'a> {
     fn report(self) -> SimReport {
         let moved = self.primary.moved();
         let plan = self.primary.plan();
-        if self.failed.is_none() {
+        let end = self.ended.unwrap_or(SimEnd { seconds: 0.0, failed: None });
+        if end.failed.is_none() {
             let elements = plan.problem.m * plan.problem.n;
-            assert_eq!(self.committed_elements, elements, "every element of C, once");
+            assert_eq!(self.committed.elements, elements, "every element of C, once");
             assert_eq!((self.primary.tiles_left(), self.primary.sums_under_way()), (0, (0, 0)));
         }
         let losses = self.primary.losses().iter().map(|lost| SimLoss {
@@ -387,26 +427,37 @@ impl<'a> World<'a> {
         });
         let losses = losses.collect();
         let mut machines = Vec::with_capacity(self.ends.len());
-        for (peer, end) in self.ends.into_iter().enumerate() {
-            let (bytes_out, bytes_back) = match end.shares_memory {
+        for (peer, worker) in self.ends.into_iter().enumerate() {
+            let (bytes_out, bytes_back) = match worker.shares_memory {
                 true => (0, 0),
-                false => (self.out.bytes(peer), self.back.bytes(peer)),
+                false => (self.links.out.bytes(peer), self.links.back.bytes(peer)),
             };
-            let bytes_passed = self.across.bytes[peer];
-            machines.push(crate::SimMachineReport { bytes_out, bytes_back, bytes_passed, ..end.report });
+            let bytes_passed = self.links.across.bytes[peer];
+            machines.push(crate::SimMachineReport { bytes_out, bytes_back, bytes_passed, ..worker.report });
         }
         SimReport {
-            seconds: self.finished_s.unwrap_or_default(),
-            failed: self.failed,
+            seconds: end.seconds,
+            failed: end.failed,
             losses,
             joins: self.joins,
             jobs: machines.iter().map(|m| m.jobs).sum(),
             machines,
             moved,
-            loop_busy_s: self.loop_busy_s,
-            partial_sum_bytes_max: self.partial_sum_bytes_max,
-            tiles: self.committed.len() as u64,
+            loop_busy_s: self.host.event_loop.busy_s,
+            partial_sum_bytes_max: self.pending.bytes_max,
+            tiles: self.committed.tiles.len() as u64,
             events: self.events,
         }
+    }
+}
+
+/// The operands, as the simulation has them: in rows.
+fn operands(problem: &Problem) -> Operands {
+    Operands {
+        a_layout: Layout::RowMajor,
+        b_layout: Layout::RowMajor,
+        a_generated: !problem.sends_a,
+        b_generated: !problem.sends_b,
+        reads_c: problem.reads_c,
     }
 }

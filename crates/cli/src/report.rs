@@ -5,9 +5,9 @@ use crate::args::MultiplyArgs;
 use crate::plan::view::limit;
 use crate::plan::{json as plan_json, text as plan_text};
 use crate::quantity::{bytes, counted, seconds};
-use bramble_matrix::Verdict;
 use bramble_plan::Sums;
 use bramble_primary::{MachineLoss, MachineReport, MovedWork, RelayReport, Report, Unreachable, WrongTiles};
+use bramble_verify::Verdict;
 use serde_json::{Value, json};
 
 /// The limit of a run that took longer to start than to compute.

@@ -7,10 +7,8 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use bramble_kernel::{Choice, Kernel, KernelElement, Product, open_on};
-use bramble_matrix::{
-    Buffer, Check, DType, Effort, Element, Layout, Matrix, Shape, SharedBytes, TileLevels, View, ViewMut,
-    Winograd, verify,
-};
+use bramble_matrix::{Buffer, DType, Element, Layout, Matrix, Shape, SharedBytes, View, ViewMut, Winograd};
+use bramble_verify::{Check, Effort, TileLevels, verify};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

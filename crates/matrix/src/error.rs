@@ -18,6 +18,11 @@ pub(crate) fn printable(text: &str) -> String {
     shown
 }
 
+/// Refuses a matrix with a side longer than `Shape::SIDE_MAX`, by its name.
+pub(crate) fn check_sides(shape: Shape, name: &str) -> Result<(), MatrixError> {
+    shape.check_sides().map_err(|e| MatrixError::format(name, e.to_string()))
+}
+
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum MatrixError {

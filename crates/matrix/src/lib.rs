@@ -1,38 +1,34 @@
-//! Matrices: element types, shapes and half-open spans, views, matrix files, generators, and the verification of a
-//! finished product.
+//! Matrices: elements, views, matrix files, generators, and the output file.
 //!
 //! Place in the flow: the first and the last crate that a product uses. Operands enter through `source`, and the
-//! finished C leaves through `output` after `verify` has checked it.
+//! finished C leaves through `output` after the crate `verify` has checked it.
 //!
 //! Invariants: every size from a file or a user is multiplied with overflow checks before memory is allocated; a
 //! file is mapped, never read whole; a rectangle of the output is leased to one holder at a time.
 //!
-//! Deliberately absent: sockets, threads that outlive a call, plans. This crate depends on no other of the
-//! workspace.
+//! Deliberately absent: sockets, threads that outlive a call, plans. Of the workspace, this crate depends on `base` only,
+//! and re-exports it.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 #[cfg(target_endian = "big")]
 compile_error!("elements in files and on the wire are little-endian and used where they lie");
 
+mod arithmetic;
 mod digest;
-mod dtype;
 mod element;
 mod error;
 mod file;
 mod generate;
 mod heap;
 mod memory;
-pub mod number;
 mod output;
 mod replace;
-mod shape;
 mod source;
-pub mod verify;
 mod view;
 mod winograd;
 
-pub use digest::{Digest128, Digester};
-pub use dtype::{DType, Element};
+pub use arithmetic::Element;
+pub use bramble_base::{DType, Digest128, Digester, Layout, Rect, Shape, Span, number};
 pub use error::MatrixError;
 pub use file::{Change, MatrixDescription, StorageOrder, describe, describe_bytes, npy_header};
 pub use generate::Generator;
@@ -40,11 +36,6 @@ pub use heap::give_back_free_memory;
 pub use memory::{Buffer, Lines, SharedBytes};
 pub use output::{Output, Sealed, TileLease, Unfinished};
 pub use replace::{FilePlace, OutputTarget, Replacement};
-pub use shape::{Layout, Rect, Shape, Span};
 pub use source::Matrix;
-pub use verify::{
-    Check, Effort, Fault, Scaling, TileLevels, Unverified, Verdict, largest_element, part_is_wrong, scaling,
-    verify, wrong_tiles,
-};
 pub use view::{View, ViewMut};
 pub use winograd::Winograd;

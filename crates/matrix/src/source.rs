@@ -9,6 +9,7 @@
 //! Deliberately absent: file formats (see `file`), and any cache of converted elements.
 
 use crate::element::{ByteOrder, FileElement, conversion_loss, convert, decode};
+use crate::error::check_sides;
 use crate::file::{Change, FileState};
 use crate::{DType, Generator, Layout, Lines, MatrixError, Rect, Shape, SharedBytes, Span};
 use std::fs::File;
@@ -85,7 +86,7 @@ pub(crate) fn may_be_multiplied(shape: Shape, element: FileElement, have: u64) -
             "has {shape} elements of {dtype}, which are more than a file can hold (2^63 bytes)"
         ));
     };
-    shape.sides_fit()?;
+    shape.check_sides().map_err(|e| e.to_string())?;
     if bytes > have { Err(too_short(shape, element, have)) } else { Ok(()) }
 }
 
@@ -131,7 +132,7 @@ impl Matrix {
         let (Some(bytes), Some(_)) = (bytes, shape.bytes(dtype)) else {
             return Err(MatrixError::TooLarge { name, shape, dtype });
         };
-        shape.check_sides(&name)?;
+        check_sides(shape, &name)?;
         let memory = (*owner).as_ref();
         let have = memory.len().checked_sub(start).map_or(0, |have| have as u64);
         if start > memory.len() || bytes > have {
@@ -159,7 +160,7 @@ impl Matrix {
         if shape.bytes(dtype).is_none() {
             return Err(MatrixError::TooLarge { name, shape, dtype });
         }
-        shape.check_sides(&name)?;
+        check_sides(shape, &name)?;
         let layout = if generator.is_transposed() { Layout::ColMajor } else { Layout::RowMajor };
         let store = Store::Generated(generator);
         Ok(Self { name, shape, layout, dtype, is_vector: false, mapped: Mapped::default(), store })

@@ -3,7 +3,7 @@
 
 #![allow(clippy::print_stdout)] // It is what the example is for.
 
-use bramble_matrix::DType;
+use bramble_base::DType;
 use bramble_plan::{LinkRate, Machine, PlanOptions, Preference, Problem, TileSize, decide};
 use std::time::Instant;
 

@@ -9,6 +9,11 @@
 
 use crate::cost::primary_rate;
 use crate::{Machine, Member, Problem};
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use bramble_base::float::{powf, powi, sqrt};
 
 /// The resource that sets the lower bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +150,7 @@ impl Limits {
     fn new(problem: &Problem, machines: &[Machine], members: &[Member], levels: u32) -> Self {
         let e = problem.element_bytes() as f64;
         let (m, n, k) = (problem.m as f64, problem.n as f64, problem.k as f64);
-        let flops = problem.flops() * (7.0f64 / 8.0).powi(i32::try_from(levels).unwrap_or(0));
+        let flops = problem.flops() * powi(7.0 / 8.0, levels);
         let part_per_s = |machine: &Machine| machine.peak_gflops.max(machine.gflops) * 1e9 / flops;
         // With Strassen's method the worker makes the sums of panels itself, so this bound on the words it needs
         // does not hold.
@@ -155,7 +160,7 @@ impl Limits {
             let link = machine.link?;
             let words = machine.memory_bytes as f64 / e;
             let (fed_per_s, fed) = match bounded {
-                true => (link.bytes_per_s / e * words.sqrt() / (m * n * k), words.powf(1.5) / (m * n * k)),
+                true => (link.bytes_per_s / e * sqrt(words) / (m * n * k), powf(words, 1.5) / (m * n * k)),
                 false => (0.0, f64::INFINITY),
             };
             Some(Worker { machine: member.machine, part_per_s: part_per_s(machine), fed_per_s, fed })
@@ -183,15 +188,15 @@ impl Limits {
         }
         match (self.sends_a, self.sends_b) {
             (false, false) => f64::INFINITY,
-            (true, false) => (words / self.mk).sqrt(),
-            (false, true) => (words / self.kn).sqrt(),
+            (true, false) => sqrt(words / self.mk),
+            (false, true) => sqrt(words / self.kn),
             (true, true) => {
                 // a + b words with a b ≥ x² mk kn, and neither larger than its matrix.
                 let (less, more) = (self.mk.min(self.kn), self.mk.max(self.kn));
                 if words <= 2.0 * less {
-                    words / (2.0 * (less * more).sqrt())
+                    words / (2.0 * sqrt(less * more))
                 } else {
-                    ((words - less) / more).sqrt()
+                    sqrt((words - less) / more)
                 }
             }
         }
@@ -207,7 +212,7 @@ impl Limits {
             workers = workers.min(self.egress(seconds));
         }
         if is(Look::Ingress) {
-            workers = workers.min((self.words_per_s * seconds / self.mn).sqrt());
+            workers = workers.min(sqrt(self.words_per_s * seconds / self.mn));
         }
         workers + self.own_per_s * seconds
     }
@@ -245,8 +250,8 @@ impl Limits {
 /// `words_flat`.
 pub fn words_each(m: f64, n: f64, k: f64, machines: f64, memory_words: f64) -> f64 {
     let part = m * n * k / machines;
-    let face = part.powf(2.0 / 3.0).min(memory_words);
-    if face <= 0.0 { f64::INFINITY } else { 2.0 * part / face.sqrt() + face }
+    let face = powf(part, 2.0 / 3.0).min(memory_words);
+    if face <= 0.0 { f64::INFINITY } else { 2.0 * part / sqrt(face) + face }
 }
 
 /// The same with plenty of memory for any shape: with m ≥ n ≥ k the sides in order, nk + (mn + mk)/p words where
@@ -259,8 +264,8 @@ pub fn words_flat(m: f64, n: f64, k: f64, machines: f64) -> f64 {
     if p * n <= m {
         n * k + (m * n + m * k) / p
     } else if p * k * k <= m * n {
-        2.0 * (m * n * k * k / p).sqrt() + m * n / p
+        2.0 * sqrt(m * n * k * k / p) + m * n / p
     } else {
-        3.0 * (m * n * k / p).powf(2.0 / 3.0)
+        3.0 * powf(m * n * k / p, 2.0 / 3.0)
     }
 }

@@ -10,6 +10,10 @@ use crate::{
     Grid, GridError, Machine, MadeOperands, PanelOrder, Plan, Problem, Region, Share, Strategy, Sums,
     TileSize,
 };
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
 
 /// The machines that may be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,7 +245,7 @@ fn with_smaller_tiles(
 ) -> Result<(Decision, TileSize), PlanError> {
     let usual = Grid::new(problem, cut)?;
     let edge = usual.tile_rows.max(usual.tile_cols);
-    let halves = std::iter::successors(Some(edge.next_power_of_two() / 2), |edge| Some(edge / 2));
+    let halves = core::iter::successors(Some(edge.next_power_of_two() / 2), |edge| Some(edge / 2));
     for edge in halves.take_while(|edge| *edge >= SMALLER_EDGE_MIN) {
         let smaller = TileSize { tile: Some(edge), depth: Some(usual.depth) };
         match with(smaller) {
@@ -327,7 +331,7 @@ fn with_even_speeds(workers: &[Machine]) -> Vec<Machine> {
         let is_alike = |at: &usize| {
             let other = &workers[*at];
             let apart = (other.peak_gflops - first.peak_gflops).abs();
-            std::ptr::eq(first, other)
+            core::ptr::eq(first, other)
                 || first.threads == other.threads
                     && apart <= first.peak_gflops * PEAK_DOUBT
                     && other.gflops <= first.gflops * (1.0 + SPEED_DOUBT)

@@ -13,7 +13,8 @@ use crate::team::set_memory;
 use crate::{
     Base, BlockSize, Machine, Member, PanelOrder, Plan, PlanOptions, Prediction, Recipe, Relay, Share,
 };
-use bramble_matrix::Span;
+use alloc::vec::Vec;
+use bramble_base::Span;
 
 /// The operands whose panels are made each time they are needed: generated, or converted from another type. Other
 /// operands are in memory or in a mapped file, where smaller blocks of local threads read them again at no cost.

@@ -3,7 +3,11 @@
 use crate::search::{Search, SearchOutcome, tries, unusable};
 use crate::team::least_memory;
 use crate::{Base, Machine, Plan, PlanError, Preference, Strategy, UnusedMachine};
-use std::fmt::Write;
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write;
 
 impl Search<'_> {
     /// Every worker without a share, with the reason.

@@ -11,7 +11,8 @@
 //!
 //! Deliberately absent: scaling by powers of two. A classical product needs none.
 
-use bramble_matrix::DType;
+use bramble_base::DType;
+use bramble_base::float::log2;
 
 /// Powers of two between the bound and the largest number: the verification of C needs two, and rounding errors are
 /// smaller.
@@ -63,20 +64,20 @@ impl Extent {
             return Some(StrassenObjection::Factor(self.dtype));
         }
         let largest = if self.dtype == DType::F32 { f64::from(f32::MAX) } else { f64::MAX };
-        let limit = largest.log2() - MARGIN_BITS;
+        let limit = log2(largest) - MARGIN_BITS;
         let levels = f64::from(levels);
         // Logarithms, because the products themselves may overflow. That of 0 is -∞.
-        let sums = self.a.max(self.b).log2() + 2.0 * levels;
-        let terms = self.a.log2() + self.b.log2() + (self.k as f64).log2();
-        let products = terms + levels * 9f64.log2() + self.alpha.abs().max(1.0).log2();
-        let old = self.old_c.log2() + self.beta.abs().max(1.0).log2();
+        let sums = log2(self.a.max(self.b)) + 2.0 * levels;
+        let terms = log2(self.a) + log2(self.b) + log2(self.k as f64);
+        let products = terms + levels * log2(9.0) + log2(self.alpha.abs().max(1.0));
+        let old = log2(self.old_c) + log2(self.beta.abs().max(1.0));
         let together = if old == f64::NEG_INFINITY { products } else { products.max(old) + 1.0 };
         (sums > limit || together > limit).then_some(StrassenObjection::Overflow(*self))
     }
 }
 
-impl std::fmt::Display for StrassenObjection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl core::fmt::Display for StrassenObjection {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::NotFinite => f.write_str(
                 "A, B or the old C holds a NaN or an infinity, which Strassen's method would spread",

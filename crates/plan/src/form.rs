@@ -14,7 +14,8 @@ pub use bytes::InvalidPlan;
 
 use crate::memory::CellCharges;
 use crate::{Bound, Prediction, Problem, Recipe, Region, Strategy};
-use bramble_matrix::{Rect, Span};
+use alloc::vec::Vec;
+use bramble_base::{Rect, Span};
 
 /// Tiles (cells) and steps of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

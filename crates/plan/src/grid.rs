@@ -5,7 +5,7 @@
 //! C's bits do not depend on the cluster.
 
 use crate::Problem;
-use bramble_matrix::{Rect, Span};
+use bramble_base::{Rect, Span};
 
 /// Tiles of C and steps of k.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

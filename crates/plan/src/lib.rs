@@ -8,6 +8,9 @@
 //! known before anything is sent, and its machine has that much.
 //!
 //! Deliberately absent: sockets, files, threads, clocks, randomness. Speeds and memory are arguments.
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
 
 mod bound;
 mod charge;

@@ -11,7 +11,7 @@
 
 use crate::winograd::Recipe;
 use crate::{BlockSize, PanelOrder, Region, USE_BYTES, charged_bytes};
-use bramble_matrix::Rect;
+use bramble_base::Rect;
 
 /// Most cells of a block in either direction, and most steps of a column: uses are counted in 16 bits.
 pub(crate) const EDGE_MAX: u64 = 1024;

@@ -1,6 +1,7 @@
 //! The input of planning: the product, and the machines that may compute it.
 
-use bramble_matrix::{DType, Shape};
+use alloc::string::String;
+use bramble_base::{DType, Shape};
 
 /// The product C = αAB + βC, as far as planning needs it.
 #[derive(Clone, Copy, Debug, PartialEq)]

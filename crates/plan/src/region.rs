@@ -13,7 +13,9 @@
 //! Invariants: the regions of a plan are disjoint and cover C; without levels a cell is a tile and there is no rim.
 
 use crate::{Grid, GridError, Problem, TileSize};
-use bramble_matrix::{Rect, Span};
+use alloc::vec;
+use alloc::vec::Vec;
+use bramble_base::{Rect, Span};
 
 /// A part of C with its grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,12 @@ use crate::memory::CellCharges;
 use crate::team::{TeamInput, plan_team};
 use crate::winograd::Recipe;
 use crate::{Base, Considered, Machine, Plan, PlanOptions, Preference, Problem, Region, Strategy};
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use bramble_base::float::{cbrt, ceil, floor, sqrt};
 
 /// C, cut for some number of levels.
 struct Ground<'a> {
@@ -200,7 +205,7 @@ impl<'a> Search<'a> {
         by_speed.sort_by(|a, b| speed(b).total_cmp(&speed(a)).then(a.cmp(b)));
         let carried = |id: &usize| {
             let machine = &self.machines[*id];
-            machine.link.map_or(f64::INFINITY, |l| l.bytes_per_s) * (machine.memory_bytes as f64).sqrt()
+            machine.link.map_or(f64::INFINITY, |l| l.bytes_per_s) * sqrt(machine.memory_bytes as f64)
         };
         by_link.sort_by(|a, b| {
             carried(b).total_cmp(&carried(a)).then(speed(b).total_cmp(&speed(a))).then(a.cmp(b))
@@ -345,8 +350,8 @@ fn meshes(problem: &Problem, machines: usize) -> Vec<Base> {
         least(&|at| moved(at).0.max(moved(at).1)),
         least(&|at| if at[2] == 1 { moved(at).0 } else { f64::INFINITY }),
     ];
-    let side = (machines as f64 / 2.0).cbrt();
-    for a in [side.floor() as usize, side.ceil() as usize] {
+    let side = cbrt(machines as f64 / 2.0);
+    for a in [floor(side) as usize, ceil(side) as usize] {
         places.push((a > 0 && machines / (a * a) > 1).then(|| [a, a, machines / (a * a)]));
     }
     let mut bases: Vec<Base> = Vec::new();

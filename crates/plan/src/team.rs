@@ -7,6 +7,7 @@ use crate::cost::{Costs, Prediction};
 use crate::cut::{Cutting, Seat, shares};
 use crate::memory::{CellCharges, EDGE_MAX};
 use crate::{Base, BlockSize, Member, PanelOrder, Plan, Region, Relay, Share, Strategy, Sums};
+use alloc::vec::Vec;
 
 /// The input of planning for a team.
 pub(crate) struct TeamInput<'a> {
@@ -112,7 +113,7 @@ fn in_other_orders(team: &TeamInput<'_>, best: Shared, relay: bool) -> Shared {
         all_fit.then(|| (costs.predict(&members, relay), members))
     };
     let doubled =
-        |below: u64| std::iter::successors(Some(1), |n| Some(n * 2)).take_while(move |n| *n < below);
+        |below: u64| core::iter::successors(Some(1), |n| Some(n * 2)).take_while(move |n| *n < below);
     let mut fastest: Option<Shared> = None;
     for order in doubled(columns).map(PanelOrder::Columns).chain([PanelOrder::Corner]) {
         let Some(shared) = tried(order) else { continue };
@@ -255,7 +256,7 @@ pub(crate) fn set_memory(costs: &Costs<'_>, member: &mut Member) {
         at_once = at_once.max(ahead);
         sizes.push((bytes, share.blocks()));
     }
-    sizes.sort_by_key(|size| std::cmp::Reverse(size.0));
+    sizes.sort_by_key(|size| core::cmp::Reverse(size.0));
     // The largest block counts only as often as it occurs: a machine with one large block and a strip is not given
     // several times the large size.
     let (mut bytes, mut left) = (0u64, at_once);

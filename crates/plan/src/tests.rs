@@ -13,7 +13,7 @@ mod traffic;
 
 use crate::cost as model;
 use crate::*;
-use bramble_matrix::DType;
+use bramble_base::DType;
 use proptest::prelude::{
     Just, ProptestConfig, any, prop_assert, prop_assert_eq, prop_assume, prop_oneof, proptest,
 };

@@ -4,7 +4,7 @@
 //! assignment of work. The tiles of a cell have consecutive numbers, so numbers go by cells, row by row.
 
 use crate::{Plan, Region};
-use bramble_matrix::Rect;
+use bramble_base::Rect;
 
 impl Region {
     /// Number of tiles.
@@ -47,7 +47,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use crate::{LinkRate, Machine, PlanOptions, Problem, Region, TileSize, decide};
-    use bramble_matrix::DType;
+    use bramble_base::DType;
 
     #[test]
     fn each_element_is_in_the_tile_of_its_number() {
@@ -76,7 +76,7 @@ mod tests {
             };
             let options = PlanOptions { strategy: Some(strategy.parse().unwrap()), ..PlanOptions::AUTO };
             let cut = TileSize { tile: Some(8), depth: Some(4) };
-            let plan = decide(&p, cut, &machine, std::slice::from_ref(&machine), &options).unwrap().plan;
+            let plan = decide(&p, cut, &machine, core::slice::from_ref(&machine), &options).unwrap().plan;
             let mut elements = 0;
             for (at, region) in plan.regions.iter().enumerate() {
                 for number in 0..region.tiles() {

@@ -165,6 +165,8 @@ fn quarter(all: &[Term], row: usize, col: usize) -> Vec<Term> {
 }
 
 use Factor::{Made, Quarter};
+use alloc::vec;
+use alloc::vec::Vec;
 
 /// The factors of the seven products of a level on one side, by quarters.
 struct Scheme {
@@ -244,7 +246,7 @@ fn put_together(sums: &mut Vec<Sum<ResultTerm>>, next: &mut usize, q: usize) -> 
         *next += 1;
         return vec![ResultTerm::Product(*next - 1)];
     }
-    let [m1, m2, m5, m6, m3, m4, m7] = std::array::from_fn(|_| put_together(sums, next, q / 2));
+    let [m1, m2, m5, m6, m3, m4, m7] = core::array::from_fn(|_| put_together(sums, next, q / 2));
     let mut add = |a: &[ResultTerm], b: &[ResultTerm], subtracts: bool| -> Vec<ResultTerm> {
         let made = a.iter().zip(b).map(|(a, b)| {
             sums.push(Sum { a: *a, b: *b, subtracts });

@@ -3,10 +3,10 @@
 use crate::opening::Session;
 use bramble_link::{Section, Spent};
 use bramble_matrix::number::nearest_f64;
-use bramble_matrix::{Effort, Verdict};
 use bramble_plan::{Bound, Prediction, Sums, UnusedMachine};
 use bramble_schedule::message::{Bye, IoReport, ThreadReport};
 use bramble_schedule::primary::Primary;
+use bramble_verify::{Effort, Verdict};
 use std::time::Duration;
 
 /// Progress of a product.

@@ -12,11 +12,9 @@ use crate::PrimaryError;
 use crate::account::VerifyReport;
 use crate::error::off_loop;
 use crate::product::Request;
-use bramble_matrix::{
-    Check, Digest128, Effort, Fault, Matrix, MatrixError, Rect, TileLevels, part_is_wrong, verify,
-    wrong_tiles,
-};
+use bramble_matrix::{Digest128, Matrix, MatrixError, Rect};
 use bramble_plan::Plan;
+use bramble_verify::{Check, Effort, Fault, TileLevels, part_is_wrong, verify, wrong_tiles};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;

@@ -8,8 +8,9 @@
 use crate::PrimaryError;
 use crate::opening::Session;
 use bramble_kernel::Choice;
-use bramble_matrix::{DType, TileLevels, Winograd};
+use bramble_matrix::{DType, Winograd};
 use bramble_plan::{Grid, PlanOptions};
+use bramble_verify::TileLevels;
 
 /// The rules by which a machine's kernel cuts products. `kernel` is the name from its welcome, possibly followed by a space and
 /// what its bits depend on. `None` for classical and unknown kernels.

@@ -1,7 +1,9 @@
 //! One product, from opened operands to a verified C.
 
 use crate::PrimaryError;
-use crate::account::{MachineReport, ProductProgress, RelayReport, Report, Unreachable, losses, moved};
+use crate::account::{
+    MachineLoss, MachineReport, ProductProgress, RelayReport, Report, Unreachable, losses, moved,
+};
 use crate::bandwidth::memory_rate;
 use crate::bodies::Bodies;
 use crate::gathering::{Participants, connect_members, gather, select_sessions};
@@ -12,16 +14,17 @@ use crate::log::{EventLog, EventRecorder, Phase};
 use crate::neighbours::SecretSource;
 use crate::opening::{Session, even_speeds};
 use crate::resume::{self, Resumed};
-use crate::run::{InspectionResult, ResumePoint, RunOptions, run};
+use crate::run::{InspectionResult, ResumePoint, RunOptions, RunOutcome, run};
 use crate::stop::Stop;
 use crate::strassen;
 use bramble_kernel::factors;
 use bramble_link::Link;
 use bramble_matrix::number::to_u64;
-use bramble_matrix::{DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span};
+use bramble_matrix::{DType, Element, Matrix, Output, Rect, Sealed, Shape, Span};
 use bramble_plan::{Decision, Machine, MadeOperands, MemoryRate, Plan, PlanOptions, Problem, TileSize};
 use bramble_schedule::message::Wants;
 use bramble_schedule::primary::Operands;
+use bramble_verify::Effort;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -171,8 +174,7 @@ pub async fn multiply(
     strassen::check_own_kernels(&request, &problem, everybody, measured).await?;
     let before = request.journal.as_ref().and_then(|journal| journal.before.as_deref());
     let kernel = resume::fitting_kernel(&mut gathered, before, &problem)?;
-    let Participants { local, workers, nic_bytes_per_s, missing, mut lost, join_source, rules, .. } =
-        gathered;
+    let Participants { local, workers, nic_bytes_per_s, missing, lost, join_source, rules, .. } = gathered;
     recorder.phase(Phase::Planning);
     // The plan of a product that is resumed is there already, and C is not empty.
     let memory_rate = if before.is_none() { memory_rate_here(&request, &problem, &local) } else { None };
@@ -198,17 +200,46 @@ pub async fn multiply(
     let operands = operand_layouts(&request, &problem);
     let bodies = Bodies::new(request.a.clone(), request.b.clone(), request.old_c.clone());
     let plan = decision.plan.clone();
-    let relay = decision.plan.relay.then(|| connected.report.clone());
-    let introduced = connected.report.unreachable.len();
     let members = if before.is_some() { 0 } else { decision.plan.members.len() };
     let subject = || JournalSubject::of(&request, &problem, kernel, &plan);
     let subject = request.journal.is_some().then(subject);
     let journal = request.journal.take().zip(subject);
+    let relay = decision.plan.relay.then(|| connected.report.clone());
+    let (began, effort) = (request.began, request.effort);
     let (instead, stop) = (request.instead, request.stop);
     let (steals, account, credits) = (request.steals, request.account, request.credits);
     let options =
         RunOptions { steals, account, credits, join_source, recorder, journal, before, stop, inspector };
     let outcome = run(plan, operands, bodies, request.output, connected, watch, options).await?;
+    let before_run = BeforeRun { problem, decision, members, began, effort, instead, missing, lost, relay };
+    finished(before_run, outcome, watch)
+}
+
+/// What the report says about the time before the run.
+struct BeforeRun {
+    problem: Problem,
+    decision: Decision,
+    /// Machines that the report names even if they did nothing; the members of the plan come first.
+    members: usize,
+    /// When the process began its work.
+    began: Instant,
+    effort: Effort,
+    instead: Option<String>,
+    missing: Vec<String>,
+    /// Machines that were lost before the run.
+    lost: Vec<MachineLoss>,
+    /// Links between workers, if the plan relays panels.
+    relay: Option<RelayReport>,
+}
+
+/// Seals C and makes the report of a run.
+fn finished(
+    before: BeforeRun,
+    outcome: RunOutcome,
+    watch: &dyn ProductObserver,
+) -> Result<Finished, PrimaryError> {
+    let BeforeRun { problem, decision, members, began, effort, instead, missing, mut lost, relay } = before;
+    let introduced = relay.as_ref().map_or(0, |relay| relay.unreachable.len());
     let relay = relay.map(|relay| relay.after(outcome.parted, &outcome.state, &outcome.machines));
     let broken = relay.as_ref().and_then(|relay| relay.unreachable.get(introduced..));
     broken.into_iter().flatten().for_each(|pair| watch.parted(pair));
@@ -225,10 +256,10 @@ pub async fn multiply(
         sums: decision.plan.sums,
         grid: grid_of(&decision.plan),
         seconds: outcome.seconds,
-        opening_seconds: outcome.first_job.saturating_duration_since(request.began).as_secs_f64(),
+        opening_seconds: outcome.first_job.saturating_duration_since(began).as_secs_f64(),
         peak_gflops: decision.plan.peak_gflops,
         bound: decision.plan.bound,
-        predicted: decision.plan.predicted.clone(),
+        predicted: decision.plan.predicted,
         partial_sum_bytes_max: to_u64(outcome.partial_sum_bytes_max),
         bytes_sent: wire(|m| m.bytes_in),
         bytes_received: wire(|m| m.bytes_out),
@@ -246,7 +277,7 @@ pub async fn multiply(
         verify,
         suspect,
         relay,
-        effort: request.effort,
+        effort,
     };
     Ok(Finished { sealed, report, log: outcome.log, journal: outcome.journal })
 }

@@ -13,6 +13,7 @@ mod relay;
 mod resume_point;
 mod setup;
 mod spot_check;
+mod state;
 mod supervise;
 
 use crate::PrimaryError;
@@ -24,12 +25,10 @@ use crate::error::off_loop;
 use crate::journal_writer::{JournalFile, JournalWriter};
 use crate::log::{EventLog, EventRecorder, Phase};
 use crate::neighbours::ConnectedPeers;
-use crate::partial_sums::PendingResults;
 use crate::product::ProductObserver;
 use bramble_link::{Arrived, Body, Frame, LinkError, Section, SectionMeter, SendProgressProbe};
-use bramble_matrix::{Output, Rect, TileLease};
+use bramble_matrix::{Output, Rect};
 use bramble_schedule::ProtocolError;
-use bramble_schedule::clock::{PRIMARY_STEP, StepClock};
 use bramble_schedule::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
 use bramble_schedule::primary::{Operands, Primary, PrimaryAction, PrimaryEvent};
 pub(crate) use inspection::InspectionResult;
@@ -37,16 +36,17 @@ pub(crate) use joins::{AllowedKernels, JoinSource};
 use joins::{Tasks, admit};
 pub(crate) use options::RunOptions;
 pub(crate) use resume_point::ResumePoint;
-use setup::{peer_infos, tiles_by_row};
+use setup::peer_infos;
 use spot_check::{ROWS_MIN, SpotCheck, SpotChecker};
+use state::{LandingResults, ObservedEvents, RunFailure, RunTimes, WriteBack};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use supervise::{Supervisor, finish, supervise};
 use tokio::sync::{Notify, mpsc};
-use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinHandle};
 
 /// Interval between ticks of the state machine.
 const TICK: Duration = Duration::from_millis(100);
@@ -94,33 +94,15 @@ struct Core {
     state: Primary,
     bodies: Bodies,
     output: Arc<Output>,
-    /// Write-back hints under way, each on a thread of its own: a busy disk blocks them.
-    hints: JoinSet<()>,
+    write_back: WriteBack,
     peers: Vec<Peer>,
     /// Their entries in the report.
     machines: Vec<MachineReport>,
-    /// Leases of tiles of which only some rows have landed, by peer and id.
-    partial: BTreeMap<(usize, u32), TileLease>,
-    /// Partial sums that wait for earlier steps, and staged tiles.
-    partial_sums: PendingResults,
-    /// Tiles that each row of tiles still lacks; empty where C is not one grid of tiles.
-    tiles_left_in_row: Vec<u64>,
-    began: Instant,
-    /// Counts the time that this process has run.
-    clock: StepClock,
-    first_job: Option<Instant>,
+    landing: LandingResults,
+    times: RunTimes,
     finished: Option<Instant>,
-    /// Time that inspections took before tiles were recomputed.
-    inspecting: Duration,
-    failed: Option<String>,
-    /// Whether the run failed because the file of an operand was changed.
-    is_changed: bool,
-    /// Links between workers that broke: the two peers, and why.
-    parted: Vec<(usize, usize, String)>,
-    /// Machines that joined, and when.
-    joined: Vec<(usize, Duration)>,
-    /// When the user asked for the end.
-    stopped: Option<Duration>,
+    failed: Option<RunFailure>,
+    observed: ObservedEvents,
     /// Writes the journal.
     journal_writer: Option<JournalWriter>,
     /// A tile that waits for its spot check.
@@ -182,31 +164,22 @@ pub(crate) async fn run(
     let machines = report_stubs(&plan, members.len(), &sessions);
     options.recorder.peers(&sessions, working);
     let infos = peer_infos(&sessions, neighbours, &bodies, members, (working, options.credits));
-    let changed = Rc::new(Notify::new());
-    // A resumed product gets no write-back hints: its journal syncs C anyway.
-    let tiles_left_in_row = if before.is_some() { Vec::new() } else { tiles_by_row(&plan)? };
+    let write_back = WriteBack::of(&plan, before.is_some())?;
     let state = resume_point::state(plan, operands, infos, before.as_ref(), options.steals)?;
     let state = if options.inspector.is_on() { state.with_spot_checks(ROWS_MIN) } else { state };
+    let changed = Rc::new(Notify::new());
     let core = Rc::new(RefCell::new(Core {
-        tiles_left_in_row,
         state,
         bodies,
         output: Arc::new(output),
-        hints: JoinSet::new(),
+        write_back,
         peers: Vec::new(),
         machines,
-        partial: BTreeMap::new(),
-        partial_sums: PendingResults::default(),
-        began: Instant::now(),
-        clock: StepClock::new(PRIMARY_STEP),
-        first_job: None,
+        landing: LandingResults::default(),
+        times: RunTimes::new(),
         finished: None,
-        inspecting: Duration::ZERO,
         failed: None,
-        is_changed: false,
-        parted: Vec::new(),
-        joined: Vec::new(),
-        stopped: None,
+        observed: ObservedEvents::default(),
         journal_writer: None,
         spot_check: None,
         changed: changed.clone(),
@@ -218,46 +191,48 @@ pub(crate) async fn run(
         tasks.add_peer(&core, session, why.is_some());
     }
     core.borrow_mut().keep_journal(options.journal.take())?;
-    core.borrow_mut().recorder.phase(Phase::Computing);
-    core.borrow_mut().dispatch(PrimaryEvent::Start);
-    for (index, why) in dead.into_iter().enumerate() {
-        why.into_iter().for_each(|why| core.borrow_mut().link_ended(index, why));
-    }
+    core.borrow_mut().start(dead);
     let (admitted, joining) = mpsc::channel(1);
     let admission =
         options.join_source.take().map(|join_source| tokio::task::spawn_local(admit(join_source, admitted)));
-    let stop = options.stop.clone();
-    let inspector = options.inspector.clone();
-    let spot_checker = SpotChecker::default();
     let mut supervisor = Supervisor {
         changed: &changed,
         watch,
-        stop: &stop,
+        stop: &options.stop,
         tasks,
         joining,
         losses_reported: 0,
-        inspector,
-        spot_checker,
+        inspector: options.inspector.clone(),
+        spot_checker: SpotChecker::default(),
     };
     supervise(&core, &mut supervisor).await;
     let (inspected, journal) = finish(&core, &mut supervisor, &options.inspector).await?;
     admission.iter().for_each(JoinHandle::abort);
     let mut core = closed(core, supervisor.tasks).await?;
-    while core.hints.join_next().await.is_some() {}
+    while core.write_back.hints.join_next().await.is_some() {}
     core.into_outcome(inspected, journal?)
 }
 
 impl Core {
+    /// Starts the state machine. `dead`: for each link, why it has broken already, if it has.
+    fn start(&mut self, dead: Vec<Option<String>>) {
+        self.recorder.phase(Phase::Computing);
+        self.dispatch(PrimaryEvent::Start);
+        for (index, why) in dead.into_iter().enumerate() {
+            why.into_iter().for_each(|why| self.link_ended(index, why));
+        }
+    }
+
     /// Passes one event to the state machine and carries out the actions that it returns.
     fn dispatch(&mut self, event: PrimaryEvent) {
-        let now = self.clock.advance_to(self.began.elapsed());
+        let now = self.times.advance();
         let actions = self.meter.within(Section::Scheduling, || self.state.handle(event, now));
         self.recorder.record_status(&self.state);
         let mut actions = VecDeque::from(actions);
         while let Some(action) = actions.pop_front() {
             match action {
                 PrimaryAction::Send(peer, message) => {
-                    self.first_job.get_or_insert_with(Instant::now);
+                    self.times.first_job.get_or_insert_with(Instant::now);
                     self.recorder.store_sent(peer, &message.head);
                     let body = || self.bodies.body(&message, &self.output);
                     match self.meter.within(Section::Encoding, body) {
@@ -273,7 +248,7 @@ impl Core {
                 PrimaryAction::Merge { peer, tile, rect } => {
                     let c = self.output.lease(rect);
                     assert!(
-                        self.partial_sums.merge((peer, tile), c),
+                        self.landing.sums.merge((peer, tile), c),
                         "tile {tile} of peer {peer} has no partial sum"
                     );
                 }
@@ -288,7 +263,7 @@ impl Core {
                 PrimaryAction::Put { peer, tile, rect } => {
                     let c = self.output.lease(rect);
                     assert!(
-                        self.partial_sums.store((peer, tile), c),
+                        self.landing.sums.store((peer, tile), c),
                         "tile {tile} of peer {peer} was not staged"
                     );
                 }
@@ -316,7 +291,7 @@ impl Core {
     }
 
     fn fail(&mut self, why: String) {
-        self.failed.get_or_insert(why);
+        self.failed.get_or_insert(RunFailure { why, is_changed: false });
         self.changed.notify_one();
     }
 
@@ -333,12 +308,9 @@ impl Core {
             journal_writer.committed(rect);
         }
         let tile_rows = self.state.plan().regions.first().map_or(1, |r| r.grid.tile_rows.max(1));
-        let row = usize::try_from(rect.rows.start / tile_rows);
-        let Some(left) = row.ok().and_then(|row| self.tiles_left_in_row.get_mut(row)) else { return };
-        *left -= 1;
-        if *left == 0 {
+        if self.write_back.completes_row(rect.rows.start / tile_rows) {
             let output = self.output.clone();
-            self.hints.spawn(async move {
+            self.write_back.hints.spawn(async move {
                 // A hint to the system: C is synced in the end, also where there is no thread for it now.
                 let _ = off_loop("writing C", move || output.start_writeback(rect.rows)).await;
             });
@@ -408,7 +380,7 @@ impl Core {
             flops,
             bytes_sent: wire(Peer::sent),
             bytes_received: wire(Peer::received),
-            elapsed: self.first_job.map_or(Duration::ZERO, |t| t.elapsed()),
+            elapsed: self.times.first_job.map_or(Duration::ZERO, |t| t.elapsed()),
         }
     }
 
@@ -417,14 +389,14 @@ impl Core {
         inspected: Option<InspectionResult>,
         journal: Option<JournalFile>,
     ) -> Result<RunOutcome, PrimaryError> {
-        if self.stopped.is_some() && self.finished.is_none() {
+        if self.times.stopped.is_some() && self.finished.is_none() {
             return Err(PrimaryError::Stopped);
         }
-        if let Some(why) = self.failed {
-            return Err(if self.is_changed { PrimaryError::Changed(why) } else { PrimaryError::Failed(why) });
+        if let Some(failure) = self.failed {
+            return Err(failure.into());
         }
         let Some(inspected) = inspected else { return Err(PrimaryError::Stopped) };
-        let first_job = self.first_job.unwrap_or(self.began);
+        let first_job = self.times.first_job.unwrap_or(self.times.began);
         let finished = self.finished.unwrap_or_else(Instant::now);
         let mut machines = self.machines;
         for (to, part) in self.state.reassigned_parts() {
@@ -449,13 +421,13 @@ impl Core {
             take_account(machine, &peer.goodbye.unwrap_or_default(), self.meter.spent().is_some());
         }
         let seconds =
-            finished.saturating_duration_since(first_job).saturating_sub(self.inspecting).as_secs_f64();
+            finished.saturating_duration_since(first_job).saturating_sub(self.times.inspecting).as_secs_f64();
         let output = Arc::into_inner(self.output);
         let output = output.ok_or_else(|| PrimaryError::Failed("a hint outlived its product".to_owned()))?;
-        let partial_sum_bytes_max = self.partial_sums.bytes_max();
+        let partial_sum_bytes_max = self.landing.sums.bytes_max();
         let (io, log) = (self.meter.spent().map(|spent| IoUse::of(&spent)), self.recorder.into_log());
-        let (state, parted) = (self.state, self.parted);
-        let joined = joined(&self.joined, &machines);
+        let (state, parted) = (self.state, self.observed.parted);
+        let joined = joined(&self.observed.joined, &machines);
         Ok(RunOutcome {
             output,
             seconds,

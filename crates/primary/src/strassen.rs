@@ -15,8 +15,9 @@ use crate::levels::{rules, rules_by_name};
 use crate::opening::Session;
 use crate::product::Request;
 use bramble_kernel::Choice;
-use bramble_matrix::{Scaling, Winograd, largest_element, scaling};
+use bramble_matrix::Winograd;
 use bramble_plan::{Decision, Extent, Machine, PlanError, PlanOptions, Problem, TileSize, decide};
+use bramble_verify::{Scaling, largest_element, scaling};
 
 /// The measurements of the operands.
 #[derive(Clone, Copy)]

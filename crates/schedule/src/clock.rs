@@ -8,7 +8,7 @@
 //!
 //! Deliberately absent: reading a clock.
 
-use std::time::Duration;
+use core::time::Duration;
 
 /// Longest step of the primary, which reads its clock ten times a second.
 pub const PRIMARY_STEP: Duration = Duration::from_millis(500);

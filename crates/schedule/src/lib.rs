@@ -8,6 +8,11 @@
 //! checks it before it reserves. No call blocks.
 //!
 //! Deliberately absent: sockets, files, threads, clocks (time is an argument), kernels, matrix elements.
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
+use alloc::string::String;
 
 pub mod clock;
 pub mod journal;

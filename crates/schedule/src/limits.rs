@@ -1,6 +1,6 @@
 //! Every limit of the protocol, with the relations between them.
 
-use std::time::Duration;
+use core::time::Duration;
 
 /// Version of the protocol. Both ends must have the same.
 pub const PROTOCOL: u16 = 5;

@@ -5,7 +5,7 @@
 
 mod world;
 
-use bramble_matrix::Layout;
+use bramble_base::Layout;
 use bramble_plan::{Base, Plan, PlanOptions, Problem, Strategy as Cutting, TileSize};
 use bramble_schedule::limits::PING_AFTER;
 use bramble_schedule::message::ResultHead;

@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
-use bramble_matrix::{DType, Layout};
+use bramble_base::{DType, Layout};
 use bramble_schedule::message::{Job, MatrixHeader, MatrixSource, Operation, StoreHead, Then};
 use bramble_schedule::worker::{RunnableJob, Worker, WorkerAction, WorkerEvent};
 use proptest::prelude::*;

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
-use bramble_matrix::{DType, Layout};
+use bramble_base::{DType, Layout};
 use bramble_schedule::message::{
     Forward, Job, MatrixHeader, MatrixSource, Missing, Operation, PieceHead, StoreHead, Then,
 };

@@ -8,16 +8,15 @@
 //!
 //! Deliberately absent: links that break, stall or delay frames; trials have those.
 
-use super::{World, WorldEvent, participants};
+use super::{SimSession, World, WorldEvent, participants};
 use crate::fault::{FaultKind, FaultSite};
 use crate::report::SimJoin;
 use bramble_schedule::primary::PrimaryEvent;
-use std::collections::VecDeque;
 
 impl World<'_> {
     /// A fault begins.
     pub(super) fn begin_fault(&mut self, number: usize) {
-        let fault = self.faults[number];
+        let fault = self.faults.faults[number];
         if let Some(to) = fault.to {
             let seconds = to.saturating_sub(fault.from).as_secs_f64();
             self.event_queue.add(seconds, WorldEvent::Over(number));
@@ -27,14 +26,14 @@ impl World<'_> {
             self.ends[peer].stays_away = true;
         }
         let peer = session.filter(|peer| self.ends[*peer].lives);
-        self.struck[number] = peer;
+        self.faults.struck[number] = peer;
         match (fault.kind, peer) {
             (FaultKind::Join, _) => self.join(fault.site),
             (_, None) => {}
             (FaultKind::Kill | FaultKind::Restart, Some(peer)) => self.die(peer),
             (FaultKind::Off, Some(peer)) => self.switch_off(peer),
             (FaultKind::Pause, Some(peer)) => self.suspend(peer, true),
-            (FaultKind::Busy(times), Some(peer)) => drop(self.ends[peer].busy.insert(number, times)),
+            (FaultKind::Busy(times), Some(peer)) => drop(self.ends[peer].speed.busy.insert(number, times)),
             (FaultKind::Slow(times), Some(peer)) => self.slow(peer, number, Some(times)),
             (kind, Some(_)) => unreachable!("{kind:?} was refused"),
         }
@@ -42,12 +41,12 @@ impl World<'_> {
 
     /// A fault is over.
     pub(super) fn end_fault(&mut self, number: usize) {
-        let fault = self.faults[number];
-        match (fault.kind, self.struck[number]) {
+        let fault = self.faults.faults[number];
+        match (fault.kind, self.faults.struck[number]) {
             (FaultKind::Restart, _) => self.join(fault.site),
             (FaultKind::Pause, Some(peer)) if self.ends[peer].lives => self.suspend(peer, false),
             (FaultKind::Pause, Some(peer)) if !self.ends[peer].stays_away => self.join(fault.site),
-            (FaultKind::Busy(_), Some(peer)) => drop(self.ends[peer].busy.remove(&number)),
+            (FaultKind::Busy(_), Some(peer)) => drop(self.ends[peer].speed.busy.remove(&number)),
             (FaultKind::Slow(_), Some(peer)) => self.slow(peer, number, None),
             _ => {}
         }
@@ -60,19 +59,19 @@ impl World<'_> {
     }
 
     fn slow(&mut self, peer: usize, number: usize, times: Option<f64>) {
-        self.out.slow(peer, number, times);
-        self.back.slow(peer, number, times);
+        self.links.out.slow(peer, number, times);
+        self.links.back.slow(peer, number, times);
     }
 
     /// The process ends: its system closes all its links, which the other ends see.
     fn die(&mut self, peer: usize) {
-        let latency_s = self.out.latency(peer);
+        let latency_s = self.links.out.latency(peer);
         self.end(peer);
-        self.out.end(peer);
-        self.why[peer].get_or_insert_with(|| "it closed the connection".to_owned());
+        self.links.out.end(peer);
+        self.sessions[peer].why.get_or_insert_with(|| "it closed the connection".to_owned());
         self.event_queue.add(latency_s, WorldEvent::Gone(peer));
-        for other in self.neighbours[peer].iter().copied() {
-            let seconds = latency_s + self.out.latency(other);
+        for other in self.sessions[peer].neighbours.iter().copied() {
+            let seconds = latency_s + self.links.out.latency(other);
             self.event_queue.add(seconds, WorldEvent::Parts(other, peer));
         }
     }
@@ -86,16 +85,16 @@ impl World<'_> {
     /// A machine is gone; frames that have left it arrive.
     fn end(&mut self, peer: usize) {
         self.ends[peer].die();
-        self.inboxes[peer].clear();
-        self.across.end(peer);
-        self.back.close(peer);
+        self.sessions[peer].inbox.clear();
+        self.links.across.end(peer);
+        self.links.back.close(peer);
     }
 
     /// Stops all traffic of a machine, except frames that its system has, or resumes it.
     fn hold(&mut self, peer: usize, holds: bool) {
-        self.across.hold(peer, holds);
-        self.out.hold(peer, holds, &mut self.event_queue);
-        self.back.hold(peer, holds, &mut self.event_queue);
+        self.links.across.hold(peer, holds);
+        self.links.out.hold(peer, holds, &mut self.event_queue);
+        self.links.back.hold(peer, holds, &mut self.event_queue);
     }
 
     /// Suspends or resumes a machine.
@@ -105,10 +104,10 @@ impl World<'_> {
         let goes_on = self.ends[peer].stands == 0;
         self.hold(peer, stands);
         if goes_on {
-            for task in std::mem::take(&mut self.ends[peer].deferred) {
+            for task in std::mem::take(&mut self.ends[peer].tasks.deferred) {
                 self.event_queue.add(0.0, WorldEvent::Done(peer, task));
             }
-            for message in std::mem::take(&mut self.inboxes[peer]) {
+            for message in std::mem::take(&mut self.sessions[peer].inbox) {
                 self.stored(peer, message);
             }
             (0..self.ends.len()).for_each(|peer| self.advance(peer));
@@ -117,15 +116,15 @@ impl World<'_> {
 
     /// The primary's link to a machine has ended.
     pub(super) fn gone(&mut self, peer: usize) {
-        if std::mem::replace(&mut self.is_gone[peer], true) {
+        if std::mem::replace(&mut self.sessions[peer].is_gone, true) {
             return;
         }
-        self.is_cut[peer] = true;
+        self.sessions[peer].is_cut = true;
         self.end(peer);
-        self.out.end(peer);
-        self.back.end(peer);
+        self.links.out.end(peer);
+        self.links.back.end(peer);
         self.drop_incomplete(peer);
-        let why = self.why[peer].take().unwrap_or_default();
+        let why = self.sessions[peer].why.take().unwrap_or_default();
         self.dispatch(PrimaryEvent::Lost { peer, why });
     }
 
@@ -135,7 +134,7 @@ impl World<'_> {
         if !end.lives || !end.parted.insert(other) {
             return;
         }
-        for forward in self.across.part(peer, other) {
+        for forward in self.links.across.part(peer, other) {
             end.passed(&forward);
         }
         if says_so {
@@ -156,17 +155,13 @@ impl World<'_> {
         let (bytes_per_s, latency_s) = participants::link(is);
         let end = participants::end((machine, info.credit_bytes), self.machines, self.setting);
         if end.on_host {
-            self.on_host.push(self.ends.len());
+            self.host.peers.push(self.ends.len());
         }
         self.ends.push(end);
-        self.out.add(bytes_per_s, latency_s);
-        self.back.add(bytes_per_s, latency_s);
-        self.across.add();
-        self.inboxes.push(VecDeque::new());
-        self.is_cut.push(false);
-        self.is_gone.push(false);
-        self.why.push(None);
-        self.neighbours.push(Vec::new());
+        self.links.out.add(bytes_per_s, latency_s);
+        self.links.back.add(bytes_per_s, latency_s);
+        self.links.across.add();
+        self.sessions.push(SimSession::default());
         self.joins.push(SimJoin { machine, at_s: self.event_queue.now().seconds() });
         self.dispatch(PrimaryEvent::Joined(info));
     }

@@ -1,13 +1,14 @@
 //! Renders logs and parses the result: complete, in order, without overlaps.
 
 use super::*;
-use bramble_matrix::{DType, Effort, Verdict};
+use bramble_matrix::DType;
 use bramble_plan::{Binding, Bound, Prediction, Sums};
 use bramble_primary::log::{
     FrameTransfer, LogEvent, LogEventKind, LoggedMachine, MachineState, Operation, PeerStatus, Phase,
     WaitsFor, Work,
 };
 use bramble_primary::{ThreadUse, VerifyReport};
+use bramble_verify::{Effort, Verdict};
 use proptest::prelude::*;
 use serde_json::Value;
 use std::collections::BTreeMap;

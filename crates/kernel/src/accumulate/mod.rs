@@ -152,25 +152,7 @@ impl<'a, T: AtomicElement> Accumulator<'a, T> {
             (0..blocks).flat_map(|block| jobs.iter().map(move |job| (block, job))).collect()
         };
         match &mut self.blocks {
-            Blocks::Owned(blocks) => {
-                let [rows, cols] = [m, n].map(|side| even(side, side.div_ceil(TILE)).collect::<Vec<_>>());
-                let mut tiles = Vec::new();
-                for block in blocks {
-                    block.fill(T::ZERO);
-                    let spans = rows.iter().flat_map(|r| cols.iter().map(move |c| (r.clone(), c.clone())));
-                    tiles.extend(spans.zip(grid_mut(ViewMut::row_major(block, m, n), &rows, &cols)));
-                }
-                on_threads(threads, tiles, 0, |((rows, cols), mut tile), _: &mut [T], share| {
-                    let began = Instant::now();
-                    for job in jobs {
-                        let a = part(View::row_major(&job.a, m, k), rows.clone(), 0..k);
-                        let b = part(View::row_major(&job.b, k, n), 0..k, cols.clone());
-                        kernel.multiply(T::any(Product::new(T::ONE, a, b, T::ONE, tile.reborrow())));
-                    }
-                    share.multiply += began.elapsed();
-                    share.jobs += (jobs.len() * rows.len() * cols.len()) as f64 / (m * n) as f64;
-                })
-            }
+            Blocks::Owned(blocks) => run_owned(kernel, jobs, [m, k, n], blocks, threads),
             Blocks::Locked(blocks) => {
                 blocks
                     .iter_mut()
@@ -231,6 +213,33 @@ impl<'a, T: AtomicElement> Accumulator<'a, T> {
             Blocks::Shared(blocks) => blocks[at].iter().map(T::load).collect(),
         }
     }
+}
+
+/// Zeroes all blocks, and adds all jobs to each: every tile of a block has one thread.
+fn run_owned<T: AtomicElement>(
+    kernel: &dyn Kernel,
+    jobs: &[AccumulateJob<T>],
+    [m, k, n]: [usize; 3],
+    blocks: &mut [Vec<T>],
+    threads: usize,
+) -> Accumulated {
+    let [rows, cols] = [m, n].map(|side| even(side, side.div_ceil(TILE)).collect::<Vec<_>>());
+    let mut tiles = Vec::new();
+    for block in blocks {
+        block.fill(T::ZERO);
+        let spans = rows.iter().flat_map(|r| cols.iter().map(move |c| (r.clone(), c.clone())));
+        tiles.extend(spans.zip(grid_mut(ViewMut::row_major(block, m, n), &rows, &cols)));
+    }
+    on_threads(threads, tiles, 0, |((rows, cols), mut tile), _: &mut [T], share| {
+        let began = Instant::now();
+        for job in jobs {
+            let a = part(View::row_major(&job.a, m, k), rows.clone(), 0..k);
+            let b = part(View::row_major(&job.b, k, n), 0..k, cols.clone());
+            kernel.multiply(T::any(Product::new(T::ONE, a, b, T::ONE, tile.reborrow())));
+        }
+        share.multiply += began.elapsed();
+        share.jobs += (jobs.len() * rows.len() * cols.len()) as f64 / (m * n) as f64;
+    })
 }
 
 /// The plain product, in the order of rows, depth, columns, adding each product of two elements separately.

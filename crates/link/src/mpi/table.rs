@@ -100,23 +100,33 @@ type Abort<H> = unsafe extern "C" fn(H, c_int) -> c_int;
 type ErrorText = unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int;
 type Version = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
 
-/// Functions and constants of one library. It is never closed, because it may have threads of its own.
-struct Table<H> {
+/// Constants of one library.
+struct Constants<H> {
     world: H,
     byte: H,
     errors_return: H,
     /// The level `MPI_THREAD_FUNNELED`: only one of several threads makes calls.
     funneled: c_int,
-    init: Init,
-    set_handler: SetHandler<H>,
-    rank: Number<H>,
-    size: Number<H>,
+}
+
+/// Functions of one library that start and complete requests.
+struct RequestCalls<H> {
     send: Send<H>,
     synchronous_send: Send<H>,
     receive: Receive<H>,
     test_any: TestAny<H>,
     wait: Wait<H>,
     get_count: GetCount<H>,
+}
+
+/// Functions and constants of one library. It is never closed, because it may have threads of its own.
+struct Table<H> {
+    constants: Constants<H>,
+    init: Init,
+    set_handler: SetHandler<H>,
+    rank: Number<H>,
+    size: Number<H>,
+    request: RequestCalls<H>,
     all_gather: AllGather<H>,
     finalize: Finalize,
     abort: Abort<H>,
@@ -190,20 +200,19 @@ where
     // SAFETY: the standard gives these functions these signatures, with the handles of this interface.
     let table = unsafe {
         Table {
-            world,
-            byte,
-            errors_return,
-            funneled,
+            constants: Constants { world, byte, errors_return, funneled },
             init: *library.get(b"MPI_Init_thread\0")?,
             set_handler: *library.get(b"MPI_Comm_set_errhandler\0")?,
             rank: *library.get(b"MPI_Comm_rank\0")?,
             size: *library.get(b"MPI_Comm_size\0")?,
-            send: *library.get(b"MPI_Isend\0")?,
-            synchronous_send: *library.get(b"MPI_Issend\0")?,
-            receive: *library.get(b"MPI_Irecv\0")?,
-            test_any: *library.get(b"MPI_Testany\0")?,
-            wait: *library.get(b"MPI_Wait\0")?,
-            get_count: *library.get(b"MPI_Get_count\0")?,
+            request: RequestCalls {
+                send: *library.get(b"MPI_Isend\0")?,
+                synchronous_send: *library.get(b"MPI_Issend\0")?,
+                receive: *library.get(b"MPI_Irecv\0")?,
+                test_any: *library.get(b"MPI_Testany\0")?,
+                wait: *library.get(b"MPI_Wait\0")?,
+                get_count: *library.get(b"MPI_Get_count\0")?,
+            },
             all_gather: *library.get(b"MPI_Allgather\0")?,
             finalize: *library.get(b"MPI_Finalize\0")?,
             abort: *library.get(b"MPI_Abort\0")?,
@@ -256,23 +265,26 @@ impl<H: Handle> Calls for Table<H> {
     fn init(&self) -> Result<(), MpiFault> {
         let mut level = 0;
         // SAFETY: it may be called without the program's arguments.
-        let code = unsafe { (self.init)(ptr::null_mut(), ptr::null_mut(), self.funneled, &raw mut level) };
+        let code =
+            unsafe { (self.init)(ptr::null_mut(), ptr::null_mut(), self.constants.funneled, &raw mut level) };
         self.checked("MPI_Init_thread", code)?;
-        if level < self.funneled {
+        if level < self.constants.funneled {
             return Err(MpiFault(
                 "MPI_Init_thread: this library supports only processes without threads".to_owned(),
             ));
         }
         // SAFETY: the handles are of this library.
-        self.checked("MPI_Comm_set_errhandler", unsafe { (self.set_handler)(self.world, self.errors_return) })
+        self.checked("MPI_Comm_set_errhandler", unsafe {
+            (self.set_handler)(self.constants.world, self.constants.errors_return)
+        })
     }
 
     fn rank_and_size(&self) -> Result<(c_int, c_int), MpiFault> {
         let (mut rank, mut size) = (0, 0);
         // SAFETY: both are written to.
-        self.checked("MPI_Comm_rank", unsafe { (self.rank)(self.world, &raw mut rank) })?;
+        self.checked("MPI_Comm_rank", unsafe { (self.rank)(self.constants.world, &raw mut rank) })?;
         // SAFETY: as before.
-        self.checked("MPI_Comm_size", unsafe { (self.size)(self.world, &raw mut size) })?;
+        self.checked("MPI_Comm_size", unsafe { (self.size)(self.constants.world, &raw mut size) })?;
         Ok((rank, size))
     }
 
@@ -284,12 +296,15 @@ impl<H: Handle> Calls for Table<H> {
     }
 
     unsafe fn send(&self, from: *const u8, message: Message, is_synchronous: bool) -> Result<(), MpiFault> {
-        let (name, send) =
-            if is_synchronous { ("MPI_Issend", self.synchronous_send) } else { ("MPI_Isend", self.send) };
+        let (name, send) = if is_synchronous {
+            ("MPI_Issend", self.request.synchronous_send)
+        } else {
+            ("MPI_Isend", self.request.send)
+        };
         let Message { bytes, peer, tag } = message;
         // SAFETY: the caller's, and the handles are of this library.
         self.started(name, |request| unsafe {
-            send(from.cast(), count(bytes), self.byte, peer, tag, self.world, request)
+            send(from.cast(), count(bytes), self.constants.byte, peer, tag, self.constants.world, request)
         })
     }
 
@@ -297,7 +312,15 @@ impl<H: Handle> Calls for Table<H> {
         let Message { bytes, peer, tag } = message;
         // SAFETY: the caller's, and the handles are of this library.
         self.started("MPI_Irecv", |request| unsafe {
-            (self.receive)(to.cast(), count(bytes), self.byte, peer, tag, self.world, request)
+            (self.request.receive)(
+                to.cast(),
+                count(bytes),
+                self.constants.byte,
+                peer,
+                tag,
+                self.constants.world,
+                request,
+            )
         })
     }
 
@@ -312,7 +335,7 @@ impl<H: Handle> Calls for Table<H> {
         // SAFETY: the list has this length, all in it are requests of this library, and the status is large enough.
         let code = unsafe {
             let list = requests.as_mut_ptr();
-            (self.test_any)(length, list, &raw mut index, &raw mut is_done, &raw mut status)
+            (self.request.test_any)(length, list, &raw mut index, &raw mut is_done, &raw mut status)
         };
         self.checked("MPI_Testany", code)?;
         if is_done == 0 {
@@ -324,7 +347,7 @@ impl<H: Handle> Calls for Table<H> {
         requests.swap_remove(at);
         // SAFETY: the call before has written the status. The count of a send request is not used.
         self.checked("MPI_Get_count", unsafe {
-            (self.get_count)(&raw const status, self.byte, &raw mut bytes)
+            (self.request.get_count)(&raw const status, self.constants.byte, &raw mut bytes)
         })?;
         Ok(Some(Complete { index: at, bytes: usize::try_from(bytes).unwrap_or(0) }))
     }
@@ -338,7 +361,7 @@ impl<H: Handle> Calls for Table<H> {
         for mut request in requests.drain(from..) {
             let mut status = Status(MaybeUninit::uninit());
             // SAFETY: the request is of this library, and the status is large enough.
-            self.checked("MPI_Wait", unsafe { (self.wait)(&raw mut request, &raw mut status) })?;
+            self.checked("MPI_Wait", unsafe { (self.request.wait)(&raw mut request, &raw mut status) })?;
         }
         Ok(())
     }
@@ -347,7 +370,17 @@ impl<H: Handle> Calls for Table<H> {
         let mut all = vec![0; own.len() * ranks];
         let (each, from, to) = (count(own.len()), own.as_ptr().cast(), all.as_mut_ptr().cast());
         // SAFETY: as many bytes are read here, and as many of each rank written there.
-        let code = unsafe { (self.all_gather)(from, each, self.byte, to, each, self.byte, self.world) };
+        let code = unsafe {
+            (self.all_gather)(
+                from,
+                each,
+                self.constants.byte,
+                to,
+                each,
+                self.constants.byte,
+                self.constants.world,
+            )
+        };
         self.checked("MPI_Allgather", code)?;
         Ok(all)
     }
@@ -359,6 +392,6 @@ impl<H: Handle> Calls for Table<H> {
 
     fn abort(&self, code: c_int) {
         // SAFETY: the handle is of this library.
-        let _ = unsafe { (self.abort)(self.world, code) };
+        let _ = unsafe { (self.abort)(self.constants.world, code) };
     }
 }

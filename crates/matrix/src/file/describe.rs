@@ -3,6 +3,7 @@
 //! Place in the flow: beside `Matrix::open`, with the same names and the same readers; it reads only headers.
 
 use super::{Format, KNOWN, Operand, format_of, map, mtx, npy, packed, safetensors};
+use crate::error::check_sides;
 use crate::{DType, MatrixError, generate};
 use std::ffi::OsStr;
 
@@ -60,7 +61,7 @@ pub fn describe(spec: &OsStr) -> Result<Vec<MatrixDescription>, MatrixError> {
         let Some(bytes) = bytes else {
             return Err(MatrixError::TooLarge { name: name.into_owned(), shape, dtype });
         };
-        shape.check_sides(&name)?;
+        check_sides(shape, &name)?;
         let format = if name.starts_with("random") { "random" } else { "identity" };
         let (dims, order) = (vec![shape.rows, shape.cols], StorageOrder::Generated);
         let dtype_name = dtype.name().to_owned();

@@ -10,6 +10,7 @@
 //! Deliberately absent: complex and hermitian matrices (refused by name), and sparse products: the matrix is made
 //! dense, and one that would not fit in memory is refused with the numbers.
 
+use crate::error::check_sides;
 use crate::file::{Contents, MatrixDescription, StorageOrder};
 use crate::{Buffer, DType, Element, Layout, Matrix, MatrixError, Shape};
 use std::str::FromStr;
@@ -88,7 +89,7 @@ pub(crate) fn describe(name: &str, text: &[u8]) -> Result<MatrixDescription, Mat
         tensor: None,
         dims: vec![head.shape.rows, head.shape.cols],
         dtype: head.words.clone(),
-        product: head.shape.check_sides(name).map(|()| dtype).map_err(|e| e.to_string()),
+        product: check_sides(head.shape, name).map(|()| dtype).map_err(|e| e.to_string()),
         order: if head.form == Form::Array { StorageOrder::Columns } else { StorageOrder::Sparse },
         bytes: bytes.ok_or_else(too_large)?,
     })
@@ -102,7 +103,7 @@ fn parse(name: &str, text: &[u8], available: Option<u64>) -> Result<Matrix, Matr
     let Some(bytes) = head.shape.bytes(dtype) else {
         return Err(MatrixError::TooLarge { name: name.to_owned(), shape: head.shape, dtype });
     };
-    head.shape.check_sides(name)?;
+    check_sides(head.shape, name)?;
     check_entries(&head, &lines).map_err(wrong)?;
     if let Some(available) = available.filter(|&available| bytes > available) {
         let what = format!(

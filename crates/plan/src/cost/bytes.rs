@@ -7,7 +7,8 @@ use super::FRAMES_A_CREDIT;
 use super::relay::{Panels, Passed};
 use crate::winograd::Recipe;
 use crate::{Problem, Region, Share, Sums};
-use bramble_matrix::Span;
+use bramble_base::Span;
+use bramble_base::float::{powi, round};
 
 /// Length of a frame's header.
 const FRAME_BYTES: u64 = 16;
@@ -86,7 +87,7 @@ impl Matrices {
 
     /// About `factor` times as much.
     pub(super) fn scaled(self, factor: f64) -> Self {
-        let by = |x: u64| (x as f64 * factor).round() as u64;
+        let by = |x: u64| round(x as f64 * factor) as u64;
         Self { count: by(self.count), bytes: by(self.bytes), frames: by(self.frames) }
     }
 
@@ -217,7 +218,7 @@ pub(crate) fn load(problem: &Problem, region: &Region, recipe: &Recipe, sums: Su
         .saturating_add(freed.saturating_mul(FRAME_BYTES + CREDIT_BYTES) / FRAMES_A_CREDIT);
     let merged = if sums == Sums::Merged { tiles.times(deep - first).bytes } else { 0 };
     let rim_depth = rim[0].1 as f64;
-    let saved = (7.0f64 / 8.0).powi(i32::try_from(region.levels).unwrap_or(0));
+    let saved = powi(7.0 / 8.0, region.levels);
     let per_depth = 2.0 * region.elements(share.cells) as f64;
     let core_depth = (grid.depth_of(core) * q) as f64;
     Load {

@@ -7,6 +7,9 @@
 //! Invariants: slow links are fully used, and the others share the rest evenly; the primary's link is full until
 //! only slow links are left; the bytes of a machine only grow.
 
+use alloc::vec;
+use alloc::vec::Vec;
+
 /// Most moments that are computed: machines that finish at about the same time share one.
 const MOMENTS_MAX: usize = 24;
 

@@ -13,6 +13,8 @@ mod waits;
 use crate::memory::CellCharges;
 use crate::winograd::Recipe;
 use crate::{Machine, Member, PanelOrder, Problem, Region, Relay, Share, Sums, USE_BYTES};
+use alloc::string::String;
+use alloc::vec::Vec;
 pub(crate) use bytes::load;
 use bytes::{Load, Relayed};
 pub(crate) use relay::may_relay;
@@ -105,8 +107,8 @@ pub enum Limit {
     Primary,
 }
 
-impl std::fmt::Display for Limit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl core::fmt::Display for Limit {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Nothing => f.write_str("nothing"),
             Self::Compute(name) => write!(f, "computing at {name}"),

@@ -15,7 +15,10 @@
 
 use super::bytes::{Matrices, panels};
 use crate::{Block, Member, Problem, Region};
-use bramble_matrix::Span;
+use alloc::vec;
+use alloc::vec::Vec;
+use bramble_base::Span;
+use bramble_base::float::round;
 
 /// Most blocks that are counted.
 const LOOKED_AT_MAX: usize = 4096;
@@ -60,7 +63,7 @@ impl Panels {
 
     fn times(self, factor: f64) -> Self {
         // Estimates, far below 2^64.
-        Self { matrices: self.matrices.scaled(factor), panels: (self.panels as f64 * factor).round() as u64 }
+        Self { matrices: self.matrices.scaled(factor), panels: round(self.panels as f64 * factor) as u64 }
     }
 }
 

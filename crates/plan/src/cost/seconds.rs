@@ -7,7 +7,9 @@ use super::waits::{after_s, behind_s, cells_a_unit, lag_s, last_results, rounds}
 use super::{ADD_S_PER_BYTE, FAR_S_PER_BYTE, LOOP_S_PER_BYTE, flops_an_addition};
 use super::{Costs, Limit, Load, MachineCost, Prediction};
 use crate::{Machine, Member, PanelOrder, Share, Sums};
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use bramble_base::float::{ceil, sqrt};
 
 /// The fraction of the memory rate at which kernels read operands: a loop that only reads is faster. Between 0.53
 /// (dot product) and 0.72 (products with eight columns) were measured on a server, where one core cannot use the
@@ -206,7 +208,7 @@ impl Costs<'_> {
         }
         // The last jobs may leave some threads idle.
         let threads = f64::from(machine.threads.max(1));
-        let waves = (jobs / threads).ceil() * threads / jobs.max(1.0);
+        let waves = ceil(jobs / threads) * threads / jobs.max(1.0);
         all.compute_s = all.compute_s.max(work / (machine.gflops * 1e9) * waves);
         all.memory_s = self.memory_s(machine, member);
         // A thread computes with data that it has read: few of its bytes are loaded while it computes.
@@ -287,7 +289,7 @@ impl Costs<'_> {
         let (pair, cell, matrix) = self.first_bytes(share);
         let chain_s = rates.before * matrix / link.bytes_per_s;
         // Number of pairs of panels until each thread has a product; half of the threads are busy meanwhile.
-        let pairs = (threads / charges.products_of(1) as f64).sqrt().ceil().min(products.sqrt()).max(1.0);
+        let pairs = ceil(sqrt(threads / charges.products_of(1) as f64)).min(sqrt(products)).max(1.0);
         let start_s = pair * (pairs + 1.0) / 2.0 / rates.first + chain_s / 2.0;
         let net_s = load.out as f64 / rates.out;
         let idle_s = self.idle_s(share, load, rates, (units, unit_s * units));
@@ -307,7 +309,7 @@ impl Costs<'_> {
         let (part, of_unit) = last_results(share, units);
         let last_back = load.results as f64 * part;
         let step_s = compute_s.max(net_s) / units * of_unit;
-        let ending = (threads / charges.products_of(1) as f64).ceil();
+        let ending = ceil(threads / charges.products_of(1) as f64);
         let cells = share.block.rows.saturating_mul(share.block.cols) as f64 * at_once as f64;
         let last_tiles = ((ending.min(cells) + 1.0) / 2.0 * cell).min(last_back);
         let home_s = last_back / rates.back;

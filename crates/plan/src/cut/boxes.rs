@@ -4,7 +4,9 @@ use super::Seat;
 use super::partition::apportion;
 use crate::Region;
 use crate::memory::{CellCharges, largest_block};
-use bramble_matrix::{Rect, Span};
+use alloc::vec;
+use alloc::vec::Vec;
+use bramble_base::{Rect, Span};
 
 /// Cells of a region and steps of k.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +126,7 @@ fn halvings(region: &Region, charges: &CellCharges, seats: &[Seat]) -> [u32; 3] 
                 continue;
             }
             let cells = |side: usize| sides[side].0.div_ceil(1 << cut[side]);
-            let [m, n, k] = std::array::from_fn(|side| sides[side].1 as f64 / f64::from(1u32 << cut[side]));
+            let [m, n, k] = core::array::from_fn(|side| sides[side].1 as f64 / f64::from(1u32 << cut[side]));
             let rect = Rect::new(Span::new(0, cells(0)), Span::new(0, cells(1)));
             let Some(block) = largest_block(region, charges, rect, cells(2), memory) else { continue };
             let (across, down) = (cells(1).div_ceil(block.cols) as f64, cells(0).div_ceil(block.rows) as f64);

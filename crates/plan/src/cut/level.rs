@@ -8,7 +8,9 @@
 //! them, are moved; the longest time, cells over weight, never grows; every machine keeps at least one cell.
 
 use super::boxes::Cells3;
-use bramble_matrix::Span;
+use alloc::vec::Vec;
+use bramble_base::Span;
+use bramble_base::float::round;
 
 /// Most moves per machine.
 const MOVES_MAX: usize = 4;
@@ -31,7 +33,7 @@ pub(super) fn level(boxes: &mut [Vec<Cells3>], weights: &[f64]) {
         let used = || (0..boxes.len()).filter(|at| counts[*at] > 0);
         let (Some(from), Some(to)) = (used().max_by(by_time), used().min_by(by_time)) else { return };
         let (over, under) = (counts[from] as f64 - share(from), share(to) - counts[to] as f64);
-        let wanted = (over.min(under).round() as u64).max(1);
+        let wanted = (round(over.min(under)) as u64).max(1);
         // Only while it shortens the longest time.
         let shortens = time(to, counts[to] + wanted) < time(from, counts[from]);
         if counts[from] <= wanted || !shortens {

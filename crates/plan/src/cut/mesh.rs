@@ -4,7 +4,9 @@ use super::boxes::Cells3;
 use super::partition::apportion;
 use crate::Region;
 use crate::strategy::PLACES_MAX;
-use bramble_matrix::{Rect, Span};
+use alloc::vec;
+use alloc::vec::Vec;
+use bramble_base::{Rect, Span};
 
 /// The places of a mesh, and the machine at each.
 struct Mesh<'a> {
@@ -62,7 +64,7 @@ pub(super) fn mesh(region: &Region, weights: &[f64], places: [u32; 3], everyone:
     }
     let lengths = whole.lengths(region).map(|l| l.0);
     let mut left = PLACES_MAX;
-    let places: [usize; 3] = std::array::from_fn(|side| {
+    let places: [usize; 3] = core::array::from_fn(|side| {
         let count = places[side].max(1).min(left).min(u32::try_from(lengths[side]).unwrap_or(u32::MAX));
         left /= count;
         count as usize
@@ -70,7 +72,7 @@ pub(super) fn mesh(region: &Region, weights: &[f64], places: [u32; 3], everyone:
     let mut order: Vec<usize> = (0..weights.len()).collect();
     order.sort_by(|x, y| weights[*y].total_cmp(&weights[*x]).then(x.cmp(y)));
     let mesh = Mesh { places, order, weights, everyone };
-    let slabs: [Vec<Span>; 3] = std::array::from_fn(|side| mesh.slabs(side, lengths[side]));
+    let slabs: [Vec<Span>; 3] = core::array::from_fn(|side| mesh.slabs(side, lengths[side]));
     for at in mesh.all() {
         let cells = Rect::new(slabs[0][at[0]], slabs[1][at[1]]);
         let part = Cells3 { cells, steps: slabs[2][at[2]] };

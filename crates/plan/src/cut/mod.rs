@@ -14,8 +14,10 @@ pub use partition::partition;
 
 use crate::memory::{CellCharges, EDGE_MAX, largest_block};
 use crate::{Base, BlockSize, Machine, PanelOrder, Region, Share};
+use alloc::vec;
+use alloc::vec::Vec;
 use boxes::{Cells3, cuboid};
-use bramble_matrix::Span;
+use bramble_base::Span;
 use level::level;
 use mesh::mesh;
 

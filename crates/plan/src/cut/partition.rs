@@ -7,7 +7,9 @@
 //!
 //! Invariant: the rectangles are disjoint and cover the grid. A machine may get none.
 
-use bramble_matrix::{Rect, Span};
+use alloc::vec;
+use alloc::vec::Vec;
+use bramble_base::{Rect, Span};
 
 /// One rectangle of tiles for each weight, in the order of the weights; `None` for a machine whose share rounds to
 /// zero. `rows` and `cols` are the grid's, `height` and `width` the elements of C in these directions (they set the
@@ -47,7 +49,7 @@ pub fn partition(
 }
 
 /// The column ends for sorted machines that minimise Σ (machines in column × its width) + height over the columns.
-fn columns(sorted: &[f64], height: f64, width: f64) -> Vec<std::ops::Range<usize>> {
+fn columns(sorted: &[f64], height: f64, width: f64) -> Vec<core::ops::Range<usize>> {
     let total: f64 = sorted.iter().sum();
     let mut prefix = vec![0.0];
     for weight in sorted {

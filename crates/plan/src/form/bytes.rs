@@ -10,7 +10,9 @@
 use super::{BlockSize, Member, PanelOrder, Plan, Share, Sums};
 use crate::memory::EDGE_MAX;
 use crate::{Binding, Bound, Grid, LEVELS_MAX, Prediction, Problem, Region, Strategy};
-use bramble_matrix::{DType, Rect, Span};
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use bramble_base::{DType, Rect, Span};
 
 /// Why bytes are no plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -247,7 +249,7 @@ impl Fields<'_> {
         let len = usize::from(self.byte()?);
         let (name, rest) = self.rest.split_at_checked(len).ok_or(SHORT)?;
         self.rest = rest;
-        let name = std::str::from_utf8(name).map_err(|_| InvalidPlan("its strategy is no text"))?;
+        let name = core::str::from_utf8(name).map_err(|_| InvalidPlan("its strategy is no text"))?;
         let strategy: Strategy = name.parse().map_err(|_| InvalidPlan("its strategy is unknown"))?;
         // Only the canonical name, so that each plan has one encoding.
         if strategy.to_string() == name { Ok(strategy) } else { Err(InvalidPlan("its strategy is unknown")) }

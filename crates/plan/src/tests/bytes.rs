@@ -1,7 +1,7 @@
 //! Plans as bytes: decoding inverts encoding, and any other bytes are refused without a panic.
 
 use super::*;
-use bramble_matrix::{Rect, Span};
+use bramble_base::{Rect, Span};
 
 /// A plan, chained if possible.
 fn plan(

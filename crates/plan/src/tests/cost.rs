@@ -1,7 +1,7 @@
 //! The cost model: bytes equal those of the schedule, and seconds depend on the right quantities.
 
 use super::*;
-use bramble_matrix::{Rect, Span};
+use bramble_base::{Rect, Span};
 
 /// Bytes of the frames of a matrix by rows, with heads.
 fn frames(rect: Rect) -> u64 {

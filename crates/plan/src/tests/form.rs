@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::memory;
-use bramble_matrix::{Rect, Span};
+use bramble_base::{Rect, Span};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How often each step of each cell is in a block of the plan.

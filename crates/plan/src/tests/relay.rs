@@ -3,7 +3,7 @@
 
 use super::cost::block_bytes;
 use super::*;
-use bramble_matrix::Rect;
+use bramble_base::Rect;
 use std::collections::BTreeMap;
 
 /// A panel: wave, whether of A, region, order, row or column of cells, step.

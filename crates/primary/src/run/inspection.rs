@@ -18,9 +18,9 @@ use crate::PrimaryError;
 use crate::account::{VerifyReport, WrongTiles};
 use crate::inspector::{Inspector, TileDigests};
 use crate::log::Phase;
-use bramble_matrix::Fault;
 use bramble_matrix::number::to_u64;
 use bramble_schedule::primary::PrimaryEvent;
+use bramble_verify::Fault;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -172,10 +172,9 @@ async fn recompute(
         let names: Vec<String> = makers.iter().map(|maker| core.machines[*maker].name.clone()).collect();
         supervisor.watch.wrong(&names, tiles.len(), &suspect_tiles.text);
         core.recorder.phase(Phase::Computing);
-        // Each row of tiles was complete once, and its write-back was requested then.
-        core.tiles_left_in_row.clear();
+        core.write_back.stop();
         let verifying = core.finished.take().map_or(Duration::ZERO, |finished| finished.elapsed());
-        core.inspecting += verifying;
+        core.times.inspecting += verifying;
         core.dispatch(PrimaryEvent::Wrong { tiles, makers: makers.into_iter().collect() });
     }
     supervise(core, supervisor).await;

@@ -172,9 +172,8 @@ impl Tasks {
         {
             let mut core = core.borrow_mut();
             core.recorder.peers(std::slice::from_ref(&session), 1);
-            let (number, began) = (core.machines.len(), core.began);
-            let at = core.clock.advance_to(began.elapsed());
-            core.joined.push((number, at));
+            let (number, at) = (core.machines.len(), core.times.advance());
+            core.observed.joined.push((number, at));
             core.machines.push(report_stub(&session, 0.0));
         }
         self.add_peer(core, session, false);

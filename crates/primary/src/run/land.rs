@@ -40,7 +40,7 @@ impl Core {
                 return Ok(Box::new(PendingRows { buffer, from, len: bytes }));
             }
         }
-        let lent = match self.partial.remove(&(peer, head.c)) {
+        let lent = match self.landing.partial.remove(&(peer, head.c)) {
             Some(lent) => lent,
             None => self.output.lease(rect),
         };
@@ -63,7 +63,7 @@ impl Core {
     ) -> Result<Buffer, String> {
         let bytes = bytes_of(to.rect, self.output.dtype()).ok_or("a tile that is larger than memory")?;
         let is_staged = to.place == ResultPlace::Staged;
-        self.partial_sums.take((peer, head.c), bytes, is_staged).map_err(|e| e.to_string())
+        self.landing.sums.take((peer, head.c), bytes, is_staged).map_err(|e| e.to_string())
     }
 
     /// Files rows that have landed, or memory whose lease the worker has returned.
@@ -96,7 +96,7 @@ impl Core {
         let lent = lent.map_err(|_| ProtocolError::new("it returned memory outside C"))?;
         let rows = lent.rect().rows.len();
         if u64::from(head.first_line) + u64::from(head.lines) < rows {
-            self.partial.insert((peer, head.c), *lent);
+            self.landing.partial.insert((peer, head.c), *lent);
         } else {
             drop(lent);
         }
@@ -132,7 +132,7 @@ impl Core {
     fn put_back(&mut self, peer: usize, head: &ResultHead, buffer: Buffer) -> Result<(), ProtocolError> {
         let rows = self.state.expect(peer, head)?.rect.rows.len();
         let is_whole = u64::from(head.first_line) + u64::from(head.lines) >= rows;
-        self.partial_sums.put((peer, head.c), buffer, is_whole);
+        self.landing.sums.put((peer, head.c), buffer, is_whole);
         Ok(())
     }
 }

@@ -25,8 +25,7 @@ impl Core {
         if let Some(writer) = self.peers[peer].writer.take() {
             writer.abort();
         }
-        self.partial.retain(|(from, _), _| *from != peer);
-        self.partial_sums.lost(peer);
+        self.landing.lost(peer);
         let why = self.peers[peer].why.take().unwrap_or(why);
         self.dispatch(PrimaryEvent::Lost { peer, why });
         self.changed.notify_one();

@@ -27,8 +27,8 @@ impl Core {
         let Some(other) = other.filter(|_| self.finished.is_none()) else { return };
         let is_known =
             |(a, b, _): &(usize, usize, String)| (*a, *b) == (peer, other) || (*b, *a) == (peer, other);
-        if !self.parted.iter().any(is_known) {
-            self.parted.push((peer, other, why));
+        if !self.observed.parted.iter().any(is_known) {
+            self.observed.parted.push((peer, other, why));
         }
     }
 

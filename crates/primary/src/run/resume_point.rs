@@ -79,11 +79,11 @@ impl Core {
         if !stop.is_asked() {
             return false;
         }
-        if self.stopped.is_none() {
+        if self.times.stopped.is_none() {
             self.dispatch(PrimaryEvent::Stop);
-            self.stopped = Some(self.clock.passed());
+            self.times.stopped = Some(self.times.clock.passed());
         }
-        self.stopped.is_some_and(|since| self.clock.passed().saturating_sub(since) >= LANDING)
+        self.times.stopped.is_some_and(|since| self.times.clock.passed().saturating_sub(since) >= LANDING)
     }
 }
 

@@ -8,7 +8,7 @@
 //!
 //! Deliberately absent: the choice of tiles and the consequences (`schedule/src/primary/spots.rs`).
 
-use super::Core;
+use super::{Core, RunFailure};
 use crate::inspector::Inspector;
 use bramble_matrix::{Buffer, Layout, Matrix, Rect, Shape};
 use bramble_schedule::primary::PrimaryEvent;
@@ -67,8 +67,8 @@ impl Core {
         if is_wrong == Some(true)
             && let Err(e) = inspector.unchanged("when a tile was found to be wrong", true)
         {
-            self.is_changed = true;
-            return self.fail(e.to_string());
+            self.failed.get_or_insert(RunFailure { why: e.to_string(), is_changed: true });
+            return self.changed.notify_one();
         }
         self.dispatch(PrimaryEvent::SpotChecked(is_wrong));
     }

@@ -107,7 +107,7 @@ pub(super) async fn finish(
     inspector: &Arc<Inspector>,
 ) -> Result<(Option<InspectionResult>, Result<Option<JournalFile>, PrimaryError>), PrimaryError> {
     // From here on a signal kills the process at once, unless the user has asked for an orderly end already.
-    supervisor.stop.arm(core.borrow().stopped.is_some());
+    supervisor.stop.arm(core.borrow().times.stopped.is_some());
     if core.borrow().finished.is_none() {
         // Goodbyes first: closing the journal waits for the disk, and no worker has to wait for that.
         goodbyes(core, supervisor.changed).await;
@@ -127,7 +127,7 @@ async fn goodbyes(core: &Rc<RefCell<Core>>, changed: &Notify) {
         return;
     }
     core.borrow_mut().say_goodbye();
-    if core.borrow().stopped.is_some() {
+    if core.borrow().times.stopped.is_some() {
         return;
     }
     let deadline = tokio::time::Instant::now() + GOODBYE;

@@ -13,7 +13,7 @@
 
 mod heap;
 
-use bramble_matrix::{DType, Layout};
+use bramble_base::{DType, Layout};
 use bramble_plan::{LinkRate, Machine, Plan, PlanOptions, Preference, Problem, Strategy, TileSize, decide};
 use bramble_schedule::message::{Job, MatrixHeader, ResultHead, Then};
 use bramble_schedule::primary::{

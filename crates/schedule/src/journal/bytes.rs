@@ -7,10 +7,13 @@
 
 use crate::ProtocolError;
 use crate::message::wire::{FieldReader, FieldWriter};
-use bramble_matrix::number::{to_u64, to_usize};
-use bramble_matrix::{Digest128, Digester};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use bramble_base::number::{to_u64, to_usize};
+use bramble_base::{Digest128, Digester};
 use bramble_plan::Plan;
-use std::collections::{BTreeMap, BTreeSet};
 
 /// First bytes of the file.
 const MAGIC: [u8; 8] = *b"BRMBJRNL";

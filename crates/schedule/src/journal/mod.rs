@@ -17,11 +17,13 @@ mod bytes;
 
 pub use bytes::{Head, Journal, RECORD_BYTES, complete, read, seal};
 
-use bramble_matrix::number::to_u64;
-use bramble_matrix::{Digest128, Digester};
+use alloc::collections::BTreeSet;
+use alloc::vec;
+use alloc::vec::Vec;
+use bramble_base::number::to_u64;
+use bramble_base::{Digest128, Digester};
 use bytes::{TileRecord, append, mark};
-use std::collections::BTreeSet;
-use std::time::Duration;
+use core::time::Duration;
 
 /// Minimum length of an interval.
 pub const INTERVAL_MIN: Duration = Duration::from_secs(2);

@@ -2,7 +2,7 @@
 //! present and right, and tiles recorded by a killed process are present, too.
 
 use super::*;
-use bramble_matrix::DType;
+use bramble_base::DType;
 use bramble_plan::{LinkRate, Machine, Plan, PlanOptions, Problem, TileSize, decide};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -10,6 +10,8 @@
 use super::{FieldReader, FieldWriter, Operation};
 use crate::ProtocolError;
 use crate::limits::{CLOCK_NS_MAX, LOG_RECORDS_MAX};
+use alloc::format;
+use alloc::vec::Vec;
 
 /// What a primary asks a worker to report; one byte of the hello.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -19,6 +19,9 @@ pub use store::{Generated, Job, MatrixHeader, MatrixSource, Operation, ResultHea
 pub use wire::{FieldReader, FieldWriter};
 
 use crate::ProtocolError;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 /// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,9 @@
 use super::{FieldReader, FieldWriter};
 use crate::ProtocolError;
 use crate::limits::FORWARDS_MAX;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 /// One order: pass a stored matrix on as soon as it is complete. It takes one of the matrix's announced uses.
 /// 12 bytes.
@@ -99,8 +102,8 @@ impl Neighbour {
 }
 
 /// Leaves out the key: keys do not belong into logs.
-impl std::fmt::Debug for Neighbour {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl core::fmt::Debug for Neighbour {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let Self { peer, me, dials, address, .. } = self;
         write!(f, "Neighbour {{ peer: {peer}, me: {me}, dials: {dials}, address: {address:?} }}")
     }

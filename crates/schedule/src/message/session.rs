@@ -3,7 +3,10 @@
 use super::{FieldReader, FieldWriter, Wants};
 use crate::ProtocolError;
 use crate::limits::{PROTOCOL, THREADS_MAX};
-use bramble_matrix::DType;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use bramble_base::DType;
 
 /// The first bytes of hello and welcome; they tell a foreign program from a worker of another version.
 const MAGIC: [u8; 4] = *b"BRMB";

@@ -3,8 +3,10 @@
 use super::{FieldReader, FieldWriter};
 use crate::ProtocolError;
 use crate::limits::{CHUNK_BYTES_MAX, JOBS_MAX, MATRICES_MAX, SIDE_MAX};
-use bramble_matrix::number::{to_u64, to_usize};
-use bramble_matrix::{DType, Layout, Shape};
+use alloc::format;
+use alloc::vec::Vec;
+use bramble_base::number::{to_u64, to_usize};
+use bramble_base::{DType, Layout, Shape};
 use bramble_plan::charged_bytes;
 
 /// Where a stored matrix's elements come from.

@@ -1,7 +1,7 @@
 //! Round trips, and arbitrary bytes.
 
 use super::*;
-use bramble_matrix::{DType, Layout};
+use bramble_base::{DType, Layout};
 use proptest::prelude::*;
 
 fn dtype() -> impl Strategy<Value = DType> {

@@ -2,6 +2,10 @@
 
 use crate::ProtocolError;
 use crate::limits::TEXT_BYTES_MAX;
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 /// Reads fields from the front of a head.
 pub struct FieldReader<'a> {
@@ -54,7 +58,7 @@ impl<'a> FieldReader<'a> {
             .split_at_checked(len)
             .ok_or_else(|| ProtocolError::new("a text that is longer than its message"))?;
         self.bytes = rest;
-        let text = std::str::from_utf8(front).map_err(|_| ProtocolError::new("a text that is not UTF-8"))?;
+        let text = core::str::from_utf8(front).map_err(|_| ProtocolError::new("a text that is not UTF-8"))?;
         if text.chars().any(plays_with_terminals) {
             return Err(ProtocolError::new("a text with control characters"));
         }

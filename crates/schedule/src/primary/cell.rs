@@ -12,8 +12,8 @@ use super::outgoing::{BodyMatrix, Delivery, Operands, Which, small, small_index,
 use super::relay::PanelRole;
 use super::work::BlockWork;
 use crate::message::{Job, MatrixHeader, MatrixSource, Operation, Then};
-use bramble_matrix::number::{to_u64, to_usize};
-use bramble_matrix::{Layout, Rect, Span};
+use bramble_base::number::{to_u64, to_usize};
+use bramble_base::{Layout, Rect, Span};
 use bramble_plan::{Block, OperandRecipe, Plan, Recipe, Region, ResultTerm, Term};
 
 /// A panel of the current step, for one row or column of cells.

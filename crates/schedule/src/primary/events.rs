@@ -5,7 +5,9 @@
 
 use super::outgoing::Outgoing;
 use crate::message::{Forward, Missing, ResultHead};
-use bramble_matrix::Rect;
+use alloc::string::String;
+use alloc::vec::Vec;
+use bramble_base::Rect;
 
 /// A worker as the primary's state machine knows it.
 #[derive(Clone, Debug)]

@@ -6,9 +6,10 @@
 use super::events::Referred;
 use crate::limits::{JOBS_MAX, MATRICES_MAX, lines_per_frame};
 use crate::message::{Job, MatrixHeader, MatrixSource, StoreHead};
-use bramble_matrix::number::to_u64;
-use bramble_matrix::{Layout, Rect, Span};
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use bramble_base::number::to_u64;
+use bramble_base::{Layout, Rect, Span};
 
 /// Properties of the operands that decide what is sent.
 #[derive(Clone, Copy, Debug)]
@@ -114,19 +115,19 @@ impl Delivery {
         // One entry is reserved for the matrix with the body.
         while vacant.len() >= MATRICES_MAX {
             let rest = vacant.split_off(MATRICES_MAX - 1);
-            let head = StoreHead { matrices: std::mem::replace(&mut vacant, rest), jobs: Vec::new() };
+            let head = StoreHead { matrices: core::mem::replace(&mut vacant, rest), jobs: Vec::new() };
             out.push_back(Outgoing { head, piece: None });
         }
         let more = if jobs.len() > JOBS_MAX { jobs.split_off(JOBS_MAX) } else { Vec::new() };
         for (at, matrix) in stored.into_iter().enumerate() {
-            let last = if at + 1 == count { std::mem::take(&mut jobs) } else { Vec::new() };
+            let last = if at + 1 == count { core::mem::take(&mut jobs) } else { Vec::new() };
             let by_reference = shares_memory
                 || match matrix.which {
                     Which::A => referred.a,
                     Which::B => referred.b,
                     Which::C | Which::Sum => false,
                 };
-            cut(matrix, 0, by_reference, (std::mem::take(&mut vacant), last), out);
+            cut(matrix, 0, by_reference, (core::mem::take(&mut vacant), last), out);
         }
         if count == 0 && !(vacant.is_empty() && jobs.is_empty()) {
             let head = StoreHead { matrices: vacant, jobs };
@@ -163,11 +164,11 @@ fn cut(
         let count = per_frame.min(lines - first_line);
         let part = MatrixHeader { first_line, lines: count, ..header };
         let last = first_line + count == lines;
-        let mut matrices = std::mem::take(&mut vacant);
+        let mut matrices = core::mem::take(&mut vacant);
         matrices.push(part);
         let bytes = if leased { header.bytes() } else { part.body_bytes() };
         let piece = BodyPiece { which, rect: lines_of(rect, &part), bytes: here(bytes), leased };
-        let jobs = if last { std::mem::take(&mut jobs) } else { Vec::new() };
+        let jobs = if last { core::mem::take(&mut jobs) } else { Vec::new() };
         out.push_back(Outgoing { head: StoreHead { matrices, jobs }, piece: Some(piece) });
         first_line += count;
     }

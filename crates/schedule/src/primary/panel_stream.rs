@@ -25,11 +25,13 @@ use super::rate_estimator::RateEstimator;
 use super::relay::{PanelCopy, PanelDirectory, PanelKey, PanelRole};
 use super::sums::PartialSums;
 use super::work::{BlockWork, WorkItem};
-use bramble_matrix::number::{to_u64, to_usize};
-use bramble_matrix::{Rect, Span};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec;
+use alloc::vec::Vec;
+use bramble_base::number::{to_u64, to_usize};
+use bramble_base::{Rect, Span};
 use bramble_plan::{Block, Plan, Recipe, Sums};
-use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use core::time::Duration;
 
 /// At this link rate, bytes per second, tiles return almost at once. Over a slower link the tiles of a
 /// finished cell should leave while the next cell is multiplied, so cells are processed one after another.

@@ -12,11 +12,13 @@ use super::{PeerInfo, ResultPlace};
 use crate::ProtocolError;
 use crate::limits::{HELD_UP_AFTER, LINK_WINDOW_BYTES, PING_AFTER};
 use crate::message::{Forward, Missing, ResultHead, Then};
-use bramble_matrix::number::{nearest_f64, to_u64};
-use bramble_matrix::{Rect, Span};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::vec::Vec;
+use bramble_base::number::{nearest_f64, to_u64};
+use bramble_base::{Rect, Span};
 use bramble_plan::{Plan, charged_bytes};
-use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use core::time::Duration;
 
 /// State of one peer.
 pub(super) struct Peer {
@@ -250,7 +252,7 @@ impl Peer {
         if !self.state.is_connected() {
             self.orders.clear();
         }
-        if self.stream.is_between_panels() { std::mem::take(&mut self.orders) } else { Vec::new() }
+        if self.stream.is_between_panels() { core::mem::take(&mut self.orders) } else { Vec::new() }
     }
 
     /// A matrix that another worker should have relayed does not arrive.

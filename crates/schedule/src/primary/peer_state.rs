@@ -17,9 +17,13 @@
 use super::peer::Peer;
 use super::work::WorkItem;
 use super::{PeerInfo, Primary, PrimaryAction, PrimaryEvent, send_orders};
-use bramble_matrix::number::{nearest_f64, to_u64};
-use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use alloc::borrow::ToOwned;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use bramble_base::number::{nearest_f64, to_u64};
+use core::time::Duration;
 
 /// Lost work is split into about this many parts per active worker.
 const PARTS_EACH: f64 = 4.0;

@@ -9,9 +9,9 @@
 //!
 //! Units: work is elements of C times depth; rates are per second.
 
-use bramble_matrix::number::nearest_f64;
-use std::collections::VecDeque;
-use std::time::Duration;
+use alloc::collections::VecDeque;
+use bramble_base::number::nearest_f64;
+use core::time::Duration;
 
 /// A rate is measured over at least this many steps, and at most about twice as many.
 const WINDOW: f64 = 12.0;
@@ -132,7 +132,7 @@ impl RateEstimator {
         self.first_step_has_arrived();
         self.last_return = (self.busy_s, self.done);
         if self.done - self.window.1 > WINDOW * self.step_max {
-            self.before = std::mem::replace(&mut self.window, self.last_return);
+            self.before = core::mem::replace(&mut self.window, self.last_return);
         }
     }
 
@@ -148,7 +148,7 @@ impl RateEstimator {
     }
 
     fn first_step_has_arrived(&mut self) {
-        if !std::mem::replace(&mut self.first_step_arrived, true) {
+        if !core::mem::replace(&mut self.first_step_arrived, true) {
             self.window = (self.busy_s, self.done);
             (self.before, self.last_return) = (self.window, self.window);
         }

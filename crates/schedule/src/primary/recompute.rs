@@ -16,9 +16,10 @@ use super::peer_state::PeerState;
 use super::resume::EARLIER_RUN;
 use super::work::BlockWork;
 use super::{Primary, PrimaryAction};
-use bramble_matrix::Span;
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use bramble_base::Span;
+use core::time::Duration;
 
 /// Owner of the work that recomputes tiles. No peer has this number or a higher one.
 pub(super) const RECOMPUTED: usize = EARLIER_RUN - 1;
@@ -122,7 +123,7 @@ impl Primary {
             peer.stream.speed.advance_to(now);
         }
         let left = self.unfinished(&|region, tile| !tiles.contains(&(region, tile)));
-        self.tiles_left = bramble_matrix::number::to_u64(tiles.len());
+        self.tiles_left = bramble_base::number::to_u64(tiles.len());
         if let Err(why) = self.reassign(RECOMPUTED, left) {
             self.over = true;
             return actions.push(PrimaryAction::Fail(why));
@@ -143,7 +144,7 @@ fn record_maker(found: &mut BTreeMap<TileKey, Vec<(Span, usize)>>, work: &BlockW
                 continue;
             }
             let steps = work.steps_of(i, *j);
-            let rest = std::mem::take(makers).into_iter().flat_map(|(span, maker)| {
+            let rest = core::mem::take(makers).into_iter().flat_map(|(span, maker)| {
                 let before = Span::new(span.start, span.end.min(steps.start).max(span.start));
                 let after = Span::new(span.start.max(steps.end).min(span.end), span.end);
                 [(before, maker), (after, maker)]

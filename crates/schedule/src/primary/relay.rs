@@ -20,8 +20,10 @@
 
 use super::outgoing::small_index;
 use crate::message::Forward;
-use bramble_matrix::{Rect, Span};
-use std::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec;
+use alloc::vec::Vec;
+use bramble_base::{Rect, Span};
 
 /// Identity of a panel that members may share. Keys sort by age, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -233,7 +235,7 @@ impl PanelDirectory {
         }
         self.kept.retain(|(holder, _)| *holder != member);
         self.reassigned(member, ReassignedWork::whole(Span::new(0, u64::MAX)));
-        let neighbours = self.neighbours.get_mut(member).map(std::mem::take).unwrap_or_default();
+        let neighbours = self.neighbours.get_mut(member).map(core::mem::take).unwrap_or_default();
         for other in &neighbours {
             self.neighbours[*other].remove(&member);
         }
@@ -329,7 +331,7 @@ mod tests {
     const SHARERS: [usize; 3] = [0, 1, 2];
 
     fn none() -> impl Iterator<Item = usize> {
-        std::iter::empty()
+        core::iter::empty()
     }
 
     fn directory(members: usize) -> PanelDirectory {

@@ -14,9 +14,11 @@ use super::panel_stream::tile_number;
 use super::recompute::RECOMPUTED;
 use super::work::{BlockWork, WorkItem};
 use super::{Operands, PeerInfo, Primary};
-use bramble_matrix::Span;
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec::Vec;
+use bramble_base::Span;
 use bramble_plan::{Plan, Share};
-use std::collections::VecDeque;
 
 /// Owner of the work that a resumed product begins with: none of the peers.
 pub(super) const EARLIER_RUN: usize = usize::MAX;
@@ -112,7 +114,7 @@ fn blocks(member: usize, start: u64, end: u64) -> Option<WorkItem> {
 fn completion(
     plan: &Plan,
     share: &Share,
-    blocks: std::ops::Range<u64>,
+    blocks: core::ops::Range<u64>,
     is_complete: IsComplete<'_>,
 ) -> Completion {
     let (mut all, mut none) = (true, true);

@@ -19,8 +19,10 @@
 use super::peer::Peer;
 use super::peer_state::PeerState;
 use super::{Primary, PrimaryAction};
-use bramble_matrix::number::{nearest_f64, to_u64};
-use std::time::Duration;
+use alloc::format;
+use alloc::vec::Vec;
+use bramble_base::number::{nearest_f64, to_u64};
+use core::time::Duration;
 
 /// Length of the window over which a link is measured.
 const WINDOW: Duration = Duration::from_secs(2);

@@ -19,8 +19,10 @@
 use super::peer::Owed;
 use super::peer_state::PeerState;
 use super::{Primary, PrimaryAction};
-use bramble_matrix::Span;
-use std::time::Duration;
+use alloc::format;
+use alloc::vec::Vec;
+use bramble_base::Span;
+use core::time::Duration;
 
 /// Number of wrong tiles before a worker is excluded.
 const WRONG_MIN: u32 = 2;

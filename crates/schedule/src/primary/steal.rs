@@ -22,11 +22,12 @@ use super::relay::ReassignedWork;
 use super::steal_candidate::{Steal, StealCandidate, StealRequest};
 use super::work::WorkItem;
 use super::{Primary, PrimaryAction, send_orders};
-use bramble_matrix::number::nearest_f64;
-use bramble_matrix::{Rect, Span};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use bramble_base::number::nearest_f64;
+use bramble_base::{Rect, Span};
 use bramble_plan::Plan;
-use std::collections::BTreeMap;
-use std::time::Duration;
+use core::time::Duration;
 
 /// Minimum difference between the finish times of victim and thief, as a fraction of the total time.
 const GAP_MIN: f64 = 0.03;

@@ -11,8 +11,8 @@
 
 use super::panel_stream::PanelStream;
 use super::work::{BlockWork, WorkItem};
-use bramble_matrix::number::nearest_f64;
-use bramble_matrix::{Rect, Span};
+use bramble_base::number::nearest_f64;
+use bramble_base::{Rect, Span};
 use bramble_plan::{Plan, Recipe};
 
 /// Maximum units of blocks in one move.

@@ -7,8 +7,9 @@
 //! when C contains exactly the steps 0..a. Tiles that come back with all their steps never appear here, so
 //! the size is bounded by the tiles under way.
 
-use bramble_matrix::Span;
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use bramble_base::Span;
 
 /// A tile: region, and number in it.
 pub(super) type TileIndex = (usize, u64);

@@ -9,8 +9,10 @@
 //! span of steps, beginning at the block's first.
 
 use super::steal_candidate::parts;
-use bramble_matrix::number::nearest_f64;
-use bramble_matrix::{Rect, Span};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use bramble_base::number::nearest_f64;
+use bramble_base::{Rect, Span};
 use bramble_plan::{Block, PanelOrder, Plan, Recipe};
 
 /// A block, or a part of one, as a worker computes it.
@@ -303,7 +305,7 @@ impl WorkItem {
             Self::Blocks { member, numbers } => {
                 Box::new(numbers.iter().filter_map(|number| BlockWork::planned(plan, *member, number)))
             }
-            Self::Part(work) => Box::new(std::iter::once(work.clone())),
+            Self::Part(work) => Box::new(core::iter::once(work.clone())),
         }
     }
 }
@@ -311,7 +313,7 @@ impl WorkItem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bramble_matrix::DType;
+    use bramble_base::DType;
     use bramble_plan::{Base, LinkRate, Machine, PlanOptions, Problem, Strategy, TileSize as Grid, decide};
 
     fn rect(rows: u64, cols: u64) -> Rect {

@@ -27,8 +27,10 @@ use crate::ProtocolError;
 use crate::message::{
     Forward, Job, MatrixHeader, MatrixSource, Missing, Operation, PieceHead, StoreHead, Then,
 };
-use bramble_matrix::Layout;
-use std::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::vec::Vec;
+use bramble_base::Layout;
 
 /// Something that the shell has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@
 //! Deliberately absent: threads.
 
 use crate::message::{Job, Operation};
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
 
 /// Priority of a task: lower numbers first, then in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,6 +12,8 @@
 use super::{Worker, WorkerAction};
 use crate::ProtocolError;
 use crate::message::{Forward, MatrixHeader, MatrixSource, Missing, PieceHead};
+use alloc::format;
+use alloc::vec::Vec;
 
 impl Worker {
     /// Whether lines from another worker may land now. Returns the matrix they belong to, or `None` if it was

@@ -12,7 +12,7 @@
 
 use crate::clock::{NEIGHBOUR_STEP, StepClock};
 use crate::limits::NEIGHBOUR_SILENCE_MAX;
-use std::time::Duration;
+use core::time::Duration;
 
 /// Silence of one other worker.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ impl Silence {
     /// in the link. Returns the duration of the silence if it is too long.
     pub fn check(&mut self, shown: Duration, came: u64, reads: bool) -> Option<Duration> {
         let now = self.clock.advance_to(shown);
-        if std::mem::replace(&mut self.came, came) != came || !reads {
+        if core::mem::replace(&mut self.came, came) != came || !reads {
             self.heard = now;
         }
         Some(now.saturating_sub(self.heard)).filter(|silence| *silence >= NEIGHBOUR_SILENCE_MAX)

@@ -13,7 +13,10 @@
 use super::RunnableJob;
 use crate::ProtocolError;
 use crate::message::{Forward, Job, MatrixHeader, MatrixSource};
-use std::collections::VecDeque;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::vec::Vec;
 
 /// A matrix that was announced and not freed.
 pub(super) struct Stored {

@@ -2,6 +2,7 @@
 
 use super::Worker;
 use super::stored::{Doing, Stored};
+use alloc::vec::Vec;
 
 impl Worker {
     /// Cross-checks all collections, for tests and the simulator after each event.

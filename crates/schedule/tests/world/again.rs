@@ -1,7 +1,7 @@
 //! Workers with wrong results, and tiles that are recomputed.
 
 use super::{World, places};
-use bramble_matrix::Rect;
+use bramble_base::Rect;
 use bramble_schedule::primary::PrimaryEvent;
 
 impl World {

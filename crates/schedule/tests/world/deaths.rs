@@ -1,7 +1,7 @@
 //! Workers that die, and what their last messages leave behind.
 
 use super::{End, Sent, World, places};
-use bramble_matrix::{Rect, Span};
+use bramble_base::{Rect, Span};
 use bramble_schedule::message::{Missing, ResultHead};
 use bramble_schedule::primary::{PeerInfo, PrimaryEvent, Referred, ResultPlace};
 use bramble_schedule::worker::Worker;

@@ -3,7 +3,7 @@
 use super::deaths::Landing;
 use super::relays::Passing;
 use super::{ALPHA, BETA, Held, Sent, World, mixed, places};
-use bramble_matrix::{Layout, Rect};
+use bramble_base::{Layout, Rect};
 use bramble_schedule::message::{Job, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead};
 use bramble_schedule::primary::{Outgoing, PrimaryEvent, ResultDestination, ResultPlace};
 use bramble_schedule::worker::{RunnableJob, WorkerAction, WorkerEvent};

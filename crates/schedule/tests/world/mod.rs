@@ -11,7 +11,7 @@ mod relays;
 pub(crate) mod resumed;
 mod strategies;
 
-use bramble_matrix::{DType, Layout, Rect};
+use bramble_base::{DType, Layout, Rect};
 use bramble_plan::{LinkRate, Machine, PanelOrder, Plan, PlanOptions, Problem, TileSize, decide};
 use bramble_schedule::message::{
     Forward, MatrixHeader, MatrixSource, ResultHead, decode_forwards, encode_forwards,

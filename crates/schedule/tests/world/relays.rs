@@ -1,7 +1,7 @@
 //! Workers as neighbours: their links, relayed matrices, and links that break.
 
 use super::World;
-use bramble_matrix::Layout;
+use bramble_base::Layout;
 use bramble_schedule::message::{Forward, PieceHead};
 use bramble_schedule::primary::{PeerInfo, PrimaryEvent};
 use bramble_schedule::worker::WorkerEvent;

@@ -4,6 +4,7 @@
 
 use super::WorkerError;
 use super::addition_throttle::AdditionThrottle;
+use super::outbox::Outbox;
 use super::relay::Neighbours;
 use super::send_backpressure::SendBackpressure;
 use crate::job_recorder::{JobRecorder, io_report};
@@ -16,14 +17,11 @@ use bramble_matrix::{Buffer, DType, Generator, Rect, Span, TileLease};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{
     Bye, Generated, Hello, Kind, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead, Then,
-    encode_number,
 };
 use bramble_schedule::worker::{Priority, RunnableJob, Worker, WorkerAction, WorkerEvent};
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-use tokio::sync::mpsc;
 
 /// Result of a task of the pool.
 pub(super) enum TaskResult {
@@ -51,12 +49,8 @@ pub(super) struct Core {
     pub(super) grant: Arc<Grant>,
     pub(super) kernel: Arc<dyn Kernel>,
     pub(super) hello: Hello,
-    /// Queue to the writer; `None` when nothing more may be sent.
-    pub(super) out: Option<mpsc::UnboundedSender<OutgoingFrame>>,
-    /// Pongs in that queue. Tiles are bounded by the grant, so only pongs need a limit.
-    pub(super) answers: Cell<usize>,
-    /// Freed bytes that have not been credited yet; if any, a frame for them is queued.
-    pub(super) credit: Cell<u64>,
+    /// Queue to the writer.
+    pub(super) outbox: Outbox,
     /// The store message whose body is landing.
     pub(super) reserved: Option<StoreHead>,
     /// Whether the primary was heard, or took bytes, since this was last checked.
@@ -72,30 +66,8 @@ pub(super) struct Core {
 
 impl Core {
     pub(super) fn send(&self, kind: Kind, head: Vec<u8>, body: Body) {
-        self.enqueue(OutgoingFrame { frame: Some(Frame::new(kind.code(), head, body)), last_of: None });
-    }
-
-    pub(super) fn enqueue(&self, leaving: OutgoingFrame) {
-        let is_answer = leaving.frame.as_ref().is_some_and(|f| f.kind == Kind::Pong.code());
-        if let Some(out) = &self.out
-            && out.send(leaving).is_ok()
-        {
-            self.answers.set(self.answers.get() + usize::from(is_answer));
-        }
-    }
-
-    /// Credit accumulates while the link is busy, so that at most one frame waits for it.
-    fn give_credit(&self, bytes: u64) {
-        let before = self.credit.get();
-        self.credit.set(before + bytes);
-        if before == 0 {
-            self.enqueue(OutgoingFrame { frame: None, last_of: None });
-        }
-    }
-
-    /// The frame with the accumulated credit.
-    pub(super) fn take_credit(&self) -> Frame {
-        Frame::new(Kind::Credit.code(), encode_number(self.credit.take()), Body::Empty)
+        let frame = Some(Frame::new(kind.code(), head, body));
+        self.outbox.enqueue(OutgoingFrame { frame, last_of: None });
     }
 
     pub(super) fn report(&self) -> Bye {
@@ -233,7 +205,7 @@ impl Core {
                     )?;
                 }
                 WorkerAction::Release(id) => self.store.release(id),
-                WorkerAction::Credit(bytes) => self.give_credit(bytes),
+                WorkerAction::Credit(bytes) => self.outbox.give_credit(bytes),
                 WorkerAction::Pass(forward) => actions.extend(self.pass(forward)?),
                 WorkerAction::Missing(missing) => self.send(Kind::Missing, missing.encode(), Body::Empty),
             }
@@ -321,7 +293,7 @@ impl Core {
                 let lines = lines.map_err(|_| WorkerError::Here(format!("tile {id} has 2^32 rows")))?;
                 let head = ResultHead { lines, ..head };
                 let frame = Frame::new(kind, head.encode(), Body::Leased(Box::new(ReturningLease(lent))));
-                self.enqueue(OutgoingFrame { frame: Some(frame), last_of: Some((id, None)) });
+                self.outbox.enqueue(OutgoingFrame { frame: Some(frame), last_of: Some((id, None)) });
                 return Ok(());
             }
             TargetTile::Owned(..) => unreachable!("a tile is sent back after its last job"),
@@ -335,7 +307,8 @@ impl Core {
         if let Some((first_line, lines, region)) = last {
             let head = ResultHead { first_line, lines, ..head };
             let frame = Frame::new(kind, head.encode(), Body::Shared(region));
-            self.enqueue(OutgoingFrame { frame: Some(frame), last_of: Some((id, Some(whole.buffer))) });
+            self.outbox
+                .enqueue(OutgoingFrame { frame: Some(frame), last_of: Some((id, Some(whole.buffer))) });
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ mod core;
 mod greet;
 mod log;
 mod neighbours;
+mod outbox;
 mod relay;
 mod send_backpressure;
 
@@ -16,6 +17,7 @@ use self::addition_throttle::AdditionThrottle;
 use self::core::{Core, OutgoingFrame, TaskResult};
 use self::greet::{FirstMessage, GreetedPeer, first_message_at_door, greet, session_threads, welcome};
 use self::neighbours::neighbours;
+use self::outbox::Outbox;
 use self::relay::Neighbours;
 use self::send_backpressure::SendBackpressure;
 use crate::job_recorder::JobRecorder;
@@ -163,9 +165,7 @@ async fn run(
         pool,
         kernel: pick.kernel,
         hello,
-        out: Some(out),
-        answers: Cell::new(0),
-        credit: Cell::new(0),
+        outbox: Outbox::new(out),
         reserved: None,
         is_heard: true,
         sums_bodies: link.sender.sums_bodies(),
@@ -190,23 +190,29 @@ async fn run(
         r = neighbours(introductions, core.clone(), tickets) => r,
         r = log::send_regularly(core.clone()), if wants.log => r,
     };
-    let reason =
-        result.as_ref().err().filter(|e| matches!(e, WorkerError::Protocol(_) | WorkerError::Here(_)));
-    if let Some(e) = reason {
-        core.borrow().send(Kind::Error, encode_error(&e.to_string()), Body::Empty);
-    }
-    // Queued frames, the error message included, may still be sent; then the writer ends.
-    core.borrow_mut().out = None;
+    let has_reason = send_reason(&mut core.borrow_mut(), &result);
     let broken = matches!(result, Err(WorkerError::Link(_)));
     if !written && !broken {
         let draining = async {
-            if reason.is_some() {
+            if has_reason {
                 let _ = receiver.drain().await;
             }
         };
         let _ = tokio::time::timeout(LAST_WORDS, async { tokio::join!(writing, draining) }).await;
     }
     result
+}
+
+/// Tells the primary why the session ends, unless it ends in order or the primary knows; whether there is a reason. Nothing
+/// more may be sent afterwards: queued frames, the reason included, still leave, then the writer ends.
+fn send_reason(core: &mut Core, result: &Result<(), WorkerError>) -> bool {
+    let reason =
+        result.as_ref().err().filter(|e| matches!(e, WorkerError::Protocol(_) | WorkerError::Here(_)));
+    if let Some(e) = reason {
+        core.send(Kind::Error, encode_error(&e.to_string()), Body::Empty);
+    }
+    core.outbox.close();
+    reason.is_some()
 }
 
 /// Reads frames until the primary's goodbye and the end of the link.
@@ -229,7 +235,7 @@ async fn read(
             Kind::Store => core.borrow_mut().stored(arrived)?,
             Kind::Ping => {
                 let nonce = decode_number(&arrived.head)?;
-                if core.borrow().answers.get() >= ANSWERS_MAX {
+                if core.borrow().outbox.answers() >= ANSWERS_MAX {
                     return Err(ProtocolError::new("it sends pings, but does not read the pongs").into());
                 }
                 core.borrow().send(Kind::Pong, Pong { nonce, clock_ns: clock_ns() }.encode(), Body::Empty);
@@ -281,7 +287,7 @@ async fn write(
     let meter = core.borrow().meter.clone();
     while let Some(OutgoingFrame { frame, last_of }) = leaving.recv().await {
         let is_answer = frame.as_ref().is_some_and(|f| f.kind == Kind::Pong.code());
-        let frame = frame.unwrap_or_else(|| core.borrow().take_credit());
+        let frame = frame.unwrap_or_else(|| core.borrow().outbox.take_credit());
         let kind = frame.kind;
         if sender.sums_bodies() {
             meter.seal(&frame);
@@ -294,7 +300,9 @@ async fn write(
         let mut core = core.borrow_mut();
         core.is_heard = true;
         core.recorder.left(kind);
-        core.answers.set(core.answers.get() - usize::from(is_answer));
+        if is_answer {
+            core.outbox.answered();
+        }
         if let Some((tile, buffer)) = last_of {
             core.returned(tile, buffer)?;
         }

@@ -13,7 +13,8 @@
 use super::{Ids, Panel, PanelKey};
 use crate::primary::outgoing::small;
 use crate::primary::work::BlockWork;
-use bramble_matrix::{Rect, Span};
+use alloc::vec::Vec;
+use bramble_base::{Rect, Span};
 use bramble_plan::{Block, PanelOrder};
 
 /// Progress of the block that is being sent, which is the last active one.

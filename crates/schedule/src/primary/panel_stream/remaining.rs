@@ -6,8 +6,9 @@ use super::{ActiveBlock, PanelStream, block_ids, tile_number};
 use crate::primary::peer_status::WaitsFor;
 use crate::primary::relay::ReassignedWork;
 use crate::primary::work::BlockWork;
-use bramble_matrix::number::{nearest_f64, to_usize};
-use bramble_matrix::{Rect, Span};
+use alloc::vec::Vec;
+use bramble_base::number::{nearest_f64, to_usize};
+use bramble_base::{Rect, Span};
 use bramble_plan::{PanelOrder, Plan, Recipe};
 
 impl PanelStream {

@@ -13,10 +13,11 @@
 use super::{ActiveBlock, PanelStream};
 use crate::primary::rate_estimator::RateEstimator;
 use crate::primary::work::{BlockWork, WorkItem};
-use bramble_matrix::number::to_usize;
-use bramble_matrix::{Rect, Span};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use bramble_base::number::to_usize;
+use bramble_base::{Rect, Span};
 use bramble_plan::Plan;
-use std::collections::{BTreeMap, VecDeque};
 
 impl PanelStream {
     /// All unfinished work.
