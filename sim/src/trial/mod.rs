@@ -219,6 +219,7 @@ impl Trial {
         let plan = &scenario.plan;
         let data = TrialData::of(scenario, plan);
         let expected = model::c_of(plan, &data);
+        check::check_pairs(scenario);
         let wrong = data.far_off(&expected);
         assert_eq!(wrong, None, "the model's C is not the product");
         let p = plan.problem;

@@ -253,7 +253,7 @@ impl World {
                 is_reserve: false,
             })
             .collect();
-        let mut peers = if setting.relay { relays::neighbours(peers) } else { peers };
+        let mut peers = if setting.relay { relays::neighbours(&plan.members, peers) } else { peers };
         if setting.reserve {
             peers.push(deaths::reserve(&peers));
         }
