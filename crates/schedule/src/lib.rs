@@ -9,6 +9,8 @@
 //!
 //! Deliberately absent: sockets, files, threads, clocks (time is an argument), kernels, matrix elements.
 
+extern crate alloc;
+
 pub mod clock;
 pub mod journal;
 pub mod limits;

@@ -281,6 +281,8 @@ impl Trial {
         for (peer, node) in self.nodes.iter().enumerate().filter(|(peer, _)| !self.checks.suffered[*peer]) {
             let left: Vec<u32> = node.held.keys().copied().collect();
             assert!(left.is_empty(), "w{peer} still has matrices {left:?} when all is done");
+            let (waiting, ahead) = (node.worker.waiting(), node.jobs_ahead.count());
+            assert_eq!((waiting, ahead), ((0, 0), 0), "w{peer}: jobs wait or run when all is done");
         }
     }
 

@@ -12,6 +12,7 @@ use bramble_plan::{
 };
 use bramble_schedule::limits::NEIGHBOURS_MAX;
 use bramble_schedule::primary::{PeerInfo, Referred};
+use bramble_schedule::worker::StartLimits;
 use std::fmt::{self, Display, Formatter};
 
 /// The kind of elements.
@@ -44,6 +45,8 @@ pub struct Scenario {
     pub has_reserve: bool,
     /// Most rows of a result, and most lines of a relayed matrix, in one frame.
     pub lines_per_frame: u32,
+    /// How far each machine computes ahead.
+    pub start_limits: StartLimits,
     /// How many others a worker is introduced to.
     pub neighbours_max: usize,
     /// Pairs of machines that could not link with each other, lower index first.
@@ -113,6 +116,7 @@ impl Scenario {
             steals,
             has_reserve,
             lines_per_frame,
+            start_limits: start_limits(seed),
             neighbours_max: neighbours_max(seed),
             apart,
             faults,
@@ -228,6 +232,17 @@ fn machines(
         memory_rate: None,
     };
     (0..=workers + comers).map(|at| machine(at, random)).collect()
+}
+
+/// How far machines compute ahead: mostly so little that jobs of such small products have to wait. Numbers of its own, so
+/// that the rest of a scenario does not depend on it.
+fn start_limits(seed: u64) -> StartLimits {
+    let mut random = SeededRandom::new(seed ^ 0x57a2_7a11);
+    if random.chance(0.3) {
+        return StartLimits::for_threads(1);
+    }
+    let unsent_bytes = *random.one_of(&[0, 64, 300, 1000, 4000]);
+    StartLimits { unsent_bytes, unsent_tiles: 1 + random.index(3), additions: 1 + random.index(4) }
 }
 
 /// How many others a worker is introduced to: in some trials fewer than there are. A number of its own, too.
