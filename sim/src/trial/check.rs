@@ -288,7 +288,7 @@ impl Trial {
 
     /// A product fails only if no trusted machine is left, or none has enough memory.
     fn check_failure(&self, why: &str) {
-        if why == inspection::NO_OTHER_MACHINE {
+        if why == inspection::C_IS_WRONG {
             return assert!(!self.inspection.wrong().is_empty(), "C is right, and not kept");
         }
         let gone = |peer: usize| {
