@@ -17,7 +17,9 @@ use bramble_plan::Machine;
 use bramble_schedule::limits::lines_per_frame;
 use bramble_schedule::message::{Forward, MatrixHeader, Missing, Operation, PieceHead, ResultHead};
 use bramble_schedule::primary::Outgoing;
-use bramble_schedule::worker::{Priority, PriorityQueue, RunnableJob, Worker, WorkerAction, WorkerEvent};
+use bramble_schedule::worker::{
+    Priority, PriorityQueue, RunnableJob, StartLimits, Worker, WorkerAction, WorkerEvent,
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A task of a compute thread.
@@ -120,7 +122,7 @@ impl SimWorker {
         additions_first: bool,
     ) -> Self {
         Self {
-            worker: Worker::new(grant_bytes),
+            worker: Worker::new(grant_bytes, StartLimits::for_threads(to_usize(machine.threads))),
             shares_memory: machine.link.is_none(),
             on_host: machine.link.is_none() || machine.shares_cores,
             speed: SimSpeed {
@@ -178,11 +180,12 @@ impl SimWorker {
     /// A store message has arrived.
     pub(crate) fn stored(&mut self, message: &Outgoing) {
         self.moved(message.wire_bytes());
-        if message.piece.is_some_and(|p| p.leased) {
-            let tile = message.head.matrices.last();
-            self.memory.lent.extend(tile.map(|m| m.id));
-        }
         self.dispatch(WorkerEvent::Announced(&message.head));
+        let leased = message.head.matrices.last().filter(|_| message.piece.is_some_and(|p| p.leased));
+        if let Some(tile) = leased {
+            self.memory.lent.insert(tile.id);
+            self.dispatch(WorkerEvent::Leased(tile.id));
+        }
         self.dispatch(WorkerEvent::Landed(&message.head));
     }
 

@@ -68,6 +68,8 @@ fn with_any_faults_c_is_right_or_no_machine_could_finish_it() {
         ("pieces relayed", sum(&|t| t.seen.relayed), 10 * SEEDS),
         ("missed", sum(&|t| t.seen.missed), SEEDS / 10),
         ("silent neighbours", sum(&|t| t.seen.parted), SEEDS / 50),
+        ("waited for the link", sum(&|t| t.seen.waited_for_link), 2 * SEEDS),
+        ("additions waited", sum(&|t| t.seen.waited_for_threads), SEEDS),
         ("staged", sum(&|t| t.seen.staged), SEEDS),
         ("thrown away", sum(&|t| t.seen.thrown_away), SEEDS / 50),
         ("left behind", sum(&|t| t.seen.left_behind), SEEDS / 50),

@@ -7,6 +7,7 @@ mod early;
 mod even;
 mod finer;
 mod form;
+mod neighbours;
 mod page;
 mod relay;
 mod traffic;

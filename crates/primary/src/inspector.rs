@@ -6,7 +6,7 @@
 //! Invariants: the operands are read from their source. Each round has new random vectors, which no worker knows. Nothing is
 //! written.
 //!
-//! Deliberately absent: which machine made a tile, and what follows from a fault.
+//! Deliberately absent: which tiles are suspect, and what follows from a fault (`schedule/src/primary/inspection.rs`).
 
 use crate::PrimaryError;
 use crate::account::VerifyReport;
@@ -14,7 +14,7 @@ use crate::error::off_loop;
 use crate::product::Request;
 use bramble_matrix::{Digest128, Matrix, MatrixError, Rect};
 use bramble_plan::Plan;
-use bramble_verify::{Check, Effort, Fault, TileLevels, part_is_wrong, verify, wrong_tiles};
+use bramble_verify::{Check, Effort, TileLevels, part_is_wrong, verify, wrong_tiles};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
@@ -100,26 +100,16 @@ impl Inspector {
         Ok(VerifyReport { verdict, seconds: began.elapsed().as_secs_f64() })
     }
 
-    /// The tiles of a wrong C that have to be recomputed, with their digests, and the tiles that are certainly wrong. With
-    /// levels of Strassen's method, which mix tiles, all tiles of the cell with the fault; the check cannot tell which of
-    /// these are wrong.
+    /// The tiles of a wrong C that may be wrong, and the tiles that certainly are. For plans without levels of Strassen's
+    /// method.
     pub(crate) async fn locate(
         self: &Arc<Self>,
         c: Matrix,
         plan: Plan,
-        fault: Fault,
         round: u64,
-    ) -> Result<(TileDigests, ProvenWrong), PrimaryError> {
+    ) -> Result<(Vec<(usize, u64)>, ProvenWrong), PrimaryError> {
         let this = self.clone();
-        let find = move || -> Result<(TileDigests, ProvenWrong), MatrixError> {
-            let mut proven_wrong: ProvenWrong = plan.tile_at(fault.row, fault.col).into_iter().collect();
-            let tiles = match plan.strategy.levels {
-                0 => this.locate_tiles(&c, &plan, round, &mut proven_wrong)?,
-                _ => cell(&plan, &fault),
-            };
-            Ok((tile_digests(&c, &plan, tiles)?, proven_wrong))
-        };
-        Ok(off_loop("verification", find).await??)
+        Ok(off_loop("verification", move || this.locate_tiles(&c, &plan, round)).await??)
     }
 
     /// Whether a tile by itself is certainly wrong; runs on this thread. For plans without levels of Strassen's method.
@@ -160,26 +150,18 @@ impl Inspector {
         c: &Matrix,
         plan: &Plan,
         round: u64,
-        proven_wrong: &mut ProvenWrong,
-    ) -> Result<Vec<(usize, u64)>, MatrixError> {
-        let Some(region) = plan.regions.first() else { return Ok(Vec::new()) };
+    ) -> Result<(Vec<(usize, u64)>, ProvenWrong), MatrixError> {
+        let Some(region) = plan.regions.first() else { return Ok(Default::default()) };
         let edges = (region.grid.tile_rows, region.grid.tile_cols);
         let found = wrong_tiles(&self.check(c, round), edges)?;
         // A tile that was checked by itself is certainly wrong.
         let alone = found.iter().filter(|tiles| tiles.rows.len() == 1 && tiles.cols.len() == 1);
-        proven_wrong.extend(alone.map(|one| (0, region.tile_number(one.rows.start, one.cols.start, 0, 0))));
+        let number = |i, j| (0, region.tile_number(i, j, 0, 0));
+        let proven_wrong = alone.map(|one| number(one.rows.start, one.cols.start)).collect();
         let places =
             |tiles: Rect| tiles.rows.iter().flat_map(move |i| tiles.cols.iter().map(move |j| (i, j)));
-        Ok(found.into_iter().flat_map(places).map(|(i, j)| (0, region.tile_number(i, j, 0, 0))).collect())
+        Ok((found.into_iter().flat_map(places).map(|(i, j)| number(i, j)).collect(), proven_wrong))
     }
-}
-
-/// The tiles that are computed together with the faulty one.
-fn cell(plan: &Plan, fault: &Fault) -> Vec<(usize, u64)> {
-    let Some((region, tile)) = plan.tile_at(fault.row, fault.col) else { return Vec::new() };
-    let together = plan.regions[region].q() * plan.regions[region].q();
-    let first = tile / together * together;
-    (first..first + together).map(|tile| (region, tile)).collect()
 }
 
 fn tile_digests(c: &Matrix, plan: &Plan, tiles: Vec<(usize, u64)>) -> Result<TileDigests, MatrixError> {

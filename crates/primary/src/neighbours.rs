@@ -7,13 +7,13 @@
 //! fails costs a few seconds at most, is named, and gets its panels from the primary. A worker that is lost
 //! meanwhile has no neighbours, and the product runs without it.
 //!
-//! Deliberately absent: the use of the pairs (the schedule decides), and links that break later (`run`).
+//! Deliberately absent: the choice of the pairs (`plan/src/neighbours.rs`) and their use (the schedule decides), and links that break later (`run`).
 
 use crate::PrimaryError;
 use crate::account::{RelayReport, Unreachable};
 use crate::opening::Session;
 use bramble_link::{Body, Frame, NoBodies};
-use bramble_plan::Plan;
+use bramble_plan::{Plan, neighbour_pairs};
 use bramble_schedule::limits::{NEIGHBOURS_DEADLINE, NEIGHBOURS_MAX, WELCOME_DEADLINE};
 use bramble_schedule::message::{Kind, Neighbour, Reached, decode_error, encode_number};
 use std::cell::RefCell;
@@ -105,7 +105,7 @@ pub(crate) async fn introduce(
 /// Two members that cannot be introduced, and why.
 type Unlinked = (usize, usize, String);
 
-/// The pairs of members that may need the same panels, each with its secrets; and the pairs of which neither member can be
+/// The pairs of members that are to link, each with its secrets; and the pairs of which neither member can be
 /// dialled.
 fn pairs(
     plan: &Plan,
@@ -113,33 +113,28 @@ fn pairs(
     random: SecretSource,
 ) -> Result<(Vec<Pair>, Vec<Unlinked>), PrimaryError> {
     let no_random = |e| PrimaryError::Failed(format!("no random numbers: {e}"));
-    let (mut pairs, mut not) = (Vec::new(), Vec::new());
-    let mut counts = vec![0; sessions.len()];
-    for (j, second) in sessions.iter().enumerate() {
-        for (i, first) in sessions.iter().enumerate().take(j) {
-            // Threads of this process, and processes that were started with a link, have no addresses.
-            let may_meet = first.link.addresses.is_some() && second.link.addresses.is_some();
-            let is_full = counts[i] >= NEIGHBOURS_MAX || counts[j] >= NEIGHBOURS_MAX;
-            let members = (plan.members.get(i), plan.members.get(j));
-            let (Some(one), Some(other)) = members else { continue };
-            if !may_meet || is_full || sessions.len() > NEIGHBOURS_MAX && !one.may_share(other) {
-                continue;
-            }
-            let Some((dials, address)) = choose_dialler(first, second) else {
-                let why =
-                    "both have dialled in, or are behind another machine's loopback: neither can be dialled";
-                not.push((i, j, why.to_owned()));
-                continue;
-            };
-            counts[i] += 1;
-            counts[j] += 1;
-            let (mut key, mut ticket) = ([0; 20], [0; 16]);
-            random(&mut key).and_then(|()| random(&mut ticket)).map_err(no_random)?;
-            let side = |member| PairSide { member, says: None };
-            let (dialler, listener) =
-                if dials == Dials::First { (side(i), side(j)) } else { (side(j), side(i)) };
-            pairs.push(Pair { dialler, listener, address, key, ticket });
+    let (mut pairs, mut not, mut dials) = (Vec::new(), Vec::new(), Vec::new());
+    let chosen = neighbour_pairs(&plan.members, NEIGHBOURS_MAX, |i, j| {
+        let (Some(first), Some(second)) = (sessions.get(i), sessions.get(j)) else { return false };
+        // Threads of this process, and processes that were started with a link, have no addresses.
+        if first.link.addresses.is_none() || second.link.addresses.is_none() {
+            return false;
         }
+        let dialler = choose_dialler(first, second);
+        if dialler.is_none() {
+            let why =
+                "both have dialled in, or are behind another machine's loopback: neither can be dialled";
+            not.push((i, j, why.to_owned()));
+        }
+        dials.extend(dialler);
+        dialler.is_some()
+    });
+    for ((i, j), (dials, address)) in chosen.into_iter().zip(dials) {
+        let (mut key, mut ticket) = ([0; 20], [0; 16]);
+        random(&mut key).and_then(|()| random(&mut ticket)).map_err(no_random)?;
+        let side = |member| PairSide { member, says: None };
+        let (dialler, listener) = if dials == Dials::First { (side(i), side(j)) } else { (side(j), side(i)) };
+        pairs.push(Pair { dialler, listener, address, key, ticket });
     }
     Ok((pairs, not))
 }

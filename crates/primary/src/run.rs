@@ -30,7 +30,7 @@ use bramble_link::{Arrived, Body, Frame, LinkError, Section, SectionMeter, SendP
 use bramble_matrix::{Output, Rect};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
-use bramble_schedule::primary::{Operands, Primary, PrimaryAction, PrimaryEvent};
+use bramble_schedule::primary::{InspectionTask, Operands, Primary, PrimaryAction, PrimaryEvent};
 pub(crate) use inspection::InspectionResult;
 pub(crate) use joins::{AllowedKernels, JoinSource};
 use joins::{Tasks, admit};
@@ -105,6 +105,8 @@ struct Core {
     observed: ObservedEvents,
     /// Writes the journal.
     journal_writer: Option<JournalWriter>,
+    /// The next task of the inspection.
+    inspection_task: Option<InspectionTask>,
     /// A tile that waits for its spot check.
     spot_check: Option<SpotCheck>,
     changed: Rc<Notify>,
@@ -181,6 +183,7 @@ pub(crate) async fn run(
         failed: None,
         observed: ObservedEvents::default(),
         journal_writer: None,
+        inspection_task: None,
         spot_check: None,
         changed: changed.clone(),
         meter: Rc::new(SectionMeter::new(options.account)),
@@ -258,6 +261,7 @@ impl Core {
                     self.finished = Some(Instant::now());
                     self.changed.notify_one();
                 }
+                PrimaryAction::Inspection(task) => self.begin_task(task),
                 PrimaryAction::Fail(why) => self.fail(why),
                 PrimaryAction::Disconnect { peer, why } => self.disconnect(peer, why),
                 PrimaryAction::Put { peer, tile, rect } => {

@@ -29,6 +29,16 @@ pub const NEIGHBOURS_MAX: usize = 64;
 pub const HELD_UP_AFTER: Duration = Duration::from_millis(200);
 /// Time for two workers to connect; after that, the primary sends them everything itself.
 pub const NEIGHBOURS_DEADLINE: Duration = Duration::from_secs(3);
+/// Bytes of tiles that a worker computes ahead of its link: an eighth of a second of 1 Gbit/s, and about what a
+/// large cache may still hold when the tile is sent.
+pub const UNSENT_BYTES_MAX: u64 = 16 << 20;
+/// Tiles for each compute thread that may be ahead of the link, however large they are.
+pub const UNSENT_TILES_PER_THREAD: usize = 4;
+/// Brief additions for each compute thread that may start: twice as many as a thread does between two reports
+/// of its results, because the worker's event loop may be busy.
+pub const BRIEF_ADDITIONS_PER_THREAD: usize = 32;
+/// The same for additions of unknown length: the one that runs, and three while the event loop is busy.
+pub const LONG_ADDITIONS_PER_THREAD: usize = 4;
 /// Maximum rows or columns of a stored matrix. Besides, a line must fit a frame: at most `CHUNK_BYTES_MAX`
 /// bytes.
 pub const SIDE_MAX: u32 = 1 << 20;

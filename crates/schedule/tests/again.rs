@@ -5,10 +5,13 @@
 
 mod world;
 
+use bramble_base::Digest128;
 use bramble_plan::{Base, PlanOptions, Problem, Strategy as Cutting, TileSize};
-use bramble_schedule::primary::{PrimaryAction, PrimaryEvent};
+use bramble_schedule::primary::{
+    InspectionEnd, InspectionEvent, InspectionTask, PrimaryAction, PrimaryEvent, Recomputation,
+};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use world::{Setting, World, cutting, problem};
 
@@ -38,13 +41,20 @@ fn mended(p: &Problem, setting: &Setting, wish: &PlanOptions, liar: usize, choic
     assert_eq!(wrong.iter().map(|(tile, _)| *tile).collect::<BTreeSet<_>>(), by_liar);
     assert!(makers.iter().all(|makers| !makers.is_empty()), "nobody made a tile");
     assert!(world.primary.has_workers_besides(&[liar]), "there is a reserve");
-    if !wrong.is_empty() {
-        world.reopen(&wrong, vec![liar], choices);
-        assert_eq!(world.failed, None);
-        assert_eq!((world.primary.tiles_left(), world.primary.sums_under_way()), (0, (0, 0)));
-        let again = world.primary.makers(&wrong.iter().map(|(tile, _)| *tile).collect::<Vec<_>>());
-        assert!(again.iter().all(|makers| !makers.is_empty() && !makers.contains(&liar)), "{again:?}");
+    let verdict = world.inspect(choices);
+    match verdict.end {
+        InspectionEnd::Right => {}
+        // All workers may have made a part of some suspect tile.
+        InspectionEnd::NoOtherWorker => return Some(0),
+        end => panic!("{end:?}"),
     }
+    assert_eq!((world.primary.tiles_left(), world.primary.sums_under_way()), (0, (0, 0)));
+    let recomputed: Vec<(usize, u64)> = world.recomputed.iter().copied().collect();
+    let again = world.primary.makers(&recomputed);
+    assert!(again.iter().all(|makers| !makers.is_empty() && !makers.contains(&liar)), "{again:?}");
+    assert!(verdict.wrong.iter().all(|results| results.makers.contains(&liar)), "{verdict:?}");
+    let counted: u64 = verdict.wrong.iter().map(|results| results.tiles).sum();
+    assert_eq!(counted, wrong.len() as u64, "each wrong tile counts, and no other");
     assert_eq!(world.committed.len() as u64, world.primary.plan().tiles());
     assert!(world.c == world.expected, "C is not the product");
     assert_eq!(world.traces, whole.traces);
@@ -157,7 +167,20 @@ fn if_the_remaining_workers_are_lost_recomputing_fails() {
     let now = Duration::from_secs(1000);
     let tile = world.primary.plan().tile_at(0, 0).unwrap();
     let maker = world.primary.owner_of(0, 0).unwrap();
-    let actions = world.primary.handle(PrimaryEvent::Wrong { tiles: vec![tile], makers: vec![maker] }, now);
+    let tell = |world: &mut World, event| world.primary.handle(PrimaryEvent::Inspection(event), now);
+    let fault = Some((0, 0));
+    let actions = tell(&mut world, InspectionEvent::Checked { fault, is_one_kernel: true });
+    let asks = |actions: &[PrimaryAction], task: InspectionTask| {
+        assert!(matches!(actions, [PrimaryAction::Inspection(asked)] if *asked == task), "{actions:?}");
+    };
+    asks(&actions, InspectionTask::Locate { round: 1 });
+    let located = InspectionEvent::Located { tiles: vec![tile], proven_wrong: BTreeSet::new() };
+    asks(&tell(&mut world, located), InspectionTask::Digest(vec![tile]));
+    let digests = BTreeMap::from([(tile, Digest128([1; 16]))]);
+    let actions = tell(&mut world, InspectionEvent::Digested(digests));
+    let (tiles, makers) = (vec![tile], vec![maker]);
+    let recomputation = Recomputation { tiles, makers, suspect: Some(maker) };
+    asks(&actions[..1], InspectionTask::Recompute(recomputation));
     let sent_to =
         actions.iter().filter_map(|a| if let PrimaryAction::Send(peer, _) = a { Some(*peer) } else { None });
     assert!(sent_to.collect::<BTreeSet<_>>() == BTreeSet::from([1 - maker]), "{actions:?}");

@@ -6,9 +6,17 @@
 
 use bramble_base::{DType, Layout};
 use bramble_schedule::message::{Job, MatrixHeader, MatrixSource, Operation, StoreHead, Then};
-use bramble_schedule::worker::{RunnableJob, Worker, WorkerAction, WorkerEvent};
+use bramble_schedule::worker::{RunnableJob, StartLimits, Worker, WorkerAction, WorkerEvent};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+
+/// Small limits, so that jobs wait.
+const LIMITS: StartLimits = StartLimits { unsent_bytes: 70, unsent_tiles: 2, additions: 2 };
+
+/// A worker with these bytes of memory and the limits of one thread.
+fn worker(grant_bytes: u64) -> Worker {
+    Worker::new(grant_bytes, StartLimits::for_threads(1))
+}
 
 /// A square matrix of two rows.
 fn header(id: u32, uses: u16, source: MatrixSource) -> MatrixHeader {
@@ -177,7 +185,7 @@ struct Shell {
 impl Shell {
     fn new(grant_bytes: u64) -> Self {
         Self {
-            worker: Worker::new(grant_bytes),
+            worker: Worker::new(grant_bytes, LIMITS),
             values: BTreeMap::new(),
             running: Vec::new(),
             filling: Vec::new(),
@@ -292,7 +300,7 @@ fn jobs_wait_for_operands_that_are_being_made_and_all_memory_is_freed() {
         header(3, 1, MatrixSource::Vacant),
         header(4, 0, MatrixSource::Vacant),
     ];
-    let mut worker = Worker::new(matrices.iter().map(MatrixHeader::charged_bytes).sum());
+    let mut worker = worker(matrices.iter().map(MatrixHeader::charged_bytes).sum());
     let (read, make) = (add(1, 3, 4, Then::Return), add(1, 2, 3, Then::Close));
     let store = store(matrices, vec![read, make]);
     worker.handle(WorkerEvent::Announced(&store)).unwrap();
@@ -328,7 +336,7 @@ mod hostile {
     }
 
     fn refused(bad: &StoreHead, expected: &str) {
-        let error = feed(&mut Worker::new(20_000), bad).unwrap_err();
+        let error = feed(&mut worker(20_000), bad).unwrap_err();
         assert!(error.contains(expected), "{error} should say: {expected}");
     }
 
@@ -339,20 +347,19 @@ mod hostile {
     fn state_is_bounded_by_the_grant() {
         // A million matrices of 8 bytes within a grant of 1 MiB: each is charged 512 bytes.
         for source in [MatrixSource::Data, MatrixSource::Vacant] {
-            let mut worker = Worker::new(1 << 20);
+            let mut worker = worker(1 << 20);
             let tiny = |id| store(vec![shaped(id, 1, 1, 1, source)], vec![]);
             let refused = (0..1_000_000).find(|id| feed(&mut worker, &tiny(*id)).is_err());
             assert_eq!(refused, Some((1 << 20) / (512 + 32)));
         }
         // Unlimited jobs for one tile: the uses of their operands are charged for them.
-        let error =
-            feed(&mut Worker::new(1 << 20), &store(vec![operand(1, 1, 1, u16::MAX)], vec![])).unwrap_err();
+        let error = feed(&mut worker(1 << 20), &store(vec![operand(1, 1, 1, u16::MAX)], vec![])).unwrap_err();
         assert!(error.contains("exceeds the grant"), "{error}");
     }
 
     #[test]
     fn a_matrix_larger_than_any_number_is_refused() {
-        let mut worker = Worker::new(u64::MAX - 1);
+        let mut worker = worker(u64::MAX - 1);
         let huge = operand(1, u32::MAX, u32::MAX, 1);
         assert!(feed(&mut worker, &store(vec![operand(2, 1, 1, 1), huge], vec![])).is_err());
     }
@@ -398,7 +405,7 @@ mod hostile {
     fn each_broken_rule_of_jobs_is_refused() {
         let go_on = Job { then: Then::Continue, ..JOB };
         let with_uses = |uses| vec![operand(1, 4, 5, uses), operand(2, 5, 6, uses), operand(3, 4, 6, 0)];
-        assert!(feed(&mut Worker::new(20_000), &store(with_uses(1), vec![JOB])).is_ok());
+        assert!(feed(&mut worker(20_000), &store(with_uses(1), vec![JOB])).is_ok());
         let wrong = vec![operand(1, 4, 5, 1), operand(2, 4, 6, 1), operand(3, 4, 6, 0)];
         for (expected, matrices, jobs) in [
             ("not stored", vec![operand(1, 4, 5, 1)], vec![JOB]),
@@ -424,7 +431,7 @@ mod hostile {
         let three = || vec![operand(1, 4, 4, 9), operand(2, 4, 4, 9), made(3, 4, 4, 2)];
         let close = Job { operation: Operation::Add, then: Then::Close, ..JOB };
         let go_on = Job { then: Then::Continue, ..close };
-        assert!(feed(&mut Worker::new(20_000), &store(three(), vec![close])).is_ok());
+        assert!(feed(&mut worker(20_000), &store(three(), vec![close])).is_ok());
         for (expected, jobs) in [
             ("sends back an operand", vec![Job { then: Then::Return, ..close }]),
             ("reads its target", vec![Job { a: 3, ..close }]),
@@ -436,7 +443,7 @@ mod hostile {
         ] {
             refused(&store(three(), jobs), expected);
         }
-        let mut worker = Worker::new(20_000);
+        let mut worker = worker(20_000);
         feed(&mut worker, &store(three(), vec![close])).unwrap();
         worker.handle(WorkerEvent::Finished(&close)).unwrap();
         let late = feed(&mut worker, &store(vec![], vec![Job { step: 1, ..go_on }])).unwrap_err();
@@ -461,7 +468,7 @@ mod hostile {
         let circle = [job(1, 3, 2, Then::Close), job(1, 2, 3, Then::Close)];
         let apart = job(1, 4, 5, Then::Return);
         let all = store(matrices, vec![circle[0], circle[1], apart]);
-        let mut worker = Worker::new(20_000);
+        let mut worker = worker(20_000);
         worker.handle(WorkerEvent::Announced(&all)).unwrap();
         let started = worker.handle(WorkerEvent::Landed(&all)).unwrap();
         assert_eq!(

@@ -7,7 +7,7 @@ use bramble_base::{DType, Layout};
 use bramble_schedule::message::{
     Forward, Job, MatrixHeader, MatrixSource, Missing, Operation, PieceHead, StoreHead, Then,
 };
-use bramble_schedule::worker::{RunnableJob, Worker, WorkerAction, WorkerEvent};
+use bramble_schedule::worker::{RunnableJob, StartLimits, Worker, WorkerAction, WorkerEvent};
 
 /// A square matrix of two rows.
 fn header(id: u32, uses: u16, source: MatrixSource) -> MatrixHeader {
@@ -35,7 +35,7 @@ fn piece(id: u32, first_line: u32, lines: u32) -> PieceHead {
 
 /// A worker with ample memory.
 fn worker() -> Worker {
-    Worker::new(20_000)
+    Worker::new(20_000, StartLimits::for_threads(1))
 }
 
 /// Actions of a whole store message.

@@ -125,13 +125,12 @@ impl TargetTile {
             bodies.push((first, count, body));
             first += count;
         }
-        Self::Whole(FinishedTile { header, buffer, bodies })
+        Self::Whole(FinishedTile { buffer, bodies })
     }
 }
 
 /// A finished tile, ready to be sent.
 pub(crate) struct FinishedTile {
-    pub(crate) header: MatrixHeader,
     pub(crate) buffer: Arc<Buffer>,
     /// The bodies in order: first row, number of rows, and bytes of each.
     pub(crate) bodies: Vec<(u32, u32, SharedRegion)>,
@@ -351,11 +350,6 @@ impl Store {
             self.operands.insert(id, Arc::new(Operand::Owned(header, buffer)));
         }
         self.operands.get(&id).cloned()
-    }
-
-    /// Bytes of a matrix that no job has begun to write; 0 for others.
-    pub(crate) fn vacant_bytes(&self, id: u32) -> u64 {
-        self.vacant.get(&id).map_or(0, MatrixHeader::bytes)
     }
 
     /// Takes out a matrix for the next job that writes it or, if it is a finished tile, for sending.

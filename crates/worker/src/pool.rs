@@ -12,8 +12,9 @@
 //! Deliberately absent: any knowledge of jobs and matrices.
 
 use bramble_link::thread_cpu_ns;
+use bramble_schedule::limits::BRIEF_ADDITIONS_PER_THREAD;
 use bramble_schedule::message::ThreadReport;
-use bramble_schedule::worker::{Priority, PriorityQueue};
+use bramble_schedule::worker::{Priority, PriorityQueue, TaskLength};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -32,18 +33,12 @@ pub(crate) struct ThreadPlacement {
 pub(crate) type ComputeTask<R> = Box<dyn FnOnce() -> R + Send>;
 
 /// Most results that a thread collects before it reports them.
-pub(crate) const UNREPORTED_MAX: usize = 16;
+const UNREPORTED_MAX: usize = 16;
 /// How long it collects before it takes another task.
 const UNREPORTED_FOR: Duration = Duration::from_millis(1);
 
-/// Duration of a task, as far as it is known in advance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TaskLength {
-    /// Well below a millisecond.
-    Brief,
-    /// Unknown.
-    Any,
-}
+// Additions that a thread does before it reports, and as many again while the event loop is busy.
+const _: () = assert!(BRIEF_ADDITIONS_PER_THREAD >= 2 * UNREPORTED_MAX);
 
 /// Waiting tasks, and the state of the threads.
 struct Queue<R> {

@@ -269,7 +269,8 @@ impl World {
                 PrimaryAction::Committed(rect) => self.c.commit(rect),
                 action @ (PrimaryAction::Disconnect { .. }
                 | PrimaryAction::Put { .. }
-                | PrimaryAction::SpotCheck(_)) => {
+                | PrimaryAction::SpotCheck(_)
+                | PrimaryAction::Inspection(_)) => {
                     panic!("{action:?} without recovering")
                 }
                 PrimaryAction::Ping(peer, nonce) => {

@@ -15,7 +15,7 @@ mod relay;
 use crate::bytes::Bytes;
 use crate::memory::within;
 use bramble_schedule::message::{Forward, Job, MatrixHeader, MatrixSource, StoreHead, Then};
-use bramble_schedule::worker::{RunnableJob, Worker, WorkerAction, WorkerEvent};
+use bramble_schedule::worker::{RunnableJob, StartLimits, Worker, WorkerAction, WorkerEvent};
 use input::{any_store, product, sums};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -81,13 +81,16 @@ struct Session {
     lost: BTreeSet<u32>,
 }
 
+/// Every job that could run starts at once, so that a job that is forgotten shows.
+const NO_LIMITS: StartLimits = StartLimits { unsent_bytes: u64::MAX, unsent_tiles: 1 << 30, additions: 1 << 30 };
+
 /// See the head of this file.
 pub fn worker_session(data: &[u8]) {
     within(BOUND_BYTES, || {
         let mut bytes = Bytes::new(data);
         let grant_bytes = 1024 << (bytes.u8() % 12);
         let mut session = Session {
-            worker: Worker::new(grant_bytes),
+            worker: Worker::new(grant_bytes, NO_LIMITS),
             grant_bytes,
             held_bytes: 0,
             freed_bytes: 0,

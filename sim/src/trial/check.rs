@@ -243,7 +243,7 @@ impl Trial {
         if let Some(why) = &self.shell.failed {
             return self.check_failure(why);
         }
-        // (9)
+        // (12)
         assert_eq!((self.primary.tiles_left(), self.primary.sums_under_way()), (0, (0, 0)));
         assert!(self.shell.partial_sums.is_empty(), "sums are left over");
         assert!(self.shell.committed.iter().all(|c| *c), "something of C was never committed");
@@ -254,7 +254,7 @@ impl Trial {
         self.check_work();
     }
 
-    /// (10) No machine that stays computes anything twice or in vain, and each step of each tile came back once.
+    /// (13) No machine that stays computes anything twice or in vain, and each step of each tile came back once.
     fn check_work(&self) {
         let plan = self.primary.plan();
         if plan.regions.iter().any(|region| region.levels > 0) {
@@ -273,7 +273,7 @@ impl Trial {
         }
     }
 
-    /// (10) A machine without faults has used everything that it was sent, and retains nothing for others.
+    /// (13) A machine without faults has used everything that it was sent, and retains nothing for others.
     pub(super) fn check_what_is_left(&self) {
         if self.shell.failed.is_some() {
             return;
@@ -281,12 +281,14 @@ impl Trial {
         for (peer, node) in self.nodes.iter().enumerate().filter(|(peer, _)| !self.checks.suffered[*peer]) {
             let left: Vec<u32> = node.held.keys().copied().collect();
             assert!(left.is_empty(), "w{peer} still has matrices {left:?} when all is done");
+            let (waiting, ahead) = (node.worker.waiting(), node.jobs_ahead.count());
+            assert_eq!((waiting, ahead), ((0, 0), 0), "w{peer}: jobs wait or run when all is done");
         }
     }
 
     /// A product fails only if no trusted machine is left, or none has enough memory.
     fn check_failure(&self, why: &str) {
-        if why == inspection::NO_OTHER_MACHINE {
+        if why == inspection::C_IS_WRONG {
             return assert!(!self.inspection.wrong().is_empty(), "C is right, and not kept");
         }
         let gone = |peer: usize| {
@@ -299,6 +301,24 @@ impl Trial {
             return assert!(nobody, "the product failed: {why}");
         }
         check_want(why, most);
+    }
+}
+
+/// (11) No worker is introduced to more workers than the limit. A pair that can link and may need the same panels (with few
+/// workers, any pair) is introduced, unless one of the two has reached the limit.
+pub(super) fn check_pairs(scenario: &Scenario) {
+    let (members, most, pairs) = (&scenario.plan.members, scenario.neighbours_max, scenario.pairs());
+    let count = |member: usize| pairs.iter().filter(|(one, other)| [*one, *other].contains(&member)).count();
+    for other in 0..members.len() {
+        assert!(count(other) <= most, "w{other} is introduced to {} workers, at most {most}", count(other));
+        for one in 0..other {
+            let times = pairs.iter().filter(|pair| **pair == (one, other)).count();
+            let is_useful = members.len() <= most || members[one].may_share(&members[other]);
+            let may_meet = scenario.plan.relay && is_useful && scenario.can_link(one, other);
+            let has_room = count(one) < most && count(other) < most;
+            assert!(times <= usize::from(may_meet), "w{one} and w{other} are introduced {times} times");
+            assert!(times == 1 || !(may_meet && has_room), "w{one} and w{other} are not introduced");
+        }
     }
 }
 

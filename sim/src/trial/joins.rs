@@ -44,7 +44,7 @@ impl Trial {
         self.count += 1;
         self.machines.push(machine);
         self.rooms.push(info.credit_bytes);
-        self.nodes[peer] = Node::new(&info, is.threads, is.gflops);
+        self.nodes[peer] = Node::new(&info, (is.threads, is.gflops), self.start_limits);
         self.nodes[peer].starts(now);
         self.nodes[peer].announced = now;
         let rate = is.link.map_or(f64::INFINITY, |link| link.bytes_per_s);

@@ -13,6 +13,7 @@ mod disk;
 mod end_clock;
 mod faults;
 mod inspection;
+mod jobs_ahead;
 mod joins;
 mod journal_writer;
 mod lane_ends;
@@ -43,6 +44,7 @@ use bramble_matrix::Layout;
 use bramble_plan::Machine;
 use bramble_schedule::clock::{PRIMARY_STEP, StepClock};
 use bramble_schedule::primary::{Operands, Primary, PrimaryEvent};
+use bramble_schedule::worker::StartLimits;
 
 /// Interval between ticks of all ends, seconds.
 const TICK_S: f64 = 0.1;
@@ -117,6 +119,10 @@ pub struct RareEvents {
     pub left_out: u64,
     /// Links between workers that one of them gave up because of silence.
     pub parted: u64,
+    /// Events after which jobs of a worker waited for its link, or additions for its threads.
+    pub waited_for_link: u64,
+    /// See `waited_for_link`.
+    pub waited_for_threads: u64,
     /// Machines that joined, and those of them that returned work.
     pub joined: u64,
     /// See `joined`.
@@ -153,6 +159,7 @@ struct Trial {
     expected: Vec<f64>,
     is_digits: bool,
     lines_per_frame: u32,
+    start_limits: StartLimits,
     faults: Vec<SimFault>,
     struck: Vec<Struck>,
     random: SeededRandom,
@@ -219,6 +226,7 @@ impl Trial {
         let plan = &scenario.plan;
         let data = TrialData::of(scenario, plan);
         let expected = model::c_of(plan, &data);
+        check::check_pairs(scenario);
         let wrong = data.far_off(&expected);
         assert_eq!(wrong, None, "the model's C is not the product");
         let p = plan.problem;
@@ -243,7 +251,9 @@ impl Trial {
         let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
         let across = pairs.map(|(from, to)| Lane::new(rate(from).min(rate(to)), latency(from) + latency(to)));
         let node = |at: usize| match peers.get(at) {
-            Some((_, info)) => Node::new(info, machine(at).threads, machine(at).gflops),
+            Some((_, info)) => {
+                Node::new(info, (machine(at).threads, machine(at).gflops), scenario.start_limits)
+            }
             None => Node::absent(),
         };
         let life = left.as_ref().map_or(0, |left| mixed(left.hash));
@@ -262,6 +272,7 @@ impl Trial {
             expected,
             is_digits: scenario.values == Values::Digits,
             lines_per_frame: scenario.lines_per_frame,
+            start_limits: scenario.start_limits,
             struck: vec![Struck::default(); faults.len()],
             faults,
             random: SeededRandom::new(scenario.seed ^ 0x7ea1 ^ life),

@@ -5,6 +5,7 @@
 //! Invariants: a task that runs when the machine stops never ends.
 
 use super::end_clock::EndClock;
+use super::jobs_ahead::JobsAhead;
 use super::joins::joining_peer;
 use super::lanes::{AfterSend, FrameBody, LaneItem, TrialFrame};
 use super::trial_data::{GARBAGE, InitialValue, line_places, places};
@@ -18,7 +19,7 @@ use bramble_schedule::message::{
 };
 use bramble_schedule::primary::PeerInfo;
 use bramble_schedule::worker::{
-    Priority, PriorityQueue, RunnableJob, Silence, Worker, WorkerAction, WorkerEvent,
+    Priority, PriorityQueue, RunnableJob, Silence, StartLimits, Worker, WorkerAction, WorkerEvent,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -46,6 +47,7 @@ pub(super) struct Node {
     threads: u32,
     flops_per_s: f64,
     queue: PriorityQueue<TrialTask>,
+    pub(super) jobs_ahead: JobsAhead,
     pub(super) running: u32,
     pub(super) held: BTreeMap<u32, HeldMatrix>,
     credit: u64,
@@ -75,13 +77,14 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) fn new(info: &PeerInfo, threads: u32, gflops: f64) -> Self {
+    pub(super) fn new(info: &PeerInfo, (threads, gflops): (u32, f64), limits: StartLimits) -> Self {
         Self {
-            worker: Worker::new(info.credit_bytes),
+            worker: Worker::new(info.credit_bytes, limits),
             shares_memory: info.shares_memory,
             threads: threads.max(1),
             flops_per_s: gflops * 1e9,
             queue: PriorityQueue::default(),
+            jobs_ahead: JobsAhead::new(limits),
             running: 0,
             held: BTreeMap::new(),
             credit: 0,
@@ -104,7 +107,8 @@ impl Node {
 
     /// A node for a machine that may join.
     pub(super) fn absent() -> Self {
-        Self { lives: false, ..Self::new(&joining_peer(0, 0, 1.0), 1, 1.0) }
+        let limits = StartLimits::for_threads(1);
+        Self { lives: false, ..Self::new(&joining_peer(0, 0, 1.0), (1, 1.0), limits) }
     }
 
     /// Sets the start of a session that begins later than the product.
@@ -188,7 +192,11 @@ impl Trial {
             let held = held.unwrap_or_else(|| panic!("matrix {} is not there", header.id));
             match frame.body {
                 FrameBody::Empty => {}
-                FrameBody::Lent(rect) => held.lent = Some(rect),
+                FrameBody::Lent(rect) => {
+                    held.lent = Some(rect);
+                    let actions = self.nodes[peer].worker.handle(WorkerEvent::Leased(header.id));
+                    self.act(peer, decoded(actions));
+                }
                 FrameBody::Bytes(bytes) => held.generated = Some(decoded(Generated::decode(&bytes))),
                 FrameBody::Elements(elements) => {
                     let first = u64::from(header.first_line);
@@ -215,7 +223,10 @@ impl Trial {
                 }
                 WorkerAction::Fill(id) => self.nodes[peer].queue.put(TrialTask::Fill(id), Priority(id)),
                 WorkerAction::Start(run) => {
-                    self.nodes[peer].queue.put(TrialTask::Run(run), Priority::of(&run.job))
+                    let node = &mut self.nodes[peer];
+                    let target = &node.held[&run.job.c];
+                    node.jobs_ahead.started(&run, &target.header, target.lent.is_some());
+                    node.queue.put(TrialTask::Run(run), Priority::of(&run.job));
                 }
                 WorkerAction::Return { tile, epoch, step_start, step_end } => {
                     let head = ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 };
@@ -238,6 +249,9 @@ impl Trial {
             }
         }
         self.nodes[peer].worker.validate();
+        let (for_link, for_threads) = self.nodes[peer].worker.waiting();
+        self.seen.waited_for_link += u64::from(for_link > 0);
+        self.seen.waited_for_threads += u64::from(for_threads > 0);
         self.compute(peer);
     }
 
@@ -278,6 +292,7 @@ impl Trial {
             }
             TrialTask::Run(run) => {
                 self.run_job(peer, &run);
+                self.nodes[peer].jobs_ahead.finished(&run);
                 self.nodes[peer].worker.handle(WorkerEvent::Finished(&run.job))
             }
         };
@@ -344,7 +359,8 @@ impl Trial {
         }
         let mut elements = held.elements.clone();
         if self.nodes[peer].lies > 0 {
-            elements[0] += 1.0;
+            // Another wrong number at each machine: two that agree would count as right.
+            elements[0] += 1.0 + peer as f64;
             self.inspection.liars.insert(peer);
         }
         let mut first_line = 0;
@@ -363,7 +379,10 @@ impl Trial {
     pub(super) fn has_left(&mut self, peer: usize, after: AfterSend) {
         let event = match &after {
             AfterSend::Nothing | AfterSend::Sent(_) => return,
-            AfterSend::Returned(tile) => WorkerEvent::Returned(*tile),
+            AfterSend::Returned(tile) => {
+                self.nodes[peer].jobs_ahead.sent(*tile);
+                WorkerEvent::Returned(*tile)
+            }
             AfterSend::Passed(forward) => WorkerEvent::Passed(forward),
         };
         let actions = self.nodes[peer].worker.handle(event);
@@ -394,8 +413,9 @@ impl Trial {
     pub(super) fn remove_worker(&mut self, peer: usize) {
         let node = &mut self.nodes[peer];
         node.lives = false;
-        node.worker = Worker::new(0);
+        node.worker = Worker::new(0, node.jobs_ahead.limits());
         node.queue.clear();
+        node.jobs_ahead.clear();
         node.running = 0;
         node.held.clear();
         node.deferred.clear();

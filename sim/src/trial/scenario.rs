@@ -8,9 +8,11 @@ use crate::random::SeededRandom;
 use bramble_matrix::DType;
 use bramble_plan::{
     Base, LinkRate, Machine, MadeOperands, PanelOrder, Plan, PlanOptions, Preference, Problem, Relay,
-    Strategy, TileSize, decide,
+    Strategy, TileSize, decide, neighbour_pairs, neighbours_of_each,
 };
+use bramble_schedule::limits::NEIGHBOURS_MAX;
 use bramble_schedule::primary::{PeerInfo, Referred};
+use bramble_schedule::worker::StartLimits;
 use std::fmt::{self, Display, Formatter};
 
 /// The kind of elements.
@@ -43,6 +45,10 @@ pub struct Scenario {
     pub has_reserve: bool,
     /// Most rows of a result, and most lines of a relayed matrix, in one frame.
     pub lines_per_frame: u32,
+    /// How far each machine computes ahead.
+    pub start_limits: StartLimits,
+    /// How many others a worker is introduced to.
+    pub neighbours_max: usize,
     /// Pairs of machines that could not link with each other, lower index first.
     pub apart: Vec<(usize, usize)>,
     /// The faults.
@@ -110,33 +116,38 @@ impl Scenario {
             steals,
             has_reserve,
             lines_per_frame,
+            start_limits: start_limits(seed),
+            neighbours_max: neighbours_max(seed),
             apart,
             faults,
         })
     }
 
+    /// Whether two members can have a link with each other.
+    pub(super) fn can_link(&self, one: usize, other: usize) -> bool {
+        let (one, other) = (self.plan.members[one].machine, self.plan.members[other].machine);
+        let moves = |machine: usize| self.machines[machine].link.is_some();
+        moves(one) && moves(other) && !self.apart.contains(&(one.min(other), one.max(other)))
+    }
+
+    /// The pairs of members that the primary introduces to each other.
+    pub(super) fn pairs(&self) -> Vec<(usize, usize)> {
+        if !self.plan.relay {
+            return Vec::new();
+        }
+        neighbour_pairs(&self.plan.members, self.neighbours_max, |one, other| self.can_link(one, other))
+    }
+
     /// The machines as the primary knows them: the plan's members, and the reserve.
     pub(super) fn peers(&self) -> Vec<(usize, PeerInfo)> {
         let members = &self.plan.members;
-        let by_bytes = |at: usize| self.machines[members[at].machine].link.is_some();
-        let movers: Vec<usize> = (0..members.len()).filter(|at| self.plan.relay && by_bytes(*at)).collect();
-        let met = |at: usize, other: usize| {
-            let (one, other) = (members[at].machine, members[other].machine);
-            one != other && !self.apart.contains(&(one.min(other), one.max(other)))
-        };
-        let neighbours = |at: usize| -> Vec<usize> {
-            if movers.contains(&at) {
-                movers.iter().copied().filter(|other| met(at, *other)).collect()
-            } else {
-                Vec::new()
-            }
-        };
+        let neighbours = neighbours_of_each(&self.pairs(), members.len());
         let info = |at: usize, machine: usize, credit_bytes: u64| PeerInfo {
             name: format!("w{machine}"),
             credit_bytes,
             shares_memory: machine == 0,
             referred: Referred::default(),
-            neighbours: neighbours(at),
+            neighbours: neighbours.get(at).cloned().unwrap_or_default(),
             work_per_s: self.machines[machine].gflops * 1e9 / 2.0,
             link_bytes_per_s: self.machines[machine].link.map(|link| link.bytes_per_s),
             is_reserve: at >= members.len(),
@@ -221,6 +232,23 @@ fn machines(
         memory_rate: None,
     };
     (0..=workers + comers).map(|at| machine(at, random)).collect()
+}
+
+/// How far machines compute ahead: mostly so little that jobs of such small products have to wait. Numbers of its own, so
+/// that the rest of a scenario does not depend on it.
+fn start_limits(seed: u64) -> StartLimits {
+    let mut random = SeededRandom::new(seed ^ 0x57a2_7a11);
+    if random.chance(0.3) {
+        return StartLimits::for_threads(1);
+    }
+    let unsent_bytes = *random.one_of(&[0, 64, 300, 1000, 4000]);
+    StartLimits { unsent_bytes, unsent_tiles: 1 + random.index(3), additions: 1 + random.index(4) }
+}
+
+/// How many others a worker is introduced to: in some trials fewer than there are. A number of its own, too.
+fn neighbours_max(seed: u64) -> usize {
+    let mut random = SeededRandom::new(seed ^ 0x4e16_4b02);
+    if random.chance(0.6) { NEIGHBOURS_MAX } else { 1 + random.index(4) }
 }
 
 fn base(random: &mut SeededRandom) -> Base {

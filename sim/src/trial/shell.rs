@@ -155,6 +155,7 @@ impl Trial {
             PrimaryAction::SpotCheck(rect) => self.begin_spot_check(rect),
             PrimaryAction::Committed(rect) => self.committed(rect),
             PrimaryAction::Finished => self.end_journal_writer(),
+            PrimaryAction::Inspection(task) => self.take_task(task),
             PrimaryAction::Fail(why) => self.shell.failed = Some(why),
         }
     }

@@ -155,8 +155,8 @@ impl World<'_> {
                 }
                 PrimaryAction::Merge { peer, tile, rect } => self.take_pending(peer, tile, rect, false),
                 PrimaryAction::Put { peer, tile, rect } => self.take_pending(peer, tile, rect, true),
-                // Spot checks take no time here.
-                PrimaryAction::SpotCheck(_) => {}
+                // Spot checks take no time here, and C is not inspected.
+                PrimaryAction::SpotCheck(_) | PrimaryAction::Inspection(_) => {}
                 PrimaryAction::Committed(rect) => {
                     let first = self.committed.tiles.insert((rect.rows.start, rect.cols.start));
                     assert!(first, "{rect} is committed twice");

@@ -6,13 +6,13 @@
 
 use crate::machine::SimWorker;
 use crate::setting::{SimRates, SimSetting};
-use bramble_plan::{Machine, Member, Plan};
+use bramble_plan::{Machine, Plan, neighbour_pairs, neighbours_of_each};
 use bramble_schedule::limits::NEIGHBOURS_MAX;
 use bramble_schedule::primary::{PeerInfo, Referred};
 
 /// The members of a plan with their machines' indices; if the product recovers, also the primary's own threads.
 pub(super) fn of(plan: &Plan, machines: &[Machine], recovers: bool) -> Vec<(usize, PeerInfo)> {
-    let neighbours = neighbours(plan, machines, recovers);
+    let neighbours = neighbours(plan, machines);
     let members = plan.members.iter().zip(neighbours);
     let mut participants: Vec<(usize, PeerInfo)> = members
         .map(|(member, neighbours)| {
@@ -60,25 +60,14 @@ pub(super) fn link(machine: &Machine) -> (f64, f64) {
     machine.link.map_or((f64::INFINITY, 0.0), |link| (link.bytes_per_s, link.round_trip_s / 2.0))
 }
 
-/// The workers with which each member has a link. `as_introduced`: limited as by the primary's shell
-/// (crates/primary/src/neighbours.rs): pairs that may share panels, and at most `NEIGHBOURS_MAX` each.
-fn neighbours(plan: &Plan, machines: &[Machine], as_introduced: bool) -> Vec<Vec<usize>> {
+/// The workers with which each member has a link, as the primary introduces them.
+fn neighbours(plan: &Plan, machines: &[Machine]) -> Vec<Vec<usize>> {
     let members = &plan.members;
-    let mut all = vec![Vec::new(); members.len()];
-    if !plan.relay {
-        return all;
-    }
-    let moves = |member: &Member| machines[member.machine].link.is_some();
-    let movers: Vec<usize> = (0..members.len()).filter(|at| moves(&members[*at])).collect();
-    let few = !as_introduced || members.len() <= NEIGHBOURS_MAX;
-    for (at, one) in movers.iter().enumerate() {
-        for other in &movers[..at] {
-            let is_full = all[*one].len() >= NEIGHBOURS_MAX || all[*other].len() >= NEIGHBOURS_MAX;
-            if few || !is_full && members[*one].may_share(&members[*other]) {
-                all[*one].push(*other);
-                all[*other].push(*one);
-            }
-        }
-    }
-    all
+    let moves = |at: usize| machines[members[at].machine].link.is_some();
+    let pairs = if plan.relay {
+        neighbour_pairs(members, NEIGHBOURS_MAX, |one, other| moves(one) && moves(other))
+    } else {
+        Vec::new()
+    };
+    neighbours_of_each(&pairs, members.len())
 }

@@ -177,6 +177,7 @@ fn run(mut primary: Primary, late: bool) -> Cost {
                 }
                 PrimaryAction::Merge { .. }
                 | PrimaryAction::SpotCheck(_)
+                | PrimaryAction::Inspection(_)
                 | PrimaryAction::Committed(_)
                 | PrimaryAction::Ping(..) => {}
             }

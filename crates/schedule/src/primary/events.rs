@@ -3,6 +3,7 @@
 //! Place in the flow: the shell turns reports of its links and clocks into events, and carries out the
 //! actions in their order.
 
+use super::inspection::{InspectionEvent, InspectionTask};
 use super::outgoing::Outgoing;
 use crate::message::{Forward, Missing, ResultHead};
 use alloc::string::String;
@@ -135,18 +136,12 @@ pub enum PrimaryEvent {
     Stop,
     /// A worker has joined and becomes the next peer. It has no share in the plan; it gets work by stealing.
     Joined(PeerInfo),
-    /// The inspection found wrong tiles. Workers other than `makers` recompute them. Only valid after
-    /// `Finished`.
-    Wrong {
-        /// The wrong tiles, by region and number.
-        tiles: Vec<(usize, u64)>,
-        /// Peers that may have computed them, and that get no more work.
-        makers: Vec<usize>,
-    },
+    /// A task of the inspection (`PrimaryAction::Inspection`) is done.
+    Inspection(InspectionEvent),
     /// Result of a spot check (`PrimaryAction::SpotCheck`): whether the tile is wrong; `None` if the check
     /// gave no answer.
     SpotChecked(Option<bool>),
-    /// The inspection accepts C: the product is over.
+    /// The inspection has ended: the product is over.
     Accepted,
     /// Time has passed.
     Tick,
@@ -198,9 +193,11 @@ pub enum PrimaryAction {
     SpotCheck(Rect),
     /// A tile of C is complete.
     Committed(Rect),
-    /// All tiles of C are complete. With `Primary::inspected`, `PrimaryEvent::Wrong` may follow, and then
-    /// `Finished` comes again.
+    /// All tiles of C are complete. With `Primary::inspected`, the first task of the inspection follows; if
+    /// tiles are recomputed, `Finished` comes again.
     Finished,
+    /// A task of the inspection: one at a time, to be carried out while nothing lands in C.
+    Inspection(InspectionTask),
     /// The product cannot be completed.
     Fail(String),
 }

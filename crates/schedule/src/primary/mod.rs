@@ -17,6 +17,7 @@
 
 mod cell;
 mod events;
+mod inspection;
 mod outgoing;
 mod panel_stream;
 mod peer;
@@ -34,6 +35,9 @@ mod sums;
 mod work;
 
 pub use events::{PeerInfo, PrimaryAction, PrimaryEvent, Referred, ResultDestination, ResultPlace};
+pub use inspection::{
+    InspectionEnd, InspectionEvent, InspectionTask, InspectionVerdict, Recomputation, WrongResults,
+};
 pub use outgoing::{BodyPiece, Operands, Outgoing, Which};
 pub use peer_state::Lost;
 pub use peer_status::{PeerStatus, WaitsFor};
@@ -49,6 +53,7 @@ use bramble_base::Span;
 use bramble_base::number::{nearest_f64, to_u64};
 use bramble_plan::{Plan, Recipe, Sums};
 use core::time::Duration;
+use inspection::Inspection;
 use panel_stream::{StreamContext, recipes};
 use peer::{Owed, Peer};
 use relay::PanelDirectory;
@@ -79,6 +84,7 @@ pub struct Primary {
     losses: Vec<Lost>,
     /// Whether C is inspected before the product is over.
     is_inspected: bool,
+    inspection: Inspection,
     /// Set once the user stops the product: nothing more is sent.
     stops: bool,
     over: bool,
@@ -115,6 +121,7 @@ impl Primary {
             recovers: false,
             losses: Vec::new(),
             is_inspected: false,
+            inspection: Inspection::default(),
             stops: false,
             over: false,
         }
@@ -198,7 +205,7 @@ impl Primary {
             PrimaryEvent::Joined(info) => self.join(info, now, &mut actions),
             PrimaryEvent::Lost { peer, why } => self.lose(peer, why, now, &mut actions),
             PrimaryEvent::Stop => self.stops = true,
-            PrimaryEvent::Wrong { tiles, makers } => self.reopen(&tiles, &makers, now, &mut actions),
+            PrimaryEvent::Inspection(event) => self.inspection_event(event, now, &mut actions),
             PrimaryEvent::SpotChecked(is_wrong) => self.spot_checked(is_wrong, now, &mut actions),
             PrimaryEvent::Accepted => self.over = true,
             PrimaryEvent::Tick => {
@@ -343,6 +350,9 @@ impl Primary {
     fn finish(&mut self, actions: &mut Vec<PrimaryAction>) {
         self.over = !self.is_inspected;
         actions.push(PrimaryAction::Finished);
+        if self.is_inspected {
+            self.inspect(actions);
+        }
     }
 
     fn fail(&mut self, peer: usize, why: &str, actions: &mut Vec<PrimaryAction>) {

@@ -98,7 +98,7 @@ impl Primary {
             | PrimaryEvent::Stop
             | PrimaryEvent::Tick
             | PrimaryEvent::Joined(_)
-            | PrimaryEvent::Wrong { .. }
+            | PrimaryEvent::Inspection(_)
             | PrimaryEvent::SpotChecked(_)
             | PrimaryEvent::Accepted => false,
             PrimaryEvent::Lost { peer, .. } => state(peer) == PeerState::Gone,

@@ -1,9 +1,8 @@
 //! Recomputing wrong tiles on workers that did not compute them.
 //!
-//! Place in the flow: the shell inspects C when all tiles are complete. It asks which peers made the wrong
-//! tiles (`makers`), and reports them (`PrimaryEvent::Wrong`). The plan's work for these tiles is reassigned
-//! like that of lost workers (`peer_state`); when it is complete, `Finished` comes again. The shell compares
-//! old and new tiles and so finds the faulty worker.
+//! Place in the flow: the inspection of a complete C finds suspect tiles (`inspection`), and this file their
+//! makers. The plan's work for these tiles is reassigned like that of lost workers (`peer_state`); when it is
+//! complete, `Finished` comes again.
 //!
 //! Invariants: a peer that may have made a wrong tile gets no more work in this product. The kernel calls for
 //! a tile are the plan's, so a right tile that is recomputed has the same bits, if all workers use the same
@@ -106,7 +105,7 @@ impl Primary {
         keys.iter().map(|key| (*key, owners(key))).collect()
     }
 
-    /// The inspection found wrong tiles: reassigns them and excludes `makers` from further work.
+    /// Tiles are suspect: reassigns them and excludes `makers` from further work.
     pub(super) fn reopen(
         &mut self,
         tiles: &[(usize, u64)],

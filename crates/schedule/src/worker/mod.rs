@@ -7,21 +7,28 @@
 //! Invariants: stored bytes never exceed the grant. A job runs when both operands are complete, the initial
 //! elements of its target are present, and every earlier job of that target is done. The jobs of a target (a
 //! tile, or an operand that jobs make) run one at a time, in increasing order of step. An operand is freed by
-//! the last of the uses that it was announced with. The size of this state is bounded by the grant: every
+//! the last of the uses that it was announced with. A job that could run waits only as `send_backpressure` and
+//! `addition_throttle` say, while other jobs run or tiles are being sent. The size of this state is bounded by the grant: every
 //! matrix is charged at least `MATRIX_BYTES_MIN`, and every job `USE_BYTES` at each of its operands. Jobs
 //! that wait for each other for ever cost nothing but their own session's grant.
 //!
 //! Deliberately absent: plans (a worker sees jobs only), the memory itself, and time, except in `Silence`,
 //! which is independent of the rest.
 
+mod addition_throttle;
 mod priority;
 mod relay;
+mod send_backpressure;
 mod silence;
+mod start;
 mod stored;
 mod validate;
 
+use self::addition_throttle::AdditionThrottle;
 pub use self::priority::{Priority, PriorityQueue};
+use self::send_backpressure::SendBackpressure;
 pub use self::silence::Silence;
+pub use self::start::{StartLimits, TaskLength};
 use self::stored::Stored;
 use crate::ProtocolError;
 use crate::message::{
@@ -39,7 +46,7 @@ pub enum WorkerAction {
     Reserve(MatrixHeader),
     /// Generate the elements of this matrix, then report `Filled`.
     Fill(u32),
-    /// RunnableJob a job, then report `Finished`.
+    /// Run a job, then report `Finished`.
     Start(RunnableJob),
     /// Send the tile back, then report `Returned`.
     Return {
@@ -67,6 +74,8 @@ pub enum WorkerAction {
 pub enum WorkerEvent<'a> {
     /// The head of a store message has arrived: its matrices need memory.
     Announced(&'a StoreHead),
+    /// The elements of an announced tile are in the primary's own memory. Comes before `Landed`.
+    Leased(u32),
     /// The body of an announced store message has landed.
     Landed(&'a StoreHead),
     /// A generated operand has its elements.
@@ -107,11 +116,17 @@ pub struct Worker {
     lost: BTreeSet<u32>,
     /// Number of matrices that the shell is passing on.
     passing: usize,
+    /// Tiles in the primary's own memory.
+    leased: BTreeSet<u32>,
+    /// Jobs that wait for the link.
+    backpressure: SendBackpressure,
+    /// Additions that wait for the compute threads.
+    throttle: AdditionThrottle,
 }
 
 impl Worker {
     /// A session that may store `grant_bytes` of matrices.
-    pub fn new(grant_bytes: u64) -> Self {
+    pub fn new(grant_bytes: u64, limits: StartLimits) -> Self {
         Self {
             grant_bytes,
             held_bytes: 0,
@@ -119,6 +134,9 @@ impl Worker {
             matrices: BTreeMap::new(),
             lost: BTreeSet::new(),
             passing: 0,
+            leased: BTreeSet::new(),
+            backpressure: SendBackpressure::new(limits),
+            throttle: AdditionThrottle::new(limits.additions),
         }
     }
 
@@ -129,22 +147,45 @@ impl Worker {
 
     /// Handles one event and returns the actions. An error means that the primary broke the protocol.
     pub fn handle(&mut self, event: WorkerEvent<'_>) -> Result<Vec<WorkerAction>, ProtocolError> {
-        match event {
-            WorkerEvent::Announced(store) => self.reserve(store),
-            WorkerEvent::Landed(store) => self.landed(store),
-            WorkerEvent::Filled(id) => Ok(self.filled(id)),
-            WorkerEvent::Finished(job) => Ok(self.finished(job)),
-            WorkerEvent::Returned(tile) => Ok(self.returned(tile)),
-            WorkerEvent::Relay(forwards) => self.relay(forwards),
-            WorkerEvent::Passed(forward) => Ok(self.passed(forward)),
-            WorkerEvent::Piece(piece) => Ok(self.piece(piece)),
-            WorkerEvent::PeerLost(peer) => Ok(self.peer_lost(peer)),
+        self.handle_all([event])
+    }
+
+    /// Handles events that came together. Additions start after the last event, so that the one of highest
+    /// priority starts first.
+    pub fn handle_all<'a>(
+        &mut self,
+        events: impl IntoIterator<Item = WorkerEvent<'a>>,
+    ) -> Result<Vec<WorkerAction>, ProtocolError> {
+        let mut actions = Vec::new();
+        for event in events {
+            self.handle_one(event, &mut actions)?;
         }
+        self.start_additions(&mut actions);
+        Ok(actions)
+    }
+
+    fn handle_one(
+        &mut self,
+        event: WorkerEvent<'_>,
+        actions: &mut Vec<WorkerAction>,
+    ) -> Result<(), ProtocolError> {
+        match event {
+            WorkerEvent::Announced(store) => self.reserve(store, actions)?,
+            WorkerEvent::Leased(tile) => self.leased(tile),
+            WorkerEvent::Landed(store) => self.landed(store, actions)?,
+            WorkerEvent::Filled(id) => self.complete(id, actions),
+            WorkerEvent::Finished(job) => self.finished(job, actions),
+            WorkerEvent::Returned(tile) => self.returned(tile, actions),
+            WorkerEvent::Relay(forwards) => self.relay(forwards, actions)?,
+            WorkerEvent::Passed(forward) => self.passed(forward, actions),
+            WorkerEvent::Piece(piece) => self.piece(piece, actions),
+            WorkerEvent::PeerLost(peer) => self.peer_lost(peer, actions),
+        }
+        Ok(())
     }
 
     /// Checks the head of a store message and charges the memory of its matrices.
-    fn reserve(&mut self, store: &StoreHead) -> Result<Vec<WorkerAction>, ProtocolError> {
-        let mut actions = Vec::new();
+    fn reserve(&mut self, store: &StoreHead, actions: &mut Vec<WorkerAction>) -> Result<(), ProtocolError> {
         for header in &store.matrices {
             let known = self.matrices.get_mut(&header.id);
             may_be(header, known.as_deref())?;
@@ -163,15 +204,21 @@ impl Worker {
             self.held_bytes_max = self.held_bytes_max.max(held);
             actions.push(WorkerAction::Reserve(*header));
             if header.source == MatrixSource::Relayed && self.lost.contains(&header.first_line) {
-                self.miss(header.id, &mut actions);
+                self.miss(header.id, actions);
             }
         }
-        Ok(actions)
+        Ok(())
+    }
+
+    /// A tile is in the primary's own memory: nothing of it will be sent.
+    fn leased(&mut self, tile: u32) {
+        if self.matrices.contains_key(&tile) {
+            self.leased.insert(tile);
+        }
     }
 
     /// The body of an announced store message has landed.
-    fn landed(&mut self, store: &StoreHead) -> Result<Vec<WorkerAction>, ProtocolError> {
-        let mut actions = Vec::new();
+    fn landed(&mut self, store: &StoreHead, actions: &mut Vec<WorkerAction>) -> Result<(), ProtocolError> {
         for header in &store.matrices {
             let Some(matrix) = self.matrices.get_mut(&header.id) else { continue };
             if header.source == MatrixSource::Relayed {
@@ -181,29 +228,22 @@ impl Worker {
             if header.source == MatrixSource::Generated {
                 actions.push(WorkerAction::Fill(header.id));
             } else if matrix.is_target() {
-                self.try_start(header.id, &mut actions);
+                self.try_start(header.id, actions);
             } else {
-                self.wake(header.id, &mut actions);
+                self.wake(header.id, actions);
             }
         }
         for job in &store.jobs {
             self.queue(*job)?;
-            self.try_start(job.c, &mut actions);
+            self.try_start(job.c, actions);
         }
-        Ok(actions)
-    }
-
-    /// A generated operand has its elements.
-    fn filled(&mut self, id: u32) -> Vec<WorkerAction> {
-        let mut actions = Vec::new();
-        self.complete(id, &mut actions);
-        actions
+        Ok(())
     }
 
     /// The running job of a target is done.
-    fn finished(&mut self, job: &Job) -> Vec<WorkerAction> {
-        let mut actions = Vec::new();
-        let Some(target) = self.matrices.get_mut(&job.c) else { return actions };
+    fn finished(&mut self, job: &Job, actions: &mut Vec<WorkerAction>) {
+        self.release_start(job);
+        let Some(target) = self.matrices.get_mut(&job.c) else { return };
         target.finish(job.then == Then::Return);
         if job.then == Then::Return {
             actions.push(WorkerAction::Return {
@@ -215,20 +255,18 @@ impl Worker {
             });
         }
         for id in [job.a, job.b] {
-            self.used(id, &mut actions);
+            self.used(id, actions);
         }
         if job.then == Then::Close {
-            self.complete(job.c, &mut actions);
+            self.complete(job.c, actions);
         }
-        self.try_start(job.c, &mut actions);
-        actions
+        self.try_start(job.c, actions);
     }
 
     /// The tile was sent back; its memory is free.
-    fn returned(&mut self, tile: u32) -> Vec<WorkerAction> {
-        let mut actions = Vec::new();
-        self.forget(tile, &mut actions);
-        actions
+    fn returned(&mut self, tile: u32, actions: &mut Vec<WorkerAction>) {
+        self.tile_sent(tile, actions);
+        self.forget(tile, actions);
     }
 
     /// Checks and queues a job.
@@ -292,9 +330,9 @@ impl Worker {
         let whole = |id: &u32| self.matrices.get(id).is_some_and(Stored::is_whole);
         if whole(&job.a)
             && whole(&job.b)
-            && let Some(target) = self.matrices.get_mut(&id)
+            && let Some(run) = self.matrices.get_mut(&id).and_then(Stored::start)
         {
-            actions.extend(target.start().map(WorkerAction::Start));
+            self.start_or_wait(run, actions);
         }
     }
 
@@ -332,6 +370,7 @@ impl Worker {
         if let Some(gone) = self.matrices.remove(&id) {
             let bytes = gone.header.charged_bytes();
             self.held_bytes -= bytes;
+            self.leased.remove(&id);
             actions.push(WorkerAction::Release(id));
             actions.push(WorkerAction::Credit(bytes));
         }

@@ -35,8 +35,11 @@ impl Worker {
     }
 
     /// Takes relay orders of the primary.
-    pub(super) fn relay(&mut self, forwards: &[Forward]) -> Result<Vec<WorkerAction>, ProtocolError> {
-        let mut actions = Vec::new();
+    pub(super) fn relay(
+        &mut self,
+        forwards: &[Forward],
+        actions: &mut Vec<WorkerAction>,
+    ) -> Result<(), ProtocolError> {
         for forward in forwards {
             let id = forward.id;
             let Some(matrix) = self.matrices.get_mut(&id).filter(|m| !m.is_tile()) else {
@@ -50,12 +53,12 @@ impl Worker {
             }
             matrix.promised += 1;
             if matrix.is_whole() {
-                self.pass(*forward, &mut actions);
+                self.pass(*forward, actions);
             } else {
                 matrix.order(*forward);
             }
         }
-        Ok(actions)
+        Ok(())
     }
 
     /// Passes a complete matrix on, unless the order only releases it or the receiver is lost.
@@ -69,36 +72,30 @@ impl Worker {
     }
 
     /// The shell has finished an order.
-    pub(super) fn passed(&mut self, forward: &Forward) -> Vec<WorkerAction> {
-        let mut actions = Vec::new();
+    pub(super) fn passed(&mut self, forward: &Forward, actions: &mut Vec<WorkerAction>) {
         assert!(self.passing > 0, "matrix {} was passed on without an order", forward.id);
         self.passing -= 1;
-        self.used(forward.id, &mut actions);
-        actions
+        self.used(forward.id, actions);
     }
 
     /// Lines that `expects` allowed have landed.
-    pub(super) fn piece(&mut self, piece: &PieceHead) -> Vec<WorkerAction> {
-        let mut actions = Vec::new();
+    pub(super) fn piece(&mut self, piece: &PieceHead, actions: &mut Vec<WorkerAction>) {
         if let Some(matrix) = self.matrices.get_mut(&piece.id) {
             matrix.lines += piece.lines;
-            self.wake(piece.id, &mut actions);
+            self.wake(piece.id, actions);
         }
-        actions
     }
 
     /// The link to a neighbour has ended.
-    pub(super) fn peer_lost(&mut self, peer: u32) -> Vec<WorkerAction> {
-        let mut actions = Vec::new();
+    pub(super) fn peer_lost(&mut self, peer: u32, actions: &mut Vec<WorkerAction>) {
         if !self.lost.insert(peer) {
-            return actions;
+            return;
         }
         let from_there =
             |header: &MatrixHeader| header.source == MatrixSource::Relayed && header.first_line == peer;
         let waiting = self.matrices.values().filter(|m| from_there(&m.header) && !m.is_whole());
         let missing: Vec<u32> = waiting.map(|m| m.header.id).collect();
-        missing.into_iter().for_each(|id| self.miss(id, &mut actions));
-        actions
+        missing.into_iter().for_each(|id| self.miss(id, actions));
     }
 
     /// Requests the rest of a matrix from the primary.

@@ -60,7 +60,7 @@ pub(super) struct Waiting {
 pub(super) enum Doing {
     /// Nothing.
     Waiting,
-    /// A job writes it.
+    /// A job writes it, or waits for the link or the compute threads to let it start.
     Running,
     /// It is a tile that is being sent back.
     Leaving,
@@ -113,6 +113,11 @@ impl Stored {
     /// Whether jobs may write it.
     pub(super) fn is_target(&self) -> bool {
         self.is_tile() || self.is_made() && !self.complete
+    }
+
+    /// Whether only jobs write it, and none has.
+    pub(super) fn is_new(&self) -> bool {
+        self.header.source == MatrixSource::Vacant && !self.begun
     }
 
     /// Whether it is an operand that jobs may read now.

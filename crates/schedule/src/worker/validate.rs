@@ -25,6 +25,8 @@ impl Worker {
             matrix.validate_operand(count, running, self.passing);
         }
         assert!(rest.is_empty(), "the operands of queued jobs are there: {rest:?}");
+        self.backpressure.validate();
+        self.throttle.validate();
     }
 }
 

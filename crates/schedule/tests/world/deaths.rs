@@ -1,5 +1,6 @@
 //! Workers that die, and what their last messages leave behind.
 
+use super::joins::LIMITS;
 use super::{End, Sent, World, places};
 use bramble_base::{Rect, Span};
 use bramble_schedule::message::{Missing, ResultHead};
@@ -44,7 +45,7 @@ pub(super) fn in_order(deaths: &[(u64, u32)]) -> Vec<(u64, u32)> {
 impl End {
     /// All workers are gone.
     pub(super) fn stop(&mut self) {
-        self.worker = Worker::new(0);
+        self.worker = Worker::new(0, LIMITS);
         self.passing.clear();
         self.running.clear();
         self.filling.clear();

@@ -60,6 +60,9 @@ impl World {
             self.ends[peer].held.entry(header.id).or_insert_with(fresh);
         }
         if let (Some(piece), Some(header)) = (message.piece, head.matrices.last()) {
+            if piece.leased && header.uses == 0 {
+                actions.extend(self.ends[peer].worker.handle(WorkerEvent::Leased(header.id)).unwrap());
+            }
             let held = self.ends[peer].held.get_mut(&header.id).unwrap();
             held.trace = trace;
             held.leased = piece.leased.then_some(piece.rect);

@@ -2,13 +2,16 @@
 
 use super::{End, World};
 use bramble_schedule::primary::{PeerInfo, PrimaryEvent, Referred};
-use bramble_schedule::worker::Worker;
+use bramble_schedule::worker::{StartLimits, Worker};
 use std::collections::{BTreeMap, VecDeque};
+
+/// Small limits, so that jobs wait for the link and for the compute threads.
+pub(super) const LIMITS: StartLimits = StartLimits { unsent_bytes: 300, unsent_tiles: 2, additions: 2 };
 
 impl End {
     pub(super) fn new(credit_bytes: u64) -> Self {
         Self {
-            worker: Worker::new(credit_bytes),
+            worker: Worker::new(credit_bytes, LIMITS),
             inbox: VecDeque::new(),
             passing: BTreeMap::new(),
             outbox: VecDeque::new(),

@@ -17,7 +17,7 @@ use bramble_schedule::message::{
     Forward, MatrixHeader, MatrixSource, ResultHead, decode_forwards, encode_forwards,
 };
 use bramble_schedule::primary::{
-    Operands, Outgoing, PeerInfo, Primary, PrimaryAction, PrimaryEvent, Referred, Which,
+    InspectionTask, Operands, Outgoing, PeerInfo, Primary, PrimaryAction, PrimaryEvent, Referred, Which,
 };
 use bramble_schedule::worker::{RunnableJob, Worker};
 use deaths::Landing;
@@ -158,6 +158,9 @@ pub(crate) struct World {
     joins: Vec<(u64, u64)>,
     /// The worker whose results are wrong.
     pub(crate) liar: Option<usize>,
+    /// The next task of the inspection, and the tiles that were recomputed.
+    task: Option<InspectionTask>,
+    pub(crate) recomputed: BTreeSet<(usize, u64)>,
     dead: BTreeSet<usize>,
     gone: BTreeSet<usize>,
     /// How often something was staged, and how often a result was dropped.
@@ -253,7 +256,7 @@ impl World {
                 is_reserve: false,
             })
             .collect();
-        let mut peers = if setting.relay { relays::neighbours(peers) } else { peers };
+        let mut peers = if setting.relay { relays::neighbours(&plan.members, peers) } else { peers };
         if setting.reserve {
             peers.push(deaths::reserve(&peers));
         }
@@ -305,6 +308,8 @@ impl World {
             deaths: deaths::in_order(&setting.deaths),
             joins: joins::in_order(&setting.joins),
             liar: None,
+            task: None,
+            recomputed: BTreeSet::new(),
             dead: BTreeSet::new(),
             gone: BTreeSet::new(),
             staged_times: 0,
@@ -362,6 +367,7 @@ impl World {
                     self.kill(peer, 0);
                 }
                 PrimaryAction::Finished => self.finished = true,
+                PrimaryAction::Inspection(task) => self.begin_task(task),
                 PrimaryAction::Fail(why) => self.failed = Some(why),
                 PrimaryAction::SpotCheck(_) => {}
                 PrimaryAction::Committed(rect) => {

@@ -2,6 +2,8 @@
 
 use super::World;
 use bramble_base::Layout;
+use bramble_plan::{Member, neighbour_pairs, neighbours_of_each};
+use bramble_schedule::limits::NEIGHBOURS_MAX;
 use bramble_schedule::message::{Forward, PieceHead};
 use bramble_schedule::primary::{PeerInfo, PrimaryEvent};
 use bramble_schedule::worker::WorkerEvent;
@@ -21,13 +23,11 @@ impl Passing {
 }
 
 /// All workers whose links move bytes have a link to each other.
-pub(super) fn neighbours(peers: Vec<PeerInfo>) -> Vec<PeerInfo> {
-    let mut peers = peers;
-    let movers: Vec<usize> = (0..peers.len()).filter(|p| !peers[*p].shares_memory).collect();
-    for peer in &movers {
-        peers[*peer].neighbours = movers.iter().copied().filter(|o| o != peer).collect();
-    }
-    peers
+pub(super) fn neighbours(members: &[Member], peers: Vec<PeerInfo>) -> Vec<PeerInfo> {
+    let moves = |peer: usize| !peers[peer].shares_memory;
+    let pairs = neighbour_pairs(members, NEIGHBOURS_MAX, |one, other| moves(one) && moves(other));
+    let each = neighbours_of_each(&pairs, members.len());
+    peers.into_iter().zip(each).map(|(info, neighbours)| PeerInfo { neighbours, ..info }).collect()
 }
 
 impl World {

@@ -3,31 +3,34 @@
 //! Invariant: the state machine decides; its actions are carried out here, at once and without waiting.
 
 use super::WorkerError;
-use super::addition_throttle::AdditionThrottle;
 use super::outbox::Outbox;
 use super::relay::Neighbours;
-use super::send_backpressure::SendBackpressure;
 use crate::job_recorder::{JobRecorder, io_report};
 use crate::ledger::Grant;
 use crate::memory::{Operand, ReturningLease, Store, StoreParts, TargetTile};
-use crate::pool::{ComputePool, ComputeTask, TaskLength};
+use crate::pool::{ComputePool, ComputeTask, EndedTask};
 use bramble_kernel::{Kernel, KernelElement, Sign, factors};
 use bramble_link::{Arrived, ArrivedBody, Body, Frame, Section, SectionMeter};
 use bramble_matrix::{Buffer, DType, Generator, Rect, Span, TileLease};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{
-    Bye, Generated, Hello, Kind, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead, Then,
+    Bye, Generated, Hello, Job, Kind, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead, Then,
 };
-use bramble_schedule::worker::{Priority, RunnableJob, Worker, WorkerAction, WorkerEvent};
+use bramble_schedule::worker::{Priority, RunnableJob, TaskLength, Worker, WorkerAction, WorkerEvent};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// Result of a task of the pool.
 pub(super) enum TaskResult {
-    /// With the task's length, if the addition throttle counts it.
-    Ran(RunnableJob, TargetTile, Option<TaskLength>),
+    Ran(RunnableJob, TargetTile),
     Filled(MatrixHeader, Buffer),
+}
+
+/// A task that is done, as the state machine is told.
+enum DoneTask {
+    Ran(Job),
+    Filled(u32),
 }
 
 /// A frame to send, and what follows when it has been sent.
@@ -42,8 +45,6 @@ pub(super) struct OutgoingFrame {
 pub(super) struct Core {
     pub(super) state: Worker,
     pub(super) store: Store,
-    pub(super) backpressure: SendBackpressure,
-    pub(super) throttle: AdditionThrottle,
     pub(super) pool: ComputePool<TaskResult>,
     /// Returned with the session, or when the last compute thread has finished its task for it.
     pub(super) grant: Arc<Grant>,
@@ -158,28 +159,44 @@ impl Core {
                 let lent = landing.into_any().downcast::<TileLease>();
                 let lent = lent.map_err(|_| ProtocolError::new("leased memory outside C"))?;
                 self.store.put_tile(header.id, TargetTile::Leased(*lent));
+                let actions = self.dispatch(WorkerEvent::Leased(header.id))?;
+                self.carry_out(actions)?;
             }
             ArrivedBody::Empty | ArrivedBody::Landed(_) => {}
         }
         Ok(())
     }
 
-    /// Carries out actions, then starts additions as far as the throttle allows.
-    pub(super) fn carry_out(&mut self, actions: Vec<WorkerAction>) -> Result<(), WorkerError> {
-        self.carry_out_actions(actions)?;
-        self.start_additions()
-    }
-
-    /// Starts additions as far as the throttle allows.
-    pub(super) fn start_additions(&mut self) -> Result<(), WorkerError> {
-        while let Some(run) = self.throttle.next() {
-            self.start(run, true)?;
+    /// Takes results that compute threads reported together. They are one event for the state machine, so that the
+    /// addition of highest priority among all that they make possible starts first.
+    pub(super) fn collected(&mut self, batch: Vec<EndedTask<TaskResult>>) -> Result<(), WorkerError> {
+        let mut done = Vec::with_capacity(batch.len());
+        for ended in batch {
+            self.record(&ended);
+            match ended.result {
+                Ok(TaskResult::Ran(run, target)) => {
+                    self.store.put_tile(run.job.c, target);
+                    done.push(DoneTask::Ran(run.job));
+                }
+                Ok(TaskResult::Filled(header, buffer)) => {
+                    self.store.put_operand(header.id, Operand::Owned(header, buffer));
+                    done.push(DoneTask::Filled(header.id));
+                }
+                Err(panic) => {
+                    return Err(WorkerError::Here(format!("a compute thread failed: {panic}")));
+                }
+            }
         }
-        Ok(())
+        let events = done.iter().map(|done| match done {
+            DoneTask::Ran(job) => WorkerEvent::Finished(job),
+            DoneTask::Filled(id) => WorkerEvent::Filled(*id),
+        });
+        let actions = self.meter.within(Section::Scheduling, || self.state.handle_all(events))?;
+        self.carry_out(actions)
     }
 
-    /// Carries out actions, except new additions, which wait for `feed`.
-    pub(super) fn carry_out_actions(&mut self, actions: Vec<WorkerAction>) -> Result<(), WorkerError> {
+    /// Carries out actions.
+    pub(super) fn carry_out(&mut self, actions: Vec<WorkerAction>) -> Result<(), WorkerError> {
         self.store.set_limit(self.state.held_bytes_max());
         let mut actions = VecDeque::from(actions);
         while let Some(action) = actions.pop_front() {
@@ -188,16 +205,7 @@ impl Core {
                     self.store.reserve(&header).map_err(|e| WorkerError::Here(e.to_string()))?;
                 }
                 WorkerAction::Fill(id) => self.fill(id)?,
-                WorkerAction::Start(run) => {
-                    let new_bytes = self.store.vacant_bytes(run.job.c);
-                    match self.backpressure.admit(run, new_bytes) {
-                        Some(run) if new_bytes > 0 && run.job.operation != Operation::Multiply => {
-                            self.throttle.put(run);
-                        }
-                        Some(run) => self.start(run, false)?,
-                        None => {}
-                    }
-                }
+                WorkerAction::Start(run) => self.start(run)?,
                 WorkerAction::Return { tile, epoch, step_start, step_end } => {
                     self.send_back(
                         tile,
@@ -233,8 +241,8 @@ impl Core {
         self.submit(task, Priority(id), TaskLength::Any)
     }
 
-    /// Submits a job to the compute threads; `is_counted`: the addition throttle counts it.
-    fn start(&mut self, run: RunnableJob, is_counted: bool) -> Result<(), WorkerError> {
+    /// Submits a job to the compute threads.
+    fn start(&mut self, run: RunnableJob) -> Result<(), WorkerError> {
         let missing = || WorkerError::Here(format!("an operand of matrix {} is missing", run.job.c));
         let a = self.store.operand(run.job.a).ok_or_else(missing)?;
         let b = self.store.operand(run.job.b).ok_or_else(missing)?;
@@ -246,8 +254,8 @@ impl Core {
             RunnableJob { .. } => 1.0,
         };
         let (kernel, operation) = (self.kernel.clone(), run.job.operation);
-        let length = length(operation, &a, &b);
-        let counted = is_counted.then_some(length);
+        let (shape, cols) = (a.shape(), b.shape().cols);
+        let length = TaskLength::of(operation, shape.rows, shape.cols, cols);
         let (dtype, alpha) = (self.hello.dtype, self.hello.alpha);
         let with_checksums = self.sums_bodies;
         let task = move || {
@@ -259,9 +267,8 @@ impl Core {
                 DType::I64 => compute::<i64>(operation, kernel, alpha, &a, &b, beta, &mut target),
             }
             let target = if run.job.then == Then::Return { target.whole(with_checksums) } else { target };
-            TaskResult::Ran(run, target, counted)
+            TaskResult::Ran(run, target)
         };
-        counted.into_iter().for_each(|length| self.throttle.submitted(length));
         self.submit(Box::new(task), Priority::of(&run.job), length)
     }
 
@@ -298,7 +305,6 @@ impl Core {
             }
             TargetTile::Owned(..) => unreachable!("a tile is sent back after its last job"),
         };
-        self.backpressure.leaves(id, whole.header.bytes());
         let last = whole.bodies.pop();
         for (first_line, lines, region) in whole.bodies {
             let head = ResultHead { first_line, lines, ..head };
@@ -321,28 +327,9 @@ impl Core {
             Some(Err(shared)) => self.store.forget_buffer(&shared),
             None => {}
         }
-        self.backpressure.left(tile);
-        while let Some(run) = self.backpressure.next() {
-            self.start(run, false)?;
-        }
         let actions = self.dispatch(WorkerEvent::Returned(tile))?;
         self.carry_out(actions)
     }
-}
-
-/// Multiply-adds of a brief multiplication: 200 µs at 40 Gflop/s.
-const BRIEF_MULTIPLICATIONS: u64 = 1 << 22;
-/// Elements of a brief addition: as long at 5 GB/s written.
-const BRIEF_ELEMENTS: u64 = 1 << 17;
-
-/// Whether a job is brief.
-fn length(operation: Operation, a: &Operand, b: &Operand) -> TaskLength {
-    let (a, b) = (a.shape(), b.shape());
-    let is_brief = match operation {
-        Operation::Multiply => a.rows.saturating_mul(a.cols).saturating_mul(b.cols) <= BRIEF_MULTIPLICATIONS,
-        Operation::Add | Operation::Subtract => a.rows.saturating_mul(a.cols) <= BRIEF_ELEMENTS,
-    };
-    if is_brief { TaskLength::Brief } else { TaskLength::Any }
 }
 
 fn compute<T: KernelElement>(

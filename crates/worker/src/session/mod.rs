@@ -4,26 +4,22 @@
 //! lost link or a failed task ends the session, never the worker. The session's state machine decides; this
 //! file only carries out.
 
-mod addition_throttle;
 mod core;
 mod greet;
 mod log;
 mod neighbours;
 mod outbox;
 mod relay;
-mod send_backpressure;
 
-use self::addition_throttle::AdditionThrottle;
 use self::core::{Core, OutgoingFrame, TaskResult};
 use self::greet::{FirstMessage, GreetedPeer, first_message_at_door, greet, session_threads, welcome};
 use self::neighbours::neighbours;
 use self::outbox::Outbox;
 use self::relay::Neighbours;
-use self::send_backpressure::SendBackpressure;
 use crate::job_recorder::JobRecorder;
 use crate::ledger::{Grant, SessionLedger};
 use crate::machine::Config;
-use crate::memory::{Operand, Store};
+use crate::memory::Store;
 use crate::pool::{ComputePool, EndedTask, ThreadPlacement};
 use crate::tickets::NeighbourTickets;
 use bramble_kernel::Pick;
@@ -39,7 +35,7 @@ use bramble_schedule::message::{
     Hello, Kind, Neighbour, Pong, Reached, StoreHead, decode_error, decode_forwards, decode_number,
     encode_error,
 };
-use bramble_schedule::worker::{Worker, WorkerEvent};
+use bramble_schedule::worker::{StartLimits, Worker, WorkerEvent};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -157,10 +153,8 @@ async fn run(
     });
     let meter = Rc::new(SectionMeter::new(wants.account));
     let core = Rc::new(RefCell::new(Core {
-        state: Worker::new(grant.bytes()),
+        state: Worker::new(grant.bytes(), StartLimits::for_threads(threads)),
         store: Store::new(),
-        backpressure: SendBackpressure::new(threads),
-        throttle: AdditionThrottle::new(threads),
         grant: Arc::new(grant),
         pool,
         kernel: pick.kernel,
@@ -319,27 +313,7 @@ async fn collect(
 ) -> Result<(), WorkerError> {
     while let Some(batch) = done.recv().await {
         // The whole batch is handled before the writer runs, so that the memory that it frees is one credit message.
-        let mut core = core.borrow_mut();
-        for ended in batch {
-            core.record(&ended);
-            let actions = match ended.result {
-                Ok(TaskResult::Ran(run, target, counted)) => {
-                    counted.into_iter().for_each(|length| core.throttle.done(length));
-                    core.store.put_tile(run.job.c, target);
-                    core.dispatch(WorkerEvent::Finished(&run.job))?
-                }
-                Ok(TaskResult::Filled(header, buffer)) => {
-                    core.store.put_operand(header.id, Operand::Owned(header, buffer));
-                    core.dispatch(WorkerEvent::Filled(header.id))?
-                }
-                Err(panic) => {
-                    return Err(WorkerError::Here(format!("a compute thread failed: {panic}")));
-                }
-            };
-            core.carry_out_actions(actions)?;
-        }
-        // All additions that the batch enabled are known now, so that the one of highest priority starts first.
-        core.start_additions()?;
+        core.borrow_mut().collected(batch)?;
     }
     Ok(())
 }
