@@ -13,14 +13,13 @@ pub(crate) use lab::{
     LabCalledArgs, LabCommand, LabExecArgs, LabNameArgs, LabRunArgs, LabStatusArgs, LabUpArgs,
 };
 pub(crate) use product::{
-    LinkKind, MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, TeamArgs, TrustArgs,
-    is_standard_stream, sizes,
+    MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, is_standard_stream, sizes,
 };
 
-use crate::quantity::size;
+use bramble_cluster::args::{TrustArgs, kernel, socket_address};
 use bramble_kernel::Choice;
+use bramble_report::quantity::size;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use product::{kernel, socket_address};
 use std::any::TypeId;
 use std::ffi::OsString;
 use std::net::SocketAddr;

@@ -6,8 +6,8 @@
 //! Deliberately absent: insight into other products.
 
 use crate::args::MultiplyArgs;
-use crate::exit::Failure;
 use bramble_matrix::{Buffer, DType, Matrix, Rect, Span};
+use bramble_report::exit::Failure;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -53,10 +53,10 @@ impl Insight {
         }
         let look = Look { norms: norms(c)?, labels: self.labels, c };
         for name in &args.nearest {
-            crate::tell(format!("{}\n", look.nearest(name)?).as_bytes(), args.is_streamed())?;
+            bramble_report::tell(format!("{}\n", look.nearest(name)?).as_bytes(), args.is_streamed())?;
         }
         if look_around {
-            crate::tell(format!("{}\n", look.alike()?.join("\n")).as_bytes(), args.is_streamed())?;
+            bramble_report::tell(format!("{}\n", look.alike()?.join("\n")).as_bytes(), args.is_streamed())?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@
 //! Deliberately absent: a lab of virtual machines.
 
 use crate::args::LabCommand;
-use crate::exit::{Exit, Failure};
+use bramble_report::exit::{Exit, Failure};
 
 /// Runs the verb.
 pub(crate) fn run(_: &LabCommand) -> Result<Exit, Failure> {

@@ -1,20 +1,20 @@
 //! `bramble multiply`: from arguments to a committed C and a report.
 
 use crate::args::MultiplyArgs;
-use crate::exit::{Exit, Failure};
 use crate::insight::Insight;
 use crate::operands;
 use crate::progress::ProgressDisplay;
 use crate::report;
 use crate::stream;
-use crate::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
 use crate::trace::TraceFile;
-use crate::turned_away::TurnedAway;
-use crate::until::{Completion, done_or_stopped};
+use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
+use bramble_cluster::turned_away::TurnedAway;
+use bramble_cluster::until::{Completion, done_or_stopped};
 use bramble_matrix::{DType, Matrix, Output, Shape};
 use bramble_primary::journal_writer::{JournalFile, JournalOptions};
 use bramble_primary::log::{EventLog, Phase};
 use bramble_primary::{Finished, PrimaryError, Report, Request, Stop, WrongTiles, multiply, prepare_resume};
+use bramble_report::exit::{Exit, Failure};
 use bramble_worker::{default_threads, host_name};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
     if let Some(path) = args.file()
         && crate::resume::is_done(args, path, (&operands.a, &operands.b, operands.old_c.as_ref()))?
     {
-        crate::say(&format!("bramble: {} is complete already", path.display()));
+        bramble_report::say(&format!("bramble: {} is complete already", path.display()));
         return Ok(Exit::Done);
     }
     let insight = operands.insight.take();
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
             unfinished_trace.take().into_iter().for_each(|part| drop(std::fs::remove_file(part)));
             let own = args.file().filter(|_| has_place.get());
             if let Some(left) = own.and_then(crate::resume::left) {
-                crate::say(&format!("bramble: stopped by a signal: {left}"));
+                bramble_report::say(&format!("bramble: stopped by a signal: {left}"));
             }
             Ok(exit)
         }
@@ -162,7 +162,7 @@ fn operands(args: &MultiplyArgs) -> Result<Operands, Failure> {
     args.cut.check(dtype)?;
     let insight = Insight::prepare(args, shape.rows)?;
     for told in promoted.iter().chain(&wider).filter(|_| !args.quiet) {
-        crate::say(&format!("bramble: {told}"));
+        bramble_report::say(&format!("bramble: {told}"));
     }
     Ok(Operands { a, b, old_c, insight })
 }
@@ -266,9 +266,9 @@ async fn compute(
         steals: !args.no_steal,
         effort: args.verify,
         threads: args.team.threads.map_or_else(default_threads, usize::from),
-        session_seed: crate::seed()? as u32,
-        check_seed: crate::seed()?,
-        random: crate::random,
+        session_seed: bramble_cluster::random::seed()? as u32,
+        check_seed: bramble_cluster::random::seed()?,
+        random: bramble_cluster::random::random,
         name: host_name(),
         began,
         // Measuring the time of each thread would slow small frames down.
@@ -364,18 +364,18 @@ fn conclude(
         true => Exit::Done,
         false => Exit::Degraded,
     };
-    wrong.iter().for_each(|wrong| crate::say(&told(wrong)));
+    wrong.iter().for_each(|wrong| bramble_report::say(&told(wrong)));
     let turned_away = kept.turned_away.as_ref().map(|turned_away| turned_away.borrow());
     if let Some(digest) = &kept.digest {
         let mut object = report::json(&kept.report, total_seconds, digest);
         object["turned_away"] = turned_away.map_or(Value::Null, |turned_away| turned_away.json());
-        crate::out(format!("{object}\n").as_bytes())?;
+        bramble_report::out(format!("{object}\n").as_bytes())?;
         return Ok(exit);
     }
     if !args.quiet {
         let refused = turned_away.and_then(|turned_away| turned_away.text());
         let text = report::text(&kept.report, args, total_seconds, refused);
-        crate::tell(text.as_bytes(), args.is_streamed())?;
+        bramble_report::tell(text.as_bytes(), args.is_streamed())?;
     }
     if let Some(insight) = insight {
         insight.print(args, &kept.c)?;

@@ -3,11 +3,11 @@
 
 use crate::args::MultiplyArgs;
 use crate::meter::{PARTS, ProgressMeter};
-use crate::quantity::{bytes, counted, seconds};
 use bramble_plan::Decision;
 use bramble_primary::{
     PrimaryError, ProductObserver, ProductProgress as State, RelayReport, Resumed, Unreachable,
 };
+use bramble_report::quantity::{bytes, counted, seconds};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::RefCell;
 use std::io::IsTerminal;
@@ -54,7 +54,7 @@ impl ProgressDisplay {
     }
 
     fn say(&self, line: &str) {
-        self.bar.suspend(|| crate::say(line));
+        self.bar.suspend(|| bramble_report::say(line));
     }
 }
 

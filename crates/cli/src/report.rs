@@ -4,10 +4,10 @@ use crate::account;
 use crate::args::MultiplyArgs;
 use crate::plan::view::limit;
 use crate::plan::{json as plan_json, text as plan_text};
-use crate::quantity::{bytes, counted, seconds};
 use bramble_matrix::Verdict;
 use bramble_plan::Sums;
 use bramble_primary::{MachineLoss, MachineReport, MovedWork, RelayReport, Report, Unreachable, WrongTiles};
+use bramble_report::quantity::{bytes, counted, seconds};
 use serde_json::{Value, json};
 
 /// The limit of a run that took longer to start than to compute.

@@ -7,13 +7,13 @@
 //! unfinished file is locked.
 
 use crate::args::MultiplyArgs;
-use crate::exit::Failure;
-use crate::quantity::counted;
 use bramble_kernel::Choice;
 use bramble_matrix::{DType, Digest128, Matrix, Output, Shape, Unfinished};
 use bramble_primary::journal_writer::{
     CrashPoints, FoundJournal, Journal, JournalOptions, find_journal, journal_of, read_journal,
 };
+use bramble_report::exit::Failure;
+use bramble_report::quantity::counted;
 use bramble_worker::default_threads;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -34,7 +34,7 @@ pub(crate) fn begin(
     let found = found(&file, place.has_begun()?, place.target())?;
     let anew = |why: &str| {
         if args.resume {
-            crate::say(&format!("bramble: --resume: {why}; starting over"));
+            bramble_report::say(&format!("bramble: --resume: {why}; starting over"));
         }
     };
     let before = match found {
@@ -244,7 +244,8 @@ fn command() -> String {
     words.push("--resume".into());
     let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
     // Other options of mpirun are not known here.
-    let launcher = crate::ranks::size().map_or_else(String::new, |ranks| format!("mpirun -n {ranks} "));
+    let launcher =
+        bramble_cluster::ranks::size().map_or_else(String::new, |ranks| format!("mpirun -n {ranks} "));
     launcher + &words.join(" ")
 }
 

@@ -10,9 +10,9 @@ pub(crate) use product::BenchProductArgs;
 pub(crate) use report::BenchReportArgs;
 pub(crate) use tree::BenchTreeArgs;
 
-use super::product::{element_type, kernel};
 use crate::bench::{Function, LinkName, Spawned};
-use crate::ranks::Ranks;
+use bramble_cluster::args::{element_type, kernel};
+use bramble_cluster::ranks::Ranks;
 use bramble_kernel::Choice;
 use bramble_matrix::DType;
 use clap::{Args, Subcommand, ValueEnum};
@@ -172,7 +172,7 @@ pub(crate) struct BenchSpawnArgs {
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
 fn message_size(text: &str) -> Result<usize, String> {
-    let bytes = crate::quantity::size(text)?;
+    let bytes = bramble_report::quantity::size(text)?;
     let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= MESSAGE_BYTES_MAX);
     bytes.ok_or_else(|| "a message has from 1 byte to 1G".to_owned())
 }

@@ -1,7 +1,7 @@
 //! The options of `bramble lab`.
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))] // Options are parsed everywhere, but used only on Linux.
 
-use crate::quantity::rate;
+use bramble_report::quantity::rate;
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 

@@ -10,12 +10,12 @@ use super::error::of_bound;
 use super::show::{self, Form};
 use super::{machine, plot};
 use crate::args::{BenchArgs, BenchKernelArgs, BenchSize, BenchThreadsArgs};
-use crate::exit::{Exit, Failure};
-use crate::times::Times;
 use bramble_kernel::{
     Choice, Kernel, KernelElement, KernelName, Product, open, open_on, peak, workspace_bytes,
 };
 use bramble_matrix::{DType, View, ViewMut};
+use bramble_report::exit::{Exit, Failure};
+use bramble_report::times::Times;
 use bramble_worker::{available_memory, default_threads};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
@@ -112,7 +112,7 @@ fn measured(
     args.form.check_plot()?;
     let form = Form::of(&args.form.runs);
     let (mut points, mut peaks) = (Vec::new(), BTreeMap::new());
-    crate::out(machine::head(form, show::CSV_HEAD).as_bytes())?;
+    bramble_report::out(machine::head(form, show::CSV_HEAD).as_bytes())?;
     for dtype in &args.dtype {
         let contestants = contestants(*dtype);
         for size in sizes {
@@ -124,14 +124,14 @@ fn measured(
                 DType::I32 => at_size::<i32>(&contestants, *size, args.form.runs.rounds, of)?,
                 DType::I64 => at_size::<i64>(&contestants, *size, args.form.runs.rounds, of)?,
             };
-            crate::out(show::lines(form, &new).as_bytes())?;
+            bramble_report::out(show::lines(form, &new).as_bytes())?;
             points.extend(new);
         }
     }
     if form == Form::Table {
-        crate::out((table(&points).join("\n") + "\n").as_bytes())?;
+        bramble_report::out((table(&points).join("\n") + "\n").as_bytes())?;
     }
-    show::warnings(&points).iter().for_each(|line| crate::say(line));
+    show::warnings(&points).iter().for_each(|line| bramble_report::say(line));
     args.form.write_plot(|| plot::svg(&points))?;
     Ok(Exit::Done)
 }
@@ -291,7 +291,7 @@ mod tests {
         let points = at_size::<f32>(&contestants, size, 3, |threads| 10.0 * threads as f64).unwrap();
         assert_eq!(points.len(), 6);
         for (point, contestant) in points.iter().zip(&contestants) {
-            assert_eq!((point.kernel, point.threads, point.wall.len()), (contestant.0, contestant.1, 3));
+            assert_eq!((point.kernel, point.threads, point.wall.count()), (contestant.0, contestant.1, 3));
             assert!(point.error > 0.0 && point.error < 1.0 && point.gflops() > 0.0);
             assert_eq!(point.peak_gflops, 10.0 * point.threads as f64);
         }

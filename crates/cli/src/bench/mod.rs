@@ -25,7 +25,7 @@ pub(crate) use link::{Function, LinkName, follow};
 pub(crate) use spawn::Spawned;
 
 use crate::args::{BenchChild, BenchCommand};
-use crate::exit::{Exit, Failure};
+use bramble_report::exit::{Exit, Failure};
 
 /// Runs the verb.
 pub(crate) fn run(command: &BenchCommand) -> Result<Exit, Failure> {

@@ -5,8 +5,8 @@
 //! Invariants: operands are files in a temporary folder, removed on drop; a product that was not verified is an
 //! error; dropping the future kills the child process.
 
-use crate::exit::Failure;
 use bramble_matrix::DType;
+use bramble_report::exit::Failure;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::process::Stdio;

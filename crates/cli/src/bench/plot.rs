@@ -3,8 +3,8 @@
 use super::chart::{Chart, Ground, Series, drawing};
 use super::kernel::KernelPoint;
 use crate::args::BenchForm;
-use crate::exit::Failure;
 use bramble_matrix::DType;
+use bramble_report::exit::Failure;
 use rustix::fs::{Access, access};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +23,7 @@ impl BenchForm {
             let what = "plots are SVG; give the file a name that ends in .svg";
             return Err(Failure::usage(format!("--plot {}: {what}", path.display())));
         }
-        crate::out_file::check("--plot", path)?;
+        bramble_report::out_file::check("--plot", path)?;
         if path.exists() {
             return Ok(());
         }
@@ -34,7 +34,9 @@ impl BenchForm {
 
     /// Writes the plot, if `--plot` is given.
     pub(crate) fn write_plot(&self, svg: impl FnOnce() -> String) -> Result<(), Failure> {
-        self.plot.as_ref().map_or(Ok(()), |path| crate::out_file::write("--plot", path, svg().as_bytes()))
+        self.plot
+            .as_ref()
+            .map_or(Ok(()), |path| bramble_report::out_file::write("--plot", path, svg().as_bytes()))
     }
 }
 
@@ -90,7 +92,7 @@ fn panel(dtype: DType, points: &[&KernelPoint]) -> Chart {
 mod tests {
     use super::*;
     use crate::args::BenchSize;
-    use crate::times::Times;
+    use bramble_report::times::Times;
 
     fn point(kernel: &str, dtype: DType, n: usize, seconds: f64) -> KernelPoint {
         KernelPoint {

@@ -16,11 +16,12 @@ use super::chart::{Chart, Ground, Series, drawing};
 use super::machine;
 use super::multiply::{MultiplyOutcome, Verb};
 use super::show::{Form, values};
-use crate::args::{BenchProductArgs, LinkKind};
-use crate::exit::{Exit, Failure};
-use crate::table;
-use crate::times::Times;
-use crate::until::{Completion, done_or_signal};
+use crate::args::BenchProductArgs;
+use bramble_cluster::args::LinkKind;
+use bramble_cluster::until::{Completion, done_or_signal};
+use bramble_report::exit::{Exit, Failure};
+use bramble_report::table;
+use bramble_report::times::Times;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -92,18 +93,20 @@ impl ProductPoint {
 pub(crate) fn run(args: &BenchProductArgs) -> Result<Exit, Failure> {
     args.form.check_plot()?;
     let form = Form::of(&args.form.runs);
-    crate::out(machine::head(form, CSV_HEAD).as_bytes())?;
+    bramble_report::out(machine::head(form, CSV_HEAD).as_bytes())?;
     let mut points = Vec::new();
     if let Completion::Signal(exit) = done_or_signal(all(args, form, &mut points))? {
         return Ok(exit);
     }
     if form == Form::Table {
-        crate::out((shown(&points).join("\n") + "\n").as_bytes())?;
+        bramble_report::out((shown(&points).join("\n") + "\n").as_bytes())?;
     }
     let disturbed: usize = points.iter().map(|p| p.wall.outliers()).sum();
     if disturbed > 0 {
-        let all: usize = points.iter().map(|p| p.wall.len()).sum();
-        crate::say(&format!("bramble: {disturbed} of {all} runs took more than 1.2 times their median"));
+        let all: usize = points.iter().map(|p| p.wall.count()).sum();
+        bramble_report::say(&format!(
+            "bramble: {disturbed} of {all} runs took more than 1.2 times their median"
+        ));
     }
     args.form.write_plot(|| svg(&points))?;
     Ok(Exit::Done)
@@ -130,7 +133,7 @@ async fn all(args: &BenchProductArgs, form: Form, points: &mut Vec<ProductPoint>
         let folder = VERB.operands(*size, args.dtype).await?;
         let new = in_turns(args, &cases(args, *size), folder.path()).await?;
         for point in &new {
-            crate::out(line(form, point).as_bytes())?;
+            bramble_report::out(line(form, point).as_bytes())?;
         }
         points.extend(new);
     }
@@ -195,7 +198,7 @@ fn json(p: &ProductPoint) -> Value {
     json!({
         "schema": "bramble.bench.product/1",
         "link": way.link(), "workers": way.workers(), "threads": threads, "dtype": p.dtype,
-        "m": size, "k": size, "n": size, "rounds": p.wall.len(),
+        "m": size, "k": size, "n": size, "rounds": p.wall.count(),
         "seconds": p.wall.median(), "seconds_min": p.wall.min(), "seconds_max": p.wall.max(),
         "total_seconds": p.total.median(), "gflops": p.gflops(),
         "bytes_sent": p.bytes[0], "bytes_received": p.bytes[1], "outliers": p.wall.outliers(),

@@ -4,7 +4,7 @@
 
 use super::kernel::KernelPoint;
 use crate::args::{BenchRuns, BenchSize};
-use crate::table;
+use bramble_report::table;
 use serde_json::{Value, json};
 
 /// The output form of measurements.
@@ -56,7 +56,7 @@ pub(crate) fn lines(form: Form, points: &[KernelPoint]) -> String {
 fn csv(p: &KernelPoint) -> String {
     let BenchSize { m, k, n } = p.size;
     let (rounds, seconds, min, max, cpu) =
-        (p.wall.len(), p.wall.median(), p.wall.min(), p.wall.max(), p.cpu.median());
+        (p.wall.count(), p.wall.median(), p.wall.min(), p.wall.max(), p.cpu.median());
     format!(
         "{},{},{m},{k},{n},{},{rounds},{seconds:.6e},{min:.6e},{max:.6e},{cpu:.6e},{:.3},{:.3},{:.4},{:.3e},{},{}",
         p.kernel,
@@ -76,7 +76,7 @@ fn json(p: &KernelPoint) -> String {
     json!({
         "schema": "bramble.bench.kernel/1",
         "kernel": p.kernel.to_string(), "dtype": p.dtype.to_string(), "m": m, "k": k, "n": n,
-        "threads": p.threads, "rounds": p.wall.len(),
+        "threads": p.threads, "rounds": p.wall.count(),
         "seconds": p.wall.median(), "seconds_min": p.wall.min(), "seconds_max": p.wall.max(),
         "cpu_seconds": p.cpu.median(), "gflops": p.gflops(), "peak_gflops": p.peak_gflops,
         "of_peak": p.of_peak(), "error_of_bound": p.error, "workspace_bytes": p.workspace_bytes,
@@ -173,7 +173,7 @@ pub(crate) fn threads(points: &[KernelPoint]) -> Vec<String> {
 /// Warnings about disturbed measurements.
 pub(crate) fn warnings(points: &[KernelPoint]) -> Vec<String> {
     let mut out = Vec::new();
-    let runs: usize = points.iter().map(|p| p.wall.len()).sum();
+    let runs: usize = points.iter().map(|p| p.wall.count()).sum();
     let slow: usize = points.iter().map(|p| p.wall.outliers()).sum();
     if slow > 0 {
         out.push(format!(
@@ -196,8 +196,8 @@ pub(crate) fn warnings(points: &[KernelPoint]) -> Vec<String> {
 #[allow(clippy::unwrap_used)] // A test may panic.
 mod tests {
     use super::*;
-    use crate::times::Times;
     use bramble_matrix::DType;
+    use bramble_report::times::Times;
 
     fn point(threads: usize, wall: [f64; 3], cpu: f64) -> KernelPoint {
         KernelPoint {

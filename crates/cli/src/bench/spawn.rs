@@ -11,14 +11,14 @@ use super::link::{hidden, reap};
 use super::machine;
 use super::show::{Form, values};
 use crate::args::BenchSpawnArgs;
-use crate::exit::{Exit, Failure};
-use crate::local::{LocalConfig, LocalTransport, LocalWorkers};
-use crate::table;
-use crate::times::Times;
-use crate::until::{Completion, done_or_signal};
+use bramble_cluster::local::{LocalConfig, LocalTransport, LocalWorkers};
+use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_link::LocalKind;
 use bramble_matrix::DType;
 use bramble_primary::{MachineLink, PrimaryError, Survey, wait_for_welcomes};
+use bramble_report::exit::{Exit, Failure};
+use bramble_report::table;
+use bramble_report::times::Times;
 use clap::ValueEnum;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -83,7 +83,7 @@ struct SpawnPoint {
 /// Runs the verb.
 pub(crate) fn run(args: &BenchSpawnArgs) -> Result<Exit, Failure> {
     let form = Form::of(&args.runs);
-    crate::out(machine::head(form, CSV_HEAD).as_bytes())?;
+    bramble_report::out(machine::head(form, CSV_HEAD).as_bytes())?;
     let all = || Spawned::ALL.into_iter().filter(|kind| kind.is_here()).collect();
     let kinds: Vec<Spawned> = if args.what.is_empty() { all() } else { args.what.clone() };
     if let Some(kind) = kinds.iter().find(|kind| !kind.is_here()) {
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &BenchSpawnArgs) -> Result<Exit, Failure> {
                 end: Times::new(end),
             });
             for point in new {
-                crate::out(line(form, &point).as_bytes())?;
+                bramble_report::out(line(form, &point).as_bytes())?;
                 points.push(point);
             }
         }
@@ -121,7 +121,7 @@ pub(crate) fn run(args: &BenchSpawnArgs) -> Result<Exit, Failure> {
         return Ok(exit);
     }
     if form == Form::Table {
-        crate::out((shown(&points).join("\n") + "\n").as_bytes())?;
+        bramble_report::out((shown(&points).join("\n") + "\n").as_bytes())?;
     }
     Ok(Exit::Done)
 }
@@ -207,7 +207,7 @@ fn next(child: &mut Child) -> std::io::Result<()> {
 
 /// The work of a child process: report that it has started, and end.
 pub(super) fn run_nothing() -> Result<Exit, Failure> {
-    crate::out(b"\n")
+    bramble_report::out(b"\n")
 }
 
 async fn workers(count: u16, way: LocalTransport, until_welcome: bool) -> Result<[Duration; 2], Failure> {
@@ -243,7 +243,7 @@ fn nothing() -> Result<Survey, Failure> {
         kernel: "auto".to_owned(),
         one_kernel: false,
         name: "bench".to_owned(),
-        session_seed: crate::seed()? as u32,
+        session_seed: bramble_cluster::random::seed()? as u32,
     })
 }
 
@@ -262,7 +262,7 @@ fn line(form: Form, point: &SpawnPoint) -> String {
 fn json(p: &SpawnPoint) -> Value {
     json!({
         "schema": "bramble.bench.spawn/1",
-        "what": p.spawned.name(), "count": p.count, "rounds": p.start.len(),
+        "what": p.spawned.name(), "count": p.count, "rounds": p.start.count(),
         "start_s": p.start.median(), "start_s_min": p.start.min(), "start_s_max": p.start.max(),
         "end_s": p.end.median(), "end_s_min": p.end.min(), "end_s_max": p.end.max(),
         "outliers": p.start.outliers(),

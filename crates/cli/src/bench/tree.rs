@@ -13,12 +13,13 @@ use super::chart::{Chart, Ground, Series, drawing};
 use super::machine;
 use super::multiply::{MultiplyOutcome, Verb};
 use super::show::{Form, values};
-use crate::args::{BenchTreeArgs, LinkKind};
-use crate::exit::{Exit, Failure};
-use crate::quantity::counted;
-use crate::table;
-use crate::times::Times;
-use crate::until::{Completion, done_or_signal};
+use crate::args::BenchTreeArgs;
+use bramble_cluster::args::LinkKind;
+use bramble_cluster::until::{Completion, done_or_signal};
+use bramble_report::exit::{Exit, Failure};
+use bramble_report::quantity::counted;
+use bramble_report::table;
+use bramble_report::times::Times;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -53,18 +54,20 @@ impl TreePoint {
 pub(crate) fn run(args: &BenchTreeArgs) -> Result<Exit, Failure> {
     args.form.check_plot()?;
     let form = Form::of(&args.form.runs);
-    crate::out(machine::head(form, CSV_HEAD).as_bytes())?;
+    bramble_report::out(machine::head(form, CSV_HEAD).as_bytes())?;
     let mut points = Vec::new();
     if let Completion::Signal(exit) = done_or_signal(all(args, form, &mut points))? {
         return Ok(exit);
     }
     if form == Form::Table {
-        crate::out((shown(&points).join("\n") + "\n").as_bytes())?;
+        bramble_report::out((shown(&points).join("\n") + "\n").as_bytes())?;
     }
     let disturbed: usize = points.iter().map(|p| p.wall.outliers()).sum();
     if disturbed > 0 {
-        let all: usize = points.iter().map(|p| p.wall.len()).sum();
-        crate::say(&format!("bramble: {disturbed} of {all} runs took more than 1.2 times their median"));
+        let all: usize = points.iter().map(|p| p.wall.count()).sum();
+        bramble_report::say(&format!(
+            "bramble: {disturbed} of {all} runs took more than 1.2 times their median"
+        ));
     }
     args.form.write_plot(|| svg(&points))?;
     Ok(Exit::Done)
@@ -88,7 +91,7 @@ async fn all(args: &BenchTreeArgs, form: Form, points: &mut Vec<TreePoint>) -> R
             let cases: Vec<TreeCase> = args.levels.iter().flat_map(|levels| case(*levels)).collect();
             let new = in_turns(args, &cases, folder.path()).await?;
             for point in &new {
-                crate::out(line(form, point).as_bytes())?;
+                bramble_report::out(line(form, point).as_bytes())?;
             }
             points.extend(new);
         }
@@ -157,7 +160,7 @@ fn json(p: &TreePoint) -> Value {
     json!({
         "schema": "bramble.bench.tree/1",
         "link": link.name(), "levels": levels, "workers": workers, "dtype": p.dtype,
-        "m": size, "k": size, "n": size, "rounds": p.wall.len(),
+        "m": size, "k": size, "n": size, "rounds": p.wall.count(),
         "seconds": p.wall.median(), "seconds_min": p.wall.min(), "seconds_max": p.wall.max(),
         "gflops": p.gflops(), "bytes_sent": p.bytes[0], "bytes_received": p.bytes[1],
         "outliers": p.wall.outliers(),

@@ -12,7 +12,7 @@ use super::network;
 use super::process::{self, Process};
 use super::state::Folder;
 use crate::args::LabNameArgs;
-use crate::exit::{Exit, Failure};
+use bramble_report::exit::{Exit, Failure};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
@@ -23,16 +23,16 @@ pub(super) fn run(args: &LabNameArgs) -> Result<Exit, Failure> {
     match Folder::to_remove(name)? {
         Some(folder) => {
             remove(name, folder)?;
-            crate::say(&format!("lab {name} is gone"));
+            bramble_report::say(&format!("lab {name} is gone"));
         }
         // Only the folder may be missing.
         None if !network::there(name).is_empty() || !limits::there(name).is_empty() => {
             let nothing = File::open("/dev/null")
                 .map_err(|e| Failure::failed(format!("/dev/null: cannot be opened: {e}")))?;
             clear(name, &nothing, &[])?;
-            crate::say(&format!("lab {name} is gone"));
+            bramble_report::say(&format!("lab {name} is gone"));
         }
-        None => crate::say(&format!("there is no lab {name}")),
+        None => bramble_report::say(&format!("there is no lab {name}")),
     }
     Ok(Exit::Done)
 }

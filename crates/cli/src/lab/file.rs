@@ -8,10 +8,10 @@
 //!
 //! Deliberately absent: addresses; the lab assigns them.
 
-use crate::exit::Failure;
-use crate::quantity::rate;
-use crate::toml_keys::{self, Keys, all_differ, shown};
+use bramble_cluster::toml_keys::{self, Keys, all_differ, shown};
 use bramble_kernel::Choice;
+use bramble_report::exit::Failure;
+use bramble_report::quantity::rate;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use toml::{Table, Value};

@@ -11,7 +11,7 @@
 
 use super::file::MachineLimits;
 use super::state::{Lab, LabMachine};
-use crate::exit::Failure;
+use bramble_report::exit::Failure;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;

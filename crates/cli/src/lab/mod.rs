@@ -23,7 +23,7 @@ mod tool;
 mod up;
 
 use crate::args::LabCommand;
-use crate::exit::{Exit, Failure};
+use bramble_report::exit::{Exit, Failure};
 
 /// Runs the verb.
 pub(crate) fn run(command: &LabCommand) -> Result<Exit, Failure> {

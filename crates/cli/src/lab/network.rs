@@ -9,7 +9,7 @@
 use super::file::HUB;
 use super::state::{Lab, LabMachine};
 use super::tool;
-use crate::exit::Failure;
+use bramble_report::exit::Failure;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::net::Ipv4Addr;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a signal is sent through a pidfd of exactly the identified process, never to a bare id.
 
-use crate::exit::Failure;
+use bramble_report::exit::Failure;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;

@@ -5,10 +5,11 @@
 
 use super::enter::{HOSTS_VARIABLE, become_it, becoming, enter, set_environment};
 use super::state::{Folder, Lab, PORT};
-use crate::args::{Cli, Command as Verb, LabRunArgs, TeamArgs};
-use crate::exit::{self, Exit, Failure};
-use crate::hostfile;
-use crate::hosts::{HOSTS_MAX, Host, parse_list};
+use crate::args::{Cli, Command as Verb, LabRunArgs};
+use bramble_cluster::args::TeamArgs;
+use bramble_cluster::hostfile;
+use bramble_cluster::hosts::{HOSTS_MAX, Host, parse_list};
+use bramble_report::exit::{Exit, Failure};
 use std::ffi::{OsStr, OsString};
 
 /// The options that a lab without a key needs.
@@ -20,7 +21,7 @@ pub(super) fn run(args: &LabRunArgs) -> Result<Exit, Failure> {
     let inner = match Cli::read_from(whole) {
         Ok(inner) => inner,
         Err(e) => {
-            let is_help = exit::usage(&e) == Exit::Done.number();
+            let is_help = crate::usage::report(&e) == Exit::Done.number();
             return Ok(if is_help { Exit::Done } else { Exit::Usage });
         }
     };

@@ -14,7 +14,7 @@
 use super::file::{MachineLimits, PRIMARY};
 use super::network;
 use super::process::Process;
-use crate::exit::Failure;
+use bramble_report::exit::Failure;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write};

@@ -6,9 +6,9 @@ use super::network;
 use super::process::Process;
 use super::state::{Folder, Lab, LabMachine, PORT};
 use crate::args::LabStatusArgs;
-use crate::exit::{Exit, Failure};
-use crate::quantity::{bytes, rate_text, size_text};
-use crate::table;
+use bramble_report::exit::{Exit, Failure};
+use bramble_report::quantity::{bytes, rate_text, size_text};
+use bramble_report::table;
 use serde_json::{Value, json};
 
 /// Runs the verb.
@@ -27,7 +27,7 @@ pub(super) fn show(folder: &Folder, lab: &Lab, json: bool) -> Result<Exit, Failu
         true => format!("{}\n", object(folder, lab, &seen)),
         false => table::lines(&HEAD, &seen.iter().map(Seen::row).collect::<Vec<_>>()).join("\n") + "\n",
     };
-    crate::out(text.as_bytes())
+    bramble_report::out(text.as_bytes())
 }
 
 /// The current state of a machine.

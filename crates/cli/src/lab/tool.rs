@@ -3,7 +3,7 @@
 //! Invariant: a child holds the lab's lock as its standard input while it runs, so that `down` waits for it even if
 //! `up` is killed. It has its own process group, so that Ctrl-C reaches only `up`.
 
-use crate::exit::Failure;
+use bramble_report::exit::Failure;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::ErrorKind;

@@ -12,10 +12,10 @@ use super::state::{Folder, Lab, LabMachine, down_command};
 use super::status;
 use super::tool;
 use crate::args::LabUpArgs;
-use crate::exit::{Exit, Failure};
-use crate::quantity::size_text;
-use crate::until::{Completion, done_or_signal};
+use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_link::ClusterKey;
+use bramble_report::exit::{Exit, Failure};
+use bramble_report::quantity::size_text;
 use bramble_worker::{available_memory, default_threads};
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -49,7 +49,7 @@ pub(super) fn run(args: &LabUpArgs) -> Result<Exit, Failure> {
             let exit = status::show(&folder, &lab, args.json)?;
             let name = &lab.name;
             let option = if name == "lab" { String::new() } else { format!(" --name {name}") };
-            crate::say(&format!(
+            bramble_report::say(&format!(
                 "lab {name} is up: bramble lab run{option} -- multiply A.npy B.npy; remove it with bramble lab down{option}"
             ));
             return Ok(exit);
@@ -111,7 +111,7 @@ fn warn(lab: &Lab) {
     let cores: f64 = lab.machines.iter().filter_map(|m| m.limits.cores).sum();
     let here = default_threads();
     if cores > here as f64 + 1e-9 {
-        crate::say(&format!(
+        bramble_report::say(&format!(
             "the machines have {cores} cores together, and this machine has {here}: when all compute, each is slower \
             than described"
         ));
@@ -120,7 +120,7 @@ fn warn(lab: &Lab) {
     let free = available_memory();
     if memory > free {
         let (memory, free) = (size_text(memory >> 20 << 20), size_text(free >> 20 << 20));
-        crate::say(&format!(
+        bramble_report::say(&format!(
             "the machines have {memory} of memory together, and this machine has {free} free: they cannot all use theirs"
         ));
     }
@@ -130,7 +130,8 @@ fn warn(lab: &Lab) {
 async fn make(folder: &Folder, lab: &Lab, homes: &Homes) -> Result<(), Failure> {
     if lab.key {
         let mut bytes = [0; ClusterKey::BYTES];
-        crate::random(&mut bytes).map_err(|e| Failure::failed(format!("no random numbers: {e}")))?;
+        bramble_cluster::random::random(&mut bytes)
+            .map_err(|e| Failure::failed(format!("no random numbers: {e}")))?;
         folder.save_key(&ClusterKey::from_bytes(bytes).to_text())?;
     }
     network::make_hub(&folder.lock, &lab.name)?;
@@ -207,7 +208,7 @@ fn start_worker(folder: &Folder, lab: &Lab, machine: &LabMachine, share: u64) ->
         }
     }
     match lab.key {
-        true => command.env(crate::key::FILE_VARIABLE, folder.key()),
+        true => command.env(bramble_cluster::key::FILE_VARIABLE, folder.key()),
         false => command.args(["--insecure", "--i-trust-this-network"]),
     };
     command.stdin(Stdio::from(folder.lock.try_clone().map_err(wrong)?));

@@ -3,9 +3,9 @@
 
 use super::picture::{self, PictureStyle};
 use super::view::PlanView;
-use crate::quantity::{bytes, seconds};
-use crate::table;
 use bramble_plan::{Considered, MachineCost};
+use bramble_report::quantity::{bytes, seconds};
+use bramble_report::table;
 
 /// More machines than this are not listed one by one.
 const LISTED_MAX: usize = 20;

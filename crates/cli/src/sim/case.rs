@@ -4,9 +4,9 @@
 //! description. A worker whose first fault is `join` is absent at the start, so the plan is made without it.
 
 use crate::args::SimArgs;
-use crate::exit::Failure;
 use crate::plan::{self, Machines};
 use bramble_plan::{Decision, Machine, Plan, Problem};
+use bramble_report::exit::Failure;
 use bramble_sim::{FaultKind, FaultSite, Faults, SimFault, SimSetting};
 use std::collections::BTreeSet;
 use std::time::Duration;

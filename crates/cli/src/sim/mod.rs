@@ -14,11 +14,11 @@ mod runs;
 mod text;
 
 use crate::args::SimArgs;
-use crate::exit::{Exit, Failure};
 use crate::plan;
-use crate::quantity::seconds;
 use crate::report::cpu_seconds;
-use crate::until::{Completion, done_or_signal};
+use bramble_cluster::until::{Completion, done_or_signal};
+use bramble_report::exit::{Exit, Failure};
+use bramble_report::quantity::seconds;
 use case::SimCase;
 use runs::{FaultSets, Runs};
 use std::sync::Arc;
@@ -54,16 +54,16 @@ pub(crate) fn run(args: &SimArgs) -> Result<Exit, Failure> {
     };
     let own = Own { seconds: began.elapsed().as_secs_f64(), cpu_s: cpu_seconds() - cpu_s };
     if args.product.json {
-        crate::out(format!("{}\n", json::json(&case, &runs, own)).as_bytes())?;
+        bramble_report::out(format!("{}\n", json::json(&case, &runs, own)).as_bytes())?;
     } else {
-        crate::out(text::text(&case, &runs).as_bytes())?;
-        crate::say(&speed(&runs, own));
+        bramble_report::out(text::text(&case, &runs).as_bytes())?;
+        bramble_report::say(&speed(&runs, own));
     }
     match failed(&runs) {
         None => Ok(Exit::Done),
         // The JSON object already has the reason, and stdout gets only one object.
         Some(why) if args.product.json => {
-            crate::say(&format!("bramble: {}", why.replace('\n', " ")));
+            bramble_report::say(&format!("bramble: {}", why.replace('\n', " ")));
             Ok(Exit::Failed)
         }
         Some(why) => Err(Failure::failed(why)),

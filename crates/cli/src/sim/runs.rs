@@ -6,9 +6,9 @@
 
 use super::case::{SimCase, refused};
 use crate::args::SimArgs;
-use crate::exit::Failure;
-use crate::quantity::seconds;
-use crate::times::Times;
+use bramble_report::exit::Failure;
+use bramble_report::quantity::seconds;
+use bramble_report::times::Times;
 use bramble_sim::{Faults, SimReport, simulate_with};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

@@ -3,8 +3,8 @@
 use super::case::SimCase;
 use super::runs::{MachineActivity, Runs, busy, parts};
 use crate::plan::text::BOUND_SECONDS_MIN;
-use crate::quantity::{bytes, seconds};
-use crate::table;
+use bramble_report::quantity::{bytes, seconds};
+use bramble_report::table;
 use bramble_sim::SimReport;
 
 /// More machines than this are not listed one by one.

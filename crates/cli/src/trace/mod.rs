@@ -8,10 +8,10 @@
 
 mod render;
 
-use crate::exit::Failure;
-use crate::out_file::OutFile;
 use bramble_primary::Report;
 use bramble_primary::log::EventLog;
+use bramble_report::exit::Failure;
+use bramble_report::out_file::OutFile;
 use std::fs::{self, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::Path;

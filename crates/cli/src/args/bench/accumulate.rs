@@ -1,7 +1,7 @@
 //! The options of `bramble bench accumulate`.
 
 use super::{BenchForm, BenchSize, size};
-use crate::args::product::{element_type, kernel};
+use bramble_cluster::args::{element_type, kernel};
 use bramble_kernel::{AccumulateMethod, Choice};
 use bramble_matrix::DType;
 use clap::Args;

@@ -1,7 +1,7 @@
 //! The options of `bramble bench product`.
 
 use super::BenchForm;
-use crate::args::product::{LinkKind, element_type, kernel};
+use bramble_cluster::args::{LinkKind, element_type, kernel};
 use bramble_kernel::Choice;
 use bramble_matrix::DType;
 use clap::Args;

@@ -14,13 +14,13 @@ use super::kernel::numbers;
 use super::show::Form;
 use super::{chart, machine};
 use crate::args::{BenchAccumulateArgs, BenchSize};
-use crate::exit::{Exit, Failure};
-use crate::times::Times;
 use bramble_kernel::{
     AccumulateJob, AccumulateMethod, Accumulated, Accumulator, AtomicElement, Choice, Kernel, ThreadTotals,
     open_on,
 };
 use bramble_matrix::DType;
+use bramble_report::exit::{Exit, Failure};
+use bramble_report::times::Times;
 use bramble_worker::{available_memory, default_threads};
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &BenchAccumulateArgs) -> Result<Exit, Failure> {
             .map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
     }
     let kernel = open_on(args.kernel, 1).map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
-    crate::out(machine::head(form, show::CSV_HEAD).as_bytes())?;
+    bramble_report::out(machine::head(form, show::CSV_HEAD).as_bytes())?;
     let mut points = Vec::new();
     for dtype in &args.dtype {
         for size in &args.size {
@@ -125,15 +125,15 @@ pub(crate) fn run(args: &BenchAccumulateArgs) -> Result<Exit, Failure> {
                     DType::I32 => measured::<i32>(case, &*kernel, &ways, args.form.runs.rounds)?,
                     DType::I64 => measured::<i64>(case, &*kernel, &ways, args.form.runs.rounds)?,
                 };
-                crate::out(show::lines(form, &new).as_bytes())?;
+                bramble_report::out(show::lines(form, &new).as_bytes())?;
                 points.extend(new);
             }
         }
     }
     if form == Form::Table {
-        crate::out((show::table(&points).join("\n") + "\n").as_bytes())?;
+        bramble_report::out((show::table(&points).join("\n") + "\n").as_bytes())?;
     }
-    show::warnings(&points).iter().for_each(|line| crate::say(line));
+    show::warnings(&points).iter().for_each(|line| bramble_report::say(line));
     args.form.write_plot(|| chart::drawing(&show::charts(&points), chart::Ground::White))?;
     Ok(Exit::Done)
 }
@@ -316,7 +316,7 @@ mod tests {
         for p in &points {
             let jobs: f64 = p.threads.iter().map(|share| share.jobs).sum();
             assert!((jobs - (3 * p.blocks * 2) as f64).abs() < 1e-6 && p.gflops() > 0.0 && p.results > 0);
-            assert_eq!(p.wall.len(), 2);
+            assert_eq!(p.wall.count(), 2);
         }
         assert_eq!((points[0].times_owner, points[0].results, points[0].difference), (1.0, 1, 0.0));
         let integers = measured::<i64>(case(4, 2), &*kernel, &AccumulateMethod::ALL, 1).unwrap();

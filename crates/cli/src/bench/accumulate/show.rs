@@ -7,9 +7,9 @@ use crate::args::BenchSize;
 use crate::bench::chart::{Chart, Series};
 use crate::bench::plot::threads as thread_count;
 use crate::bench::show::{Form, size, values};
-use crate::quantity::brief;
-use crate::table as lines_of;
 use bramble_kernel::ThreadTotals;
+use bramble_report::quantity::brief;
+use bramble_report::table as lines_of;
 use serde_json::{Value, json};
 
 /// The head line of the CSV: the JSON fields, without the schema and the activity of each thread.
@@ -45,7 +45,7 @@ fn json(p: &AccumulatePoint) -> Value {
     json!({
         "schema": "bramble.bench.accumulate/1",
         "way": p.way.name(), "kernel": p.case.kernel.to_string(), "dtype": p.dtype.name(), "m": m, "k": k, "n": n,
-        "jobs": p.case.jobs, "threads": p.case.threads, "blocks": p.blocks, "rounds": p.wall.len(),
+        "jobs": p.case.jobs, "threads": p.case.threads, "blocks": p.blocks, "rounds": p.wall.count(),
         "seconds": p.wall.median(), "seconds_min": p.wall.min(), "seconds_max": p.wall.max(),
         "job_seconds": p.wall.median() / p.case.jobs as f64, "times_owner": p.times_owner, "gflops": p.gflops(),
         "adding": p.part(adding), "waiting": p.part(waiting),
@@ -114,7 +114,7 @@ fn percent(part: f64) -> String {
 
 /// Warnings about disturbed measurements.
 pub(crate) fn warnings(points: &[AccumulatePoint]) -> Vec<String> {
-    let runs: usize = points.iter().map(|p| p.wall.len()).sum();
+    let runs: usize = points.iter().map(|p| p.wall.count()).sum();
     let slow: usize = points.iter().map(|p| p.wall.outliers()).sum();
     if slow == 0 {
         return Vec::new();
@@ -155,9 +155,9 @@ pub(crate) fn charts(points: &[AccumulatePoint]) -> Vec<Chart> {
 mod tests {
     use super::super::AccumulateCase;
     use super::*;
-    use crate::times::Times;
     use bramble_kernel::{AccumulateMethod, Choice};
     use bramble_matrix::DType;
+    use bramble_report::times::Times;
     use std::time::Duration;
 
     fn point(way: AccumulateMethod) -> AccumulatePoint {

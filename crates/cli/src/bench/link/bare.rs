@@ -11,9 +11,9 @@
 use super::function::Function;
 use super::mesh::{LinkName, connected, hidden, reap};
 use super::pairs::LinkRun;
-use crate::exit::{Exit, Failure};
-use crate::ranks::Ranks;
+use bramble_cluster::ranks::Ranks;
 use bramble_link::{Exchange, LinkError, PlainMessages, RankOrder};
+use bramble_report::exit::{Exit, Failure};
 use std::fs::File;
 use std::hint::black_box;
 use std::io::{self, Read, Write};

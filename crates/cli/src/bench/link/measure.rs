@@ -10,9 +10,9 @@ use super::bare::{Bare, Bares};
 use super::function::Function;
 use super::mesh::{LinkName, Mesh};
 use super::pairs::LinkRun;
-use crate::exit::Failure;
-use crate::ranks::Ranks;
-use crate::times::Times;
+use bramble_cluster::ranks::Ranks;
+use bramble_report::exit::Failure;
+use bramble_report::times::Times;
 use bramble_worker::available_memory;
 use std::time::Duration;
 

@@ -27,8 +27,8 @@ pub(super) use mesh::{hidden, reap};
 use super::machine;
 use super::show::Form;
 use crate::args::BenchLinkArgs;
-use crate::exit::{Exit, Failure};
-use crate::until::{Completion, done_or_signal};
+use bramble_cluster::until::{Completion, done_or_signal};
+use bramble_report::exit::{Exit, Failure};
 use measure::{LinkBenchConfig, LinkPoint, Tell};
 
 /// Runs the verb.
@@ -45,11 +45,11 @@ pub(crate) fn run(args: &BenchLinkArgs) -> Result<Exit, Failure> {
         rounds: args.form.runs.rounds,
     };
     let mut told = Told { form, points: Vec::new(), left_out: Vec::new() };
-    crate::out(machine::head(form, show::CSV_HEAD).as_bytes())?;
+    bramble_report::out(machine::head(form, show::CSV_HEAD).as_bytes())?;
     if let Completion::Signal(exit) = done_or_signal(measure::all(&wanted, &mut told))? {
         return Ok(exit);
     }
-    show::warnings(&told.points).iter().for_each(|line| crate::say(line));
+    show::warnings(&told.points).iter().for_each(|line| bramble_report::say(line));
     args.form.write_plot(|| plot::svg(&told.points))?;
     Ok(Exit::Done)
 }
@@ -75,14 +75,14 @@ struct Told {
 
 impl Tell for Told {
     fn points(&mut self, points: Vec<LinkPoint>) -> Result<(), Failure> {
-        crate::out(show::lines(self.form, &points).as_bytes())?;
+        bramble_report::out(show::lines(self.form, &points).as_bytes())?;
         self.points.extend(points);
         Ok(())
     }
 
     fn left_out(&mut self, what: &str) {
         if !self.left_out.iter().any(|known| known == what) {
-            crate::say(&format!("bramble: {what}"));
+            bramble_report::say(&format!("bramble: {what}"));
             self.left_out.push(what.to_owned());
         }
     }
@@ -90,7 +90,7 @@ impl Tell for Told {
     fn done(&mut self, function: Function) -> Result<(), Failure> {
         let of_function: Vec<&LinkPoint> = self.points.iter().filter(|p| p.function == function).collect();
         if self.form == Form::Table && !of_function.is_empty() {
-            crate::out((show::table(function, &of_function).join("\n") + "\n\n").as_bytes())?;
+            bramble_report::out((show::table(function, &of_function).join("\n") + "\n\n").as_bytes())?;
         }
         Ok(())
     }

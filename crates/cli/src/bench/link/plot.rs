@@ -8,7 +8,7 @@ use super::function::Function;
 use super::measure::LinkPoint;
 use super::mesh::LinkName;
 use crate::bench::chart::{Chart, Ground, Series, drawing};
-use crate::quantity::size_text;
+use bramble_report::quantity::size_text;
 
 /// The plot: one panel per function and number of ends.
 pub(crate) fn svg(points: &[LinkPoint]) -> String {

@@ -6,8 +6,8 @@ use super::function::Function;
 use super::measure::LinkPoint;
 use super::mesh::LinkName;
 use crate::bench::show::{Form, values};
-use crate::quantity::size_text;
-use crate::table;
+use bramble_report::quantity::size_text;
+use bramble_report::table;
 use serde_json::{Value, json};
 
 /// The head line of the CSV.
@@ -31,7 +31,7 @@ fn json(p: &LinkPoint) -> Value {
         "schema": "bramble.bench.link/1",
         "link": p.link.name(), "function": p.function.name(), "algorithm": p.function.algorithm(p.bytes),
         "bytes": p.bytes, "ends": p.ends, "window": p.function.window(p.bytes),
-        "rounds": p.times.len(), "repeats": p.repeats,
+        "rounds": p.times.count(), "repeats": p.repeats,
         "seconds": p.times.median(), "seconds_min": p.times.min(), "seconds_max": p.times.max(),
         "bytes_per_s": p.bytes_per_s(), "messages_per_s": 1.0 / p.times.median(),
         "bare": p.bare.as_ref().map(|(bare, _)| bare.name()),
@@ -138,7 +138,7 @@ fn short(x: f64) -> String {
 
 /// Warnings about disturbed measurements.
 pub(crate) fn warnings(points: &[LinkPoint]) -> Vec<String> {
-    let runs: usize = points.iter().map(|p| p.times.len()).sum();
+    let runs: usize = points.iter().map(|p| p.times.count()).sum();
     let slow: usize = points.iter().map(|p| p.times.outliers()).sum();
     if slow == 0 {
         return Vec::new();
@@ -154,7 +154,7 @@ pub(crate) fn warnings(points: &[LinkPoint]) -> Vec<String> {
 pub(super) mod tests {
     use super::*;
     use crate::bench::link::bare::Bare;
-    use crate::times::Times;
+    use bramble_report::times::Times;
 
     pub(in crate::bench::link) fn point(
         link: LinkName,

@@ -16,7 +16,7 @@ mod read;
 mod schema;
 
 use crate::args::BenchReportArgs;
-use crate::exit::{Exit, Failure};
+use bramble_report::exit::{Exit, Failure};
 use read::{MeasuredMachine, source};
 use std::ffi::OsStr;
 
@@ -40,11 +40,14 @@ pub(crate) fn run(args: &BenchReportArgs) -> Result<Exit, Failure> {
         let one = source(&args.files, args.label.first())?;
         (page::of_one(&one), vec![one])
     };
-    sources.iter().flat_map(|source| &source.notes).for_each(|note| crate::say(&format!("bramble: {note}")));
+    sources
+        .iter()
+        .flat_map(|source| &source.notes)
+        .for_each(|note| bramble_report::say(&format!("bramble: {note}")));
     if args.output.as_os_str() == OsStr::new("-") {
-        return crate::out(page.as_bytes());
+        return bramble_report::out(page.as_bytes());
     }
-    crate::out_file::write("-o", &args.output, page.as_bytes())?;
+    bramble_report::out_file::write("-o", &args.output, page.as_bytes())?;
     Ok(Exit::Done)
 }
 

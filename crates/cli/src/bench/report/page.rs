@@ -9,7 +9,7 @@ use super::measure::{Measure, MeasureKind, Pages, SPREAD_MAX, Unit};
 use super::read::{FACTS, MeasuredMachine};
 use super::schema::KINDS;
 use crate::bench::chart::escaped;
-use crate::quantity;
+use bramble_report::quantity;
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("page.css");

@@ -4,7 +4,7 @@
 //! they are shortened and stripped of control characters here, and escaped when written.
 
 use super::measure::{Measure, ParsedLine, Versions, clean, merged, said, short};
-use crate::exit::Failure;
+use bramble_report::exit::Failure;
 use serde_json::Value;
 use std::fs::File;
 use std::io::Read;
@@ -114,7 +114,7 @@ impl MeasuredMachine {
             let text = match &machine[*field] {
                 Value::String(text) => Some(short(text)),
                 Value::Number(number) if *field == "memory_bytes" => {
-                    number.as_f64().map(crate::quantity::bytes)
+                    number.as_f64().map(bramble_report::quantity::bytes)
                 }
                 Value::Number(number) => Some(number.to_string()),
                 Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,

@@ -7,7 +7,7 @@
 
 use super::measure::{Measure, MeasureKind, Pages, Spot, Unit, short};
 use crate::bench::plot::threads as thread_count;
-use crate::quantity::{self, counted};
+use bramble_report::quantity::{self, counted};
 use serde_json::Value;
 
 static KERNELS: MeasureKind = MeasureKind {

@@ -21,9 +21,9 @@ pub(crate) use thread::ends as thread_ends;
 
 use super::conduct::{Leader, serve};
 use super::end::MeshEnd;
-use crate::exit::Failure;
-use crate::ranks::Ranks;
+use bramble_cluster::ranks::Ranks;
 use bramble_link::LinkError;
+use bramble_report::exit::Failure;
 use clap::ValueEnum;
 use process::Processes;
 use std::time::Duration;

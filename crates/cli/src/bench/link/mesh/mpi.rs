@@ -5,9 +5,9 @@
 
 use super::{Links, MeshEnd};
 use crate::bench::link::conduct::serve;
-use crate::exit::Failure;
-use crate::ranks::{Ranks, drive};
+use bramble_cluster::ranks::{Ranks, drive};
 use bramble_link::{LinkError, LinkFuture, RankOrder, World};
+use bramble_report::exit::Failure;
 
 /// End 0. Has to run inside a `LocalSet`.
 pub(super) fn lead(ranks: &Ranks) -> Result<MeshEnd, Failure> {

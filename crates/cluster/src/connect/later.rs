@@ -26,7 +26,7 @@ const LOSSES_MAX: u32 = 3;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
 /// Accepts and dials workers while the product runs.
-pub(crate) struct LateWorkers {
+pub struct LateWorkers {
     /// Accepts workers that dial in, and counts refused connections.
     pub(super) door: Option<(Door, Rc<RefCell<TurnedAway>>)>,
     pub(super) hosts: Vec<Host>,
@@ -40,11 +40,7 @@ pub(crate) struct LateWorkers {
 impl LateWorkers {
     /// Sends each new worker to `to`, until that channel or `lost` is closed; `lost` names broken links. Has to run
     /// inside a `LocalSet`.
-    pub(crate) async fn serve(
-        mut self,
-        mut lost: mpsc::UnboundedReceiver<String>,
-        to: mpsc::Sender<MachineLink>,
-    ) {
+    pub async fn serve(mut self, mut lost: mpsc::UnboundedReceiver<String>, to: mpsc::Sender<MachineLink>) {
         let mut dialling = JoinSet::new();
         let mut losses = vec![0u32; self.hosts.len()];
         for host in std::mem::take(&mut self.absent) {
@@ -100,7 +96,7 @@ async fn dial_again(number: usize, host: Host, security: Security) -> (usize, Ma
     let mut pause = PAUSES.0;
     loop {
         // Random jitter: hosts that were lost together are not dialled together.
-        let spread = crate::seed().map_or(0, |seed| seed % 400);
+        let spread = crate::random::seed().map_or(0, |seed| seed % 400);
         tokio::time::sleep(pause.mul_f64(0.8 + spread as f64 / 1000.0)).await;
         if let Ok(end) = dial(host.clone(), security.clone()).await {
             return (number, end);

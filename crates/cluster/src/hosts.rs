@@ -10,9 +10,9 @@
 use std::fmt::{self, Display, Formatter};
 
 /// Default port of workers.
-pub(crate) const DEFAULT_PORT: u16 = 7400;
+pub const DEFAULT_PORT: u16 = 7400;
 /// A longer list is assumed to be a typing error.
-pub(crate) const HOSTS_MAX: usize = 10_000;
+pub const HOSTS_MAX: usize = 10_000;
 /// Most ports in a list: as many as machines in a list.
 const PORTS_MAX: usize = HOSTS_MAX;
 /// Longest name in the domain name system.
@@ -22,12 +22,13 @@ const SHOWN_CHARS: usize = 60;
 
 /// A worker to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Host {
+pub struct Host {
     /// Host name or address.
-    pub(crate) name: String,
-    pub(crate) port: u16,
+    pub name: String,
+    /// The port that the worker listens on.
+    pub port: u16,
     /// Most threads to use on it; 0 is no limit.
-    pub(crate) slots: u16,
+    pub slots: u16,
 }
 
 impl Display for Host {
@@ -42,7 +43,7 @@ impl Display for Host {
 
 /// Parses a comma-separated list of nodesets with optional ports, of at most `hosts_max` machines. An error names the
 /// wrong part of the list.
-pub(crate) fn parse_list(text: &str, hosts_max: usize) -> Result<Vec<Host>, String> {
+pub fn parse_list(text: &str, hosts_max: usize) -> Result<Vec<Host>, String> {
     let mut hosts = Vec::new();
     for item in split_outside_brackets(text) {
         let item = item.trim();
@@ -56,7 +57,7 @@ pub(crate) fn parse_list(text: &str, hosts_max: usize) -> Result<Vec<Host>, Stri
 }
 
 /// The same, and refuses a worker that is listed twice.
-pub(crate) fn parse_workers(text: &str, hosts_max: usize) -> Result<Vec<Host>, String> {
+pub fn parse_workers(text: &str, hosts_max: usize) -> Result<Vec<Host>, String> {
     let hosts = parse_list(text, hosts_max)?;
     all_differ(&hosts)?;
     Ok(hosts)
@@ -64,7 +65,7 @@ pub(crate) fn parse_workers(text: &str, hosts_max: usize) -> Result<Vec<Host>, S
 
 /// Parses a hostfile: lines of NODESET [slots=N] [port=P], with # comments, of at most `hosts_max` machines together.
 /// An error comes with its line number, or with 0 if it concerns the whole file.
-pub(crate) fn parse_file(text: &str, hosts_max: usize) -> Result<Vec<Host>, (usize, String)> {
+pub fn parse_file(text: &str, hosts_max: usize) -> Result<Vec<Host>, (usize, String)> {
     // Some editors write a byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut hosts = Vec::new();

@@ -22,17 +22,18 @@ const LATENCY_US: f64 = 200.0;
 
 /// The contents of a file.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ClusterFile {
+pub struct ClusterFile {
     /// The machine that has the matrices; `None` is this machine.
-    pub(crate) primary: Option<DescribedMachine>,
+    pub primary: Option<DescribedMachine>,
     /// The workers.
-    pub(crate) machines: Vec<DescribedMachine>,
+    pub machines: Vec<DescribedMachine>,
 }
 
 /// The description of a machine.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct DescribedMachine {
-    pub(crate) name: String,
+pub struct DescribedMachine {
+    /// A name that no other machine of the file has.
+    pub name: String,
     cores: u32,
     memory_bytes: u64,
     /// Gflop/s of all cores together, by element type; `None` if not given.
@@ -44,13 +45,13 @@ pub(crate) struct DescribedMachine {
     memory_rate: Option<MemoryRate>,
     round_trip_s: f64,
     /// Power while it computes, in watts.
-    pub(crate) watts: Option<f64>,
+    pub watts: Option<f64>,
 }
 
 impl DescribedMachine {
     /// The machine for products of an element type. The primary's link limits each worker's link, and all of them
     /// together.
-    pub(crate) fn machine(&self, dtype: DType, primary: Option<&Self>) -> Machine {
+    pub fn machine(&self, dtype: DType, primary: Option<&Self>) -> Machine {
         let gflops = self.gflops.of(dtype).unwrap_or_default();
         let own = self.link_bytes_per_s.unwrap_or(LINK_MB_S * 1e6);
         let most = primary.and_then(|p| p.link_bytes_per_s).unwrap_or(f64::INFINITY);
@@ -101,7 +102,7 @@ impl Speeds {
 }
 
 /// Reads a file. An error is one line that names the file.
-pub(crate) fn read(path: &Path) -> Result<ClusterFile, String> {
+pub fn read(path: &Path) -> Result<ClusterFile, String> {
     toml_keys::read(path, described)
 }
 

@@ -3,8 +3,8 @@
 //! Invariant: a signal drops all work on the loop, and with it unfinished files and child processes. Work that can
 //! save completed results gets a few seconds to do so; a second signal drops it at once.
 
-use crate::exit::{Exit, Failure};
 use crate::signals::StopSignals;
+use bramble_report::exit::{Exit, Failure};
 use rustix::io::Errno;
 use std::future::Future;
 use std::io;
@@ -20,21 +20,21 @@ const DRAINING: Duration = Duration::from_secs(3);
 const LOOP_PAIRS: usize = 4;
 
 /// How the work ended.
-pub(crate) enum Completion<T> {
+pub enum Completion<T> {
+    /// The result of the work.
     Done(T),
+    /// A signal came first; its exit code.
     Signal(Exit),
 }
 
 /// Runs the work, which may spawn local tasks, until it ends or a signal comes.
-pub(crate) fn done_or_signal<T>(
-    work: impl Future<Output = Result<T, Failure>>,
-) -> Result<Completion<T>, Failure> {
+pub fn done_or_signal<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<Completion<T>, Failure> {
     done_or_stopped(work, &|| false)
 }
 
 /// The same for work that can save completed results: `stop` asks it to, and returns whether there is anything to
 /// save.
-pub(crate) fn done_or_stopped<T>(
+pub fn done_or_stopped<T>(
     work: impl Future<Output = Result<T, Failure>>,
     stop: &dyn Fn() -> bool,
 ) -> Result<Completion<T>, Failure> {
@@ -48,7 +48,7 @@ pub(crate) fn done_or_stopped<T>(
 }
 
 /// An event loop on this thread.
-pub(crate) fn runtime() -> Result<Runtime, Failure> {
+pub fn runtime() -> Result<Runtime, Failure> {
     let cannot = |e: io::Error| match e.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::MFILE) => Failure::failed(format!("cannot start: {e}; allow more of them (ulimit -n)")),
         _ => Failure::failed(format!("cannot start: {e}")),

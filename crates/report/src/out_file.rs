@@ -14,7 +14,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// An open output file.
-pub(crate) struct OutFile {
+pub struct OutFile {
     option: &'static str,
     name: PathBuf,
     to: To,
@@ -29,7 +29,7 @@ enum To {
 
 impl OutFile {
     /// Makes, locks and empties `FILE.part`, or opens the device or pipe. `option` is what users call the file, for errors.
-    pub(crate) fn open(option: &'static str, name: &Path) -> Result<Self, Failure> {
+    pub fn open(option: &'static str, name: &Path) -> Result<Self, Failure> {
         let failed = |e: MatrixError| Failure::failed(format!("{option} {e}"));
         let to = match destination(option, name)? {
             OutputTarget::File(place) => {
@@ -43,7 +43,7 @@ impl OutFile {
     }
 
     /// The open file; it is written sequentially.
-    pub(crate) fn file(&self) -> &File {
+    pub fn file(&self) -> &File {
         match &self.to {
             To::Whole(replacement) => replacement.file(),
             To::Stream(file) => file,
@@ -51,7 +51,7 @@ impl OutFile {
     }
 
     /// The path of the unfinished file.
-    pub(crate) fn part(&self) -> Option<&Path> {
+    pub fn part(&self) -> Option<&Path> {
         match &self.to {
             To::Whole(replacement) => Some(replacement.part()),
             To::Stream(_) => None,
@@ -59,7 +59,7 @@ impl OutFile {
     }
 
     /// Renames the complete file to its final name.
-    pub(crate) fn keep(self) -> Result<(), Failure> {
+    pub fn keep(self) -> Result<(), Failure> {
         match self.to {
             To::Whole(replacement) => {
                 replacement.commit().map_err(|e| Failure::failed(format!("{} {e}", self.option)))
@@ -69,18 +69,18 @@ impl OutFile {
     }
 
     /// The failure for a write error.
-    pub(crate) fn failed(&self, e: &std::io::Error) -> Failure {
+    pub fn failed(&self, e: &std::io::Error) -> Failure {
         Failure::failed(format!("{} {}: {e}", self.option, self.name.display()))
     }
 }
 
 /// Refuses a path that cannot be written, before hours of work are spent on its contents.
-pub(crate) fn check(option: &str, name: &Path) -> Result<(), Failure> {
+pub fn check(option: &str, name: &Path) -> Result<(), Failure> {
     destination(option, name).map(drop)
 }
 
 /// Writes a whole file.
-pub(crate) fn write(option: &'static str, name: &Path, bytes: &[u8]) -> Result<(), Failure> {
+pub fn write(option: &'static str, name: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let file = OutFile::open(option, name)?;
     let mut to = file.file();
     to.write_all(bytes).map_err(|e| file.failed(&e))?;

@@ -8,8 +8,8 @@
 //! Deliberately absent: serde, whose errors would not name the machine.
 
 use crate::hosts::{HOSTS_MAX, parse_list};
-use crate::quantity::size;
 use crate::text_file;
+use bramble_report::quantity::size;
 use std::path::Path;
 use toml::{Table, Value};
 
@@ -17,7 +17,7 @@ use toml::{Table, Value};
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// Reads a file, and converts its tables with `make`.
-pub(crate) fn read<T>(path: &Path, make: impl FnOnce(&Table) -> Result<T, String>) -> Result<T, String> {
+pub fn read<T>(path: &Path, make: impl FnOnce(&Table) -> Result<T, String>) -> Result<T, String> {
     let name = path.display();
     let text = text_file::read(path, FILE_BYTES_MAX, "a description of a cluster")
         .map_err(|why| format!("{name}: {why}"))?;
@@ -28,10 +28,7 @@ pub(crate) fn read<T>(path: &Path, make: impl FnOnce(&Table) -> Result<T, String
 }
 
 /// The same from a text; an error comes with a line number, or with 0 if it names machine and key instead.
-pub(crate) fn parse<T>(
-    text: &str,
-    make: impl FnOnce(&Table) -> Result<T, String>,
-) -> Result<T, (usize, String)> {
+pub fn parse<T>(text: &str, make: impl FnOnce(&Table) -> Result<T, String>) -> Result<T, (usize, String)> {
     let table: Table = text.parse().map_err(|e: toml::de::Error| {
         let line =
             e.span().map_or(0, |s| text.as_bytes()[..s.start.min(text.len())].split(|b| *b == b'\n').count());
@@ -41,7 +38,7 @@ pub(crate) fn parse<T>(
 }
 
 /// The table `[primary]`, if there is one.
-pub(crate) fn primary(table: &Table) -> Result<Option<&Table>, String> {
+pub fn primary(table: &Table) -> Result<Option<&Table>, String> {
     match table.get("primary") {
         None => Ok(None),
         Some(Value::Table(keys)) => Ok(Some(keys)),
@@ -50,7 +47,7 @@ pub(crate) fn primary(table: &Table) -> Result<Option<&Table>, String> {
 }
 
 /// The tables `[[machines]]`, each with its machine names: a nodeset has several.
-pub(crate) fn machines(table: &Table) -> Result<Vec<(Keys<'_>, Vec<String>)>, String> {
+pub fn machines(table: &Table) -> Result<Vec<(Keys<'_>, Vec<String>)>, String> {
     let form = || "machines: use one table for each: [[machines]]".to_owned();
     let entries = match table.get("machines") {
         Some(Value::Array(entries)) => entries.as_slice(),
@@ -75,7 +72,7 @@ pub(crate) fn machines(table: &Table) -> Result<Vec<(Keys<'_>, Vec<String>)>, St
 }
 
 /// Refuses two machines with the same name.
-pub(crate) fn all_differ<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), String> {
+pub fn all_differ<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), String> {
     let mut names: Vec<&str> = names.collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -85,24 +82,26 @@ pub(crate) fn all_differ<'a>(names: impl Iterator<Item = &'a str>) -> Result<(),
 }
 
 /// A text from the file for a message: shortened, and without control characters.
-pub(crate) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     text.chars().take(60).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// A number, whole or not.
-pub(crate) fn number(value: &Value) -> Option<f64> {
+pub fn number(value: &Value) -> Option<f64> {
     value.as_float().or_else(|| value.as_integer().map(|n| n as f64))
 }
 
 /// The keys of one machine, and its name in messages. A missing key is `None`.
-pub(crate) struct Keys<'a> {
-    pub(crate) who: String,
-    pub(crate) table: &'a Table,
+pub struct Keys<'a> {
+    /// The machine, as messages name it.
+    pub who: String,
+    /// Its keys.
+    pub table: &'a Table,
 }
 
 impl Keys<'_> {
     /// Refuses unknown keys.
-    pub(crate) fn only(&self, known: &[&str]) -> Result<(), String> {
+    pub fn only(&self, known: &[&str]) -> Result<(), String> {
         match self.table.keys().find(|k| !known.contains(&k.as_str())) {
             Some(key) => Err(self.wrong(key, &format!("no such key; use {}", known.join(", ")))),
             None => Ok(()),
@@ -110,12 +109,12 @@ impl Keys<'_> {
     }
 
     /// The error message for a key.
-    pub(crate) fn wrong(&self, key: &str, why: &str) -> String {
+    pub fn wrong(&self, key: &str, why: &str) -> String {
         format!("{}: {}: {why}", self.who, shown(key))
     }
 
     /// A number within limits, whole or not.
-    pub(crate) fn number(&self, key: &str, least: f64, most: f64) -> Result<Option<f64>, String> {
+    pub fn number(&self, key: &str, least: f64, most: f64) -> Result<Option<f64>, String> {
         let Some(value) = self.table.get(key) else { return Ok(None) };
         match number(value).filter(|x| (least..=most).contains(x)) {
             Some(x) => Ok(Some(x)),
@@ -124,7 +123,7 @@ impl Keys<'_> {
     }
 
     /// A whole number within limits.
-    pub(crate) fn whole(&self, key: &str, least: u32, most: u32) -> Result<Option<u32>, String> {
+    pub fn whole(&self, key: &str, least: u32, most: u32) -> Result<Option<u32>, String> {
         let Some(value) = self.table.get(key) else { return Ok(None) };
         let number = value.as_integer().and_then(|n| u32::try_from(n).ok());
         let number = number.filter(|n| (least..=most).contains(n));
@@ -133,7 +132,7 @@ impl Keys<'_> {
     }
 
     /// Bytes: a number, or a text with K, M, G or T.
-    pub(crate) fn size(&self, key: &str) -> Result<Option<u64>, String> {
+    pub fn size(&self, key: &str) -> Result<Option<u64>, String> {
         let bytes = match self.table.get(key) {
             None => return Ok(None),
             Some(Value::String(text)) => size(text),
@@ -146,7 +145,7 @@ impl Keys<'_> {
     }
 
     /// The text of a key, parsed by `read`.
-    pub(crate) fn text<T>(
+    pub fn text<T>(
         &self,
         key: &str,
         read: impl FnOnce(&str) -> Result<T, String>,

@@ -1,7 +1,7 @@
 //! Text tables: each column is as wide as its widest cell; the first is left-aligned, the others right-aligned.
 
 /// The lines of a table; every row has as many cells as the head.
-pub(crate) fn lines(head: &[&str], rows: &[Vec<String>]) -> Vec<String> {
+pub fn lines(head: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     let wide = |text: &str| text.chars().count();
     let width = |at: usize| {
         let texts = rows.iter().filter_map(|row| row.get(at)).map(|text| wide(text));

@@ -1,20 +1,20 @@
 //! Reads lists of workers from options and hostfiles, with errors that name the option.
 
-use crate::exit::Failure;
 use crate::hosts::{HOSTS_MAX, Host, parse_file, parse_workers};
 use crate::text_file;
+use bramble_report::exit::Failure;
 use std::path::Path;
 
 /// Enough for ten thousand workers.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// The workers of a list from an option or a variable; `given_by` names it in errors.
-pub(crate) fn from_list(given_by: &str, text: &str) -> Result<Vec<Host>, Failure> {
+pub fn from_list(given_by: &str, text: &str) -> Result<Vec<Host>, Failure> {
     parse_workers(text, HOSTS_MAX).map_err(|why| Failure::usage(format!("{given_by} {why}")))
 }
 
 /// The workers of `--hostfile`.
-pub(crate) fn from_file(path: &Path) -> Result<Vec<Host>, Failure> {
+pub fn from_file(path: &Path) -> Result<Vec<Host>, Failure> {
     let name = path.display();
     let text = text_file::read(path, FILE_BYTES_MAX, "a list of workers")
         .map_err(|why| Failure::usage(format!("--hostfile {name}: {why}")))?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Parses bytes with K, M, G or T (powers of 1024; `KB`, `MiB` and so on work, too); `1.5G` equals `1536M`.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     let form = || "use a number with K, M, G or T, as in 512M or 1.5G".to_owned();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -31,7 +31,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 }
 
 /// Parses a finite number, with or without a sign. A number that `f64` would round to 0 is refused.
-pub(crate) fn number(text: &str) -> Result<f64, String> {
+pub fn number(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().map_err(|_| "use a number, as in -0.5 or 1e-3".to_owned())?;
     let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
     if number == 0.0 && mantissa.bytes().any(|digit| (b'1'..=b'9').contains(&digit)) {
@@ -41,7 +41,7 @@ pub(crate) fn number(text: &str) -> Result<f64, String> {
 }
 
 /// Parses a time: seconds, or a number with s, m or h, such as `90s`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let form = || "use a number with s, m or h, as in 90s or 10m".to_owned();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -57,14 +57,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Formats a size as `size` parses it: 512M, 1536M, 2G.
-pub(crate) fn size_text(bytes: u64) -> String {
+pub fn size_text(bytes: u64) -> String {
     let whole = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
     let unit = whole.iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift));
     unit.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
 /// "1 tile", "2 tiles".
-pub(crate) fn counted(count: u64, what: &str) -> String {
+pub fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
@@ -74,7 +74,7 @@ const RATE_MIN: f64 = 64e3;
 const RATE_MAX: f64 = 400e9;
 
 /// Parses the rate of a link in bits a second, with kbit/s, Mbit/s or Gbit/s (powers of 1000).
-pub(crate) fn rate(text: &str) -> Result<u64, String> {
+pub fn rate(text: &str) -> Result<u64, String> {
     let form = || "use a rate as in 200Mbit/s or 2.5Gbit/s".to_owned();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -93,7 +93,7 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
 
 /// Formats a rate: 64 kbit/s, 200 Mbit/s, 2.5 Gbit/s.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))] // For labs.
-pub(crate) fn rate_text(bits_per_s: u64) -> String {
+pub fn rate_text(bits_per_s: u64) -> String {
     let rate = bits_per_s as f64;
     match bits_per_s {
         1_000_000_000.. => format!("{} Gbit/s", rate / 1e9),
@@ -103,7 +103,7 @@ pub(crate) fn rate_text(bits_per_s: u64) -> String {
 }
 
 /// 45.6 ms, 1.23 s, 12.3 min, 4.56 h, 7.89 days.
-pub(crate) fn seconds(t: f64) -> String {
+pub fn seconds(t: f64) -> String {
     const UNITS: [(&str, f64, f64); 3] =
         [("days", 86_400.0, 48.0 * 3600.0), ("h", 3600.0, 7200.0), ("min", 60.0, 600.0)];
     for (unit, size, from) in UNITS {
@@ -115,7 +115,7 @@ pub(crate) fn seconds(t: f64) -> String {
 }
 
 /// 45.6 µs, 45.6 ms; longer times as by `seconds`.
-pub(crate) fn brief(t: f64) -> String {
+pub fn brief(t: f64) -> String {
     match t {
         _ if t < 1e-3 => format!("{} µs", three(t * 1e6)),
         _ if t < 1.0 => format!("{} ms", three(t * 1e3)),
@@ -124,7 +124,7 @@ pub(crate) fn brief(t: f64) -> String {
 }
 
 /// 1.23 GB (powers of 1000).
-pub(crate) fn bytes(b: f64) -> String {
+pub fn bytes(b: f64) -> String {
     const UNITS: [(&str, f64); 4] = [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
     for (unit, size) in UNITS {
         if b >= size {

@@ -4,12 +4,12 @@
 //!
 //! Invariant: a SIGHUP that was ignored when the process began, as under `nohup`, stays ignored.
 
-use crate::exit::Exit;
+use bramble_report::exit::Exit;
 use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Receives the signals.
-pub(crate) struct StopSignals {
+pub struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
     /// `None` if SIGHUP is ignored.
@@ -18,14 +18,14 @@ pub(crate) struct StopSignals {
 
 impl StopSignals {
     /// Installs the handlers.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let hang_up = if may_hang_up() { Some(signal(SignalKind::hangup())?) } else { None };
         let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         Ok(Self { interrupt, terminate, hang_up })
     }
 
     /// Waits for the next signal; returns its exit code.
-    pub(crate) async fn next(&mut self) -> Exit {
+    pub async fn next(&mut self) -> Exit {
         let Self { interrupt, terminate, hang_up } = self;
         let hung_up = async {
             match hang_up {

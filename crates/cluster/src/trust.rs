@@ -9,24 +9,24 @@
 //! Deliberately absent: any other way to switch security off, such as a variable or a file.
 
 use crate::args::TrustArgs;
-use crate::exit::Failure;
 use bramble_link::{ClusterKey, Reach, Security};
+use bramble_report::exit::Failure;
 use bramble_worker::limits::PROTOCOL;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The security that this process applies to its connections.
-pub(crate) fn security(args: &TrustArgs) -> Result<Security, Failure> {
+pub fn security(args: &TrustArgs) -> Result<Security, Failure> {
     match (args.insecure, args.i_trust_this_network) {
         (true, true) => {
-            crate::say(
+            bramble_report::say(
                 "bramble: INSECURE: no encryption and no cluster key: anyone on this network can use these machines, \
                 and read and change matrices",
             );
             Ok(Security::open(Reach::Anywhere, PROTOCOL, VERSION))
         }
         (true, false) => {
-            crate::say(
+            bramble_report::say(
                 "bramble: INSECURE: no cluster key is used, so only connections within this machine are allowed",
             );
             Ok(Security::open(Reach::Loopback, PROTOCOL, VERSION))
@@ -39,12 +39,12 @@ pub(crate) fn security(args: &TrustArgs) -> Result<Security, Failure> {
 }
 
 /// Security between processes of this machine that share a one-time key.
-pub(crate) fn between_processes(key: ClusterKey) -> Security {
+pub fn between_processes(key: ClusterKey) -> Security {
     Security::proven(key, PROTOCOL, VERSION)
 }
 
 /// The security of a worker, for its start message.
-pub(crate) fn sentence(security: &Security) -> String {
+pub fn sentence(security: &Security) -> String {
     match security.key_id() {
         Some(id) => format!("cluster key {id}"),
         None if security.reaches(std::net::Ipv4Addr::BROADCAST.into()) => {

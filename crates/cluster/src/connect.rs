@@ -10,14 +10,14 @@
 
 mod later;
 
-pub(crate) use later::LateWorkers;
+pub use later::LateWorkers;
 
-use crate::exit::Failure;
 use crate::hosts::Host;
-use crate::quantity::{counted, seconds};
 use crate::turned_away::TurnedAway;
 use bramble_link::{Door, DoorLimits, LinkError, Security};
 use bramble_primary::MachineLink;
+use bramble_report::exit::Failure;
+use bramble_report::quantity::{counted, seconds};
 use bramble_worker::DOOR;
 use bramble_worker::limits::HANDSHAKE_DEADLINE;
 use std::cell::RefCell;
@@ -28,32 +28,35 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 
 /// The workers of a cluster, and how this process connects to them.
-pub(crate) struct ClusterSpec {
+pub struct ClusterSpec {
     /// Workers that listen and are dialled.
-    pub(crate) hosts: Vec<Host>,
+    pub hosts: Vec<Host>,
     /// How many workers dial in.
-    pub(crate) awaited: u16,
+    pub awaited: u16,
     /// How long to wait for workers that dial in.
-    pub(crate) patience: Duration,
+    pub patience: Duration,
     /// The address that workers dial in to.
-    pub(crate) listen: SocketAddr,
-    pub(crate) security: Security,
+    pub listen: SocketAddr,
+    /// How connections are secured.
+    pub security: Security,
 }
 
 /// Links to the connected workers, and the errors of the others.
 #[derive(Default)]
-pub(crate) struct ConnectedWorkers {
-    pub(crate) ends: Vec<MachineLink>,
-    pub(crate) missing: Vec<Failure>,
+pub struct ConnectedWorkers {
+    /// Links to the workers that were reached.
+    pub ends: Vec<MachineLink>,
+    /// The errors of the workers that were not.
+    pub missing: Vec<Failure>,
     /// Accepts and dials workers later, while the product runs.
-    pub(crate) later: Option<LateWorkers>,
+    pub later: Option<LateWorkers>,
     /// Connections at `listen` that were refused; `None` if no worker dials in.
-    pub(crate) turned_away: Option<Rc<RefCell<TurnedAway>>>,
+    pub turned_away: Option<Rc<RefCell<TurnedAway>>>,
 }
 
 impl ClusterSpec {
     /// Connects to all workers that can be reached.
-    pub(crate) async fn meet(self) -> Result<ConnectedWorkers, Failure> {
+    pub async fn meet(self) -> Result<ConnectedWorkers, Failure> {
         // Dialled workers expect a hello soon, without a key very soon: so they are dialled after the awaited ones
         // have come.
         let (mut came, door) = self.wait().await?;
@@ -84,7 +87,7 @@ impl ClusterSpec {
         let fail = |e| Failure::failed(format!("--listen {listen}: {e}; choose another address or port"));
         let listener = TcpListener::bind(listen).await.map_err(fail)?;
         let address = listener.local_addr().map_err(fail)?;
-        crate::say(&format!(
+        bramble_report::say(&format!(
             "waiting on {address} for {awaited} worker{} (bramble worker --join HOST:{})",
             if awaited == 1 { "" } else { "s" },
             address.port()
@@ -100,7 +103,10 @@ impl ClusterSpec {
                     met.ends.push(MachineLink { link: arrival.link, threads_max: 0, was_dialled: false })
                 }
                 Ok((peer, Err(e))) => {
-                    turned_away.add(Instant::now(), peer, &e).iter().for_each(|line| crate::say(line));
+                    turned_away
+                        .add(Instant::now(), peer, &e)
+                        .iter()
+                        .for_each(|line| bramble_report::say(line));
                 }
                 Err(_) => {
                     let (came, within) =

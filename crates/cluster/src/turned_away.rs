@@ -5,7 +5,7 @@
 //! Invariant: a flood of connections prints few lines and takes no memory.
 
 use crate::limited::{self, Limited};
-use crate::quantity::counted;
+use bramble_report::quantity::counted;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const AT_ONCE: u32 = 5;
 const EVERY: Duration = Duration::from_secs(10);
 
 /// See the head of this file.
-pub(crate) struct TurnedAway {
+pub struct TurnedAway {
     count: u64,
     last: Option<(SocketAddr, String)>,
     limited: Limited,
@@ -30,12 +30,7 @@ impl Default for TurnedAway {
 
 impl TurnedAway {
     /// Counts a refused connection; returns a line about it, unless the rate limit suppresses it.
-    pub(crate) fn add(
-        &mut self,
-        now: Instant,
-        peer: SocketAddr,
-        why: &dyn std::fmt::Display,
-    ) -> Option<String> {
+    pub fn add(&mut self, now: Instant, peer: SocketAddr, why: &dyn std::fmt::Display) -> Option<String> {
         self.count += 1;
         self.last = Some((peer, why.to_string()));
         let unsaid = self.limited.next(now)?;
@@ -43,18 +38,18 @@ impl TurnedAway {
     }
 
     /// The last refused connection, for an error message.
-    pub(crate) fn last(&self) -> Option<String> {
+    pub fn last(&self) -> Option<String> {
         self.last.as_ref().map(|(peer, why)| format!("the last connection, from {peer}, was refused: {why}"))
     }
 
     /// The line of the report; `None` if no connection was refused.
-    pub(crate) fn text(&self) -> Option<String> {
+    pub fn text(&self) -> Option<String> {
         let (peer, why) = self.last.as_ref()?;
         Some(format!("refused   {}, the last from {peer}: {why}", counted(self.count, "connection")))
     }
 
     /// The same as JSON.
-    pub(crate) fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         let last = self.last.as_ref().map(|(peer, why)| json!({"address": peer.to_string(), "why": why}));
         json!({"count": self.count, "last": last})
     }

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 /// Decides when a line may be written.
-pub(crate) struct Limited {
+pub struct Limited {
     at_once: u32,
     every: Duration,
     /// When a full burst of `at_once` lines is allowed again.
@@ -16,12 +16,12 @@ pub(crate) struct Limited {
 
 impl Limited {
     /// A burst of `at_once` lines, and then one line in each `every`.
-    pub(crate) fn new(at_once: u32, every: Duration) -> Self {
+    pub fn new(at_once: u32, every: Duration) -> Self {
         Self { at_once, every, calm: None, unsaid: 0 }
     }
 
     /// The number of lines suppressed since the last one, if a line may be written now.
-    pub(crate) fn next(&mut self, now: Instant) -> Option<u64> {
+    pub fn next(&mut self, now: Instant) -> Option<u64> {
         let calm = self.calm.unwrap_or(now).max(now) + self.every;
         if calm > now + self.every * self.at_once {
             self.unsaid += 1;
@@ -33,7 +33,7 @@ impl Limited {
 }
 
 /// The number of suppressed lines, as the end of a line.
-pub(crate) fn before(unsaid: u64) -> String {
+pub fn before(unsaid: u64) -> String {
     match unsaid {
         0 => String::new(),
         1 => " (and one more before)".to_owned(),

@@ -6,11 +6,9 @@
 //! Invariant: this machine's own threads are a worker like any other, over a link that shares memory.
 
 use crate::args::{LinkKind, TeamArgs};
-use crate::cluster::{ClusterSpec, ConnectedWorkers, LateWorkers};
-use crate::exit::{Exit, Failure};
+use crate::connect::{ClusterSpec, ConnectedWorkers, LateWorkers};
 use crate::hostfile;
 use crate::local::{LocalConfig, LocalTransport, LocalWorkers};
-use crate::quantity::size_text;
 use crate::ranks::{Allotment, Ranks, allotment};
 use crate::trust;
 use crate::turned_away::TurnedAway;
@@ -18,6 +16,8 @@ use bramble_kernel::{Choice, KernelError};
 use bramble_link::{LocalKind, World, thread_pair};
 use bramble_matrix::DType;
 use bramble_primary::{MachineLink, MachineLinks};
+use bramble_report::exit::{Exit, Failure};
+use bramble_report::quantity::size_text;
 use bramble_worker::{Config, SessionLedger, available_memory, default_threads, host_name, serve_link};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 const COMERS_MAX: usize = 16;
 
 /// The machines that the command line names.
-pub(crate) enum TeamSpec {
+pub enum TeamSpec {
     /// This process alone.
     Alone,
     /// Worker processes that this process starts on this machine (`--local`).
@@ -39,36 +39,39 @@ pub(crate) enum TeamSpec {
 }
 
 /// Links to all workers that could be reached.
-pub(crate) struct GatheredTeam {
-    pub(crate) ends: MachineLinks,
+pub struct GatheredTeam {
+    /// The links, and the names of machines without one.
+    pub ends: MachineLinks,
     /// Errors of the workers that could not be reached.
-    pub(crate) missing: Vec<Failure>,
+    pub missing: Vec<Failure>,
     /// Accepts and dials workers while the product runs.
     later: Option<LateWorkers>,
     /// Connections at `--listen` that were refused.
-    pub(crate) turned_away: Option<Rc<RefCell<TurnedAway>>>,
+    pub turned_away: Option<Rc<RefCell<TurnedAway>>>,
     /// The kernel that workers are asked to use.
-    pub(crate) kernel: String,
+    pub kernel: String,
     /// Compute threads of this machine.
-    pub(crate) threads: usize,
+    pub threads: usize,
     /// Whether the workers are processes of this machine.
-    pub(crate) is_local: bool,
+    pub is_local: bool,
     /// The local worker processes; dropping this ends them.
     _processes: LocalWorkers,
 }
 
 /// The product that the machines are gathered for.
 #[derive(Clone, Copy)]
-pub(crate) struct Purpose {
-    pub(crate) kernel: Choice,
-    pub(crate) dtype: DType,
+pub struct Purpose {
+    /// The kernel that the user wants.
+    pub kernel: Choice,
+    /// The type of the elements.
+    pub dtype: DType,
     /// Floating-point operations of the product: a small one does not justify a long comparison of kernels.
-    pub(crate) flops: f64,
+    pub flops: f64,
 }
 
 impl TeamSpec {
     /// The machines that the command line names.
-    pub(crate) fn of(args: &TeamArgs) -> Result<Self, Failure> {
+    pub fn of(args: &TeamArgs) -> Result<Self, Failure> {
         if let Some(bytes) = args.memory.filter(|bytes| *bytes <= Config::PROGRAM_BYTES) {
             let (given, least) = (size_text(bytes), size_text(Config::PROGRAM_BYTES));
             return Err(Failure::usage(format!(
@@ -143,11 +146,7 @@ impl TeamSpec {
     }
 
     /// Connects to all machines; errors of unreachable workers are in `missing`. Has to run inside a `LocalSet`.
-    pub(crate) async fn gather_some(
-        self,
-        args: &TeamArgs,
-        purpose: Purpose,
-    ) -> Result<GatheredTeam, Failure> {
+    pub async fn gather_some(self, args: &TeamArgs, purpose: Purpose) -> Result<GatheredTeam, Failure> {
         let mut kernel = purpose.kernel;
         let is_local = matches!(self, Self::Local(_));
         let allotment = match &self {
@@ -188,7 +187,7 @@ impl TeamSpec {
     }
 
     /// Connects to all machines, or returns the first error. With `--degraded`, unreachable workers are only listed.
-    pub(crate) async fn gather(self, args: &TeamArgs, purpose: Purpose) -> Result<GatheredTeam, Failure> {
+    pub async fn gather(self, args: &TeamArgs, purpose: Purpose) -> Result<GatheredTeam, Failure> {
         let mut gathered = self.gather_some(args, purpose).await?;
         let is_final = |f: &Failure| !args.degraded || f.exit != Exit::Unreachable;
         if let Some(at) = gathered.missing.iter().position(is_final) {
@@ -202,7 +201,7 @@ impl TeamSpec {
 impl GatheredTeam {
     /// From now on, the product can take in more workers: new ones dial in, and lost ones, whose names come on
     /// `lost`, are dialled again. Has to run inside a `LocalSet`.
-    pub(crate) fn expect_more(&mut self, lost: mpsc::UnboundedReceiver<String>) {
+    pub fn expect_more(&mut self, lost: mpsc::UnboundedReceiver<String>) {
         let Some(later) = self.later.take() else { return };
         let (to, ends) = mpsc::channel(COMERS_MAX);
         self.ends.later = Some(ends);
@@ -211,7 +210,7 @@ impl GatheredTeam {
 
     /// The failure of a product on these machines. Local worker processes are never "unreachable", so their failures
     /// have exit code 1.
-    pub(crate) fn failure(is_local: bool, failure: impl Into<Failure>) -> Failure {
+    pub fn failure(is_local: bool, failure: impl Into<Failure>) -> Failure {
         match failure.into() {
             Failure { exit: Exit::Unreachable, text } if is_local => Failure::failed(text),
             failure => failure,
@@ -253,7 +252,7 @@ fn probed(purpose: Purpose) -> Result<Choice, Failure> {
 }
 
 /// Refuses a kernel that this machine does not have, before anything is started.
-pub(crate) fn check_kernel(kernel: Choice, dtype: DType) -> Result<(), Failure> {
+pub fn check_kernel(kernel: Choice, dtype: DType) -> Result<(), Failure> {
     if kernel != Choice::Auto {
         bramble_kernel::pick(kernel, dtype, 0.0).map_err(|e| no_kernel(&e))?;
     }

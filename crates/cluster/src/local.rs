@@ -5,9 +5,9 @@
 //! process as primary: over TCP both prove a one-time key, which the children read from their environment, hidden
 //! from other users; over `pipe` and `shm` a child inherits its end of the link, so no other process can have it.
 
-use crate::exit::Failure;
 use crate::trust;
 use bramble_link::{ClusterKey, Door, DoorLimits, Endpoint, Link, LocalKind, local_pair};
+use bramble_report::exit::Failure;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -22,17 +22,17 @@ const PROOF_DEADLINE: Duration = Duration::from_secs(5);
 /// Connections of other local users that are allowed besides the workers' own.
 const STRANGERS: usize = 64;
 /// The environment variable with the one-time key.
-pub(crate) const KEY_VARIABLE: &str = "BRAMBLE_ONE_TIME_KEY";
+pub const KEY_VARIABLE: &str = "BRAMBLE_ONE_TIME_KEY";
 
 /// /// The worker processes that this process started.
 #[derive(Debug, Default)]
-pub(crate) struct LocalWorkers {
+pub struct LocalWorkers {
     children: Vec<Child>,
 }
 
 /// How a local worker gets its link.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum LocalTransport {
+pub enum LocalTransport {
     /// /// It dials this process over TCP.
     Loopback,
     /// It inherits its end of the link.
@@ -40,7 +40,7 @@ pub(crate) enum LocalTransport {
 }
 
 /// This process's side of the links that are about to open.
-pub(crate) enum Meeting {
+pub enum Meeting {
     /// The listener that the workers dial.
     Door(Door),
     /// This process's end of each inherited link.
@@ -49,12 +49,17 @@ pub(crate) enum Meeting {
 
 /// The options of `--local`: transport, number of workers, and the resources of each.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LocalConfig {
-    pub(crate) way: LocalTransport,
-    pub(crate) workers: u16,
-    pub(crate) threads: usize,
-    pub(crate) memory_bytes: u64,
-    pub(crate) cores: usize,
+pub struct LocalConfig {
+    /// How each worker gets its link.
+    pub way: LocalTransport,
+    /// Number of processes.
+    pub workers: u16,
+    /// Compute threads of each process.
+    pub threads: usize,
+    /// Memory limit of each process.
+    pub memory_bytes: u64,
+    /// Processors that all of them may use.
+    pub cores: usize,
 }
 
 /// The message if the system cannot start a process.
@@ -88,7 +93,7 @@ impl LocalConfig {
 
 impl LocalWorkers {
     /// Starts the processes; returns them and this process's side of their links.
-    pub(crate) async fn start(share: LocalConfig) -> Result<(Self, Meeting), Failure> {
+    pub async fn start(share: LocalConfig) -> Result<(Self, Meeting), Failure> {
         match share.way {
             LocalTransport::Loopback => {
                 let (workers, door) = Self::start_diallers(share).await?;
@@ -107,7 +112,7 @@ impl LocalWorkers {
             TcpListener::bind("127.0.0.1:0").await.map_err(|e| share.failed("no loopback port", e))?;
         let address = listener.local_addr().map_err(|e| share.failed("no loopback port", e))?;
         let mut bytes = [0; ClusterKey::BYTES];
-        crate::random(&mut bytes).map_err(|e| share.failed("no random numbers", e))?;
+        crate::random::random(&mut bytes).map_err(|e| share.failed("no random numbers", e))?;
         let key = ClusterKey::from_bytes(bytes);
         let mut workers = Self::default();
         for i in 0..usize::from(share.workers) {
@@ -143,7 +148,7 @@ impl LocalWorkers {
     }
 
     /// Opens the links to all workers.
-    pub(crate) async fn meet(&mut self, meeting: Meeting) -> Result<Vec<Link>, Failure> {
+    pub async fn meet(&mut self, meeting: Meeting) -> Result<Vec<Link>, Failure> {
         match meeting {
             Meeting::Door(door) => self.accept(door).await,
             Meeting::Endpoints(endpoints) => {

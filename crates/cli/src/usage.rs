@@ -1,115 +1,11 @@
-//! Exit codes, which are a contract with scripts, and failures that carry one.
+//! Errors of the command line, in the form of all other errors: one line on stderr, and an object for `--json`.
+//!
+//! Place in the flow: instead of a verb, if the parser refuses the words or answers them itself (`--help`).
 
-use bramble_matrix::MatrixError;
-use bramble_plan::PlanError;
-use bramble_primary::PrimaryError;
+use crate::args::Cli;
+use bramble_report::exit::{Exit, Failure};
 use clap::CommandFactory;
 use std::ffi::OsString;
-
-/// The exit codes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exit {
-    /// Done as asked.
-    Done,
-    /// /// Failed.
-    Failed,
-    /// The command line is invalid, or its options contradict each other.
-    Usage,
-    /// Done, but machines were lost, missing or wrong.
-    Degraded,
-    /// C is wrong and was not kept.
-    Unverified,
-    /// A worker could not be reached.
-    Unreachable,
-    /// Done, and no error was found, but part of C could not be verified.
-    Partial,
-    /// SIGINT.
-    Interrupted,
-    /// SIGTERM.
-    Terminated,
-    /// SIGHUP: the terminal was closed.
-    HungUp,
-}
-
-impl Exit {
-    pub(crate) fn number(self) -> u8 {
-        match self {
-            Self::Done => 0,
-            Self::Failed => 1,
-            Self::Usage => 2,
-            Self::Degraded => 3,
-            Self::Unverified => 4,
-            Self::Unreachable => 5,
-            Self::Partial => 6,
-            Self::HungUp => 129,
-            Self::Interrupted => 130,
-            Self::Terminated => 143,
-        }
-    }
-
-    /// The message for a run that a signal ended.
-    pub(crate) fn signal(self) -> Option<&'static str> {
-        match self {
-            Self::HungUp => Some("ended because its terminal was closed (SIGHUP)"),
-            Self::Interrupted => Some("interrupted by a signal (SIGINT)"),
-            Self::Terminated => Some("terminated by a signal (SIGTERM)"),
-            Self::Done
-            | Self::Failed
-            | Self::Usage
-            | Self::Degraded
-            | Self::Unverified
-            | Self::Unreachable
-            | Self::Partial => None,
-        }
-    }
-}
-
-/// An error: its one-line message and the exit code.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) exit: Exit,
-    pub(crate) text: String,
-}
-
-impl Failure {
-    pub(crate) fn failed(text: impl Into<String>) -> Self {
-        Self { exit: Exit::Failed, text: text.into() }
-    }
-
-    pub(crate) fn usage(text: impl Into<String>) -> Self {
-        Self { exit: Exit::Usage, text: text.into() }
-    }
-
-    pub(crate) fn unreachable(text: impl Into<String>) -> Self {
-        Self { exit: Exit::Unreachable, text: text.into() }
-    }
-}
-
-impl From<MatrixError> for Failure {
-    fn from(e: MatrixError) -> Self {
-        let exit = if matches!(e, MatrixError::Description { .. }) { Exit::Usage } else { Exit::Failed };
-        Self { exit, text: e.to_string() }
-    }
-}
-
-impl From<PrimaryError> for Failure {
-    fn from(e: PrimaryError) -> Self {
-        let exit = match e {
-            PrimaryError::Unreachable { .. } => Exit::Unreachable,
-            PrimaryError::Plan(
-                PlanError::Grid(_) | PlanError::Refused { .. } | PlanError::Credits { .. },
-            ) => Exit::Usage,
-            PrimaryError::Wrong(_) => Exit::Unverified,
-            PrimaryError::Stopped => Exit::Interrupted,
-            PrimaryError::Failed(_)
-            | PrimaryError::Changed(_)
-            | PrimaryError::Matrix(_)
-            | PrimaryError::Plan(_)
-            | PrimaryError::Operands(_) => Exit::Failed,
-        };
-        Self { exit, text: e.to_string() }
-    }
-}
 
 /// The environment variable that gave an option its invalid value, if the option is not on the command line.
 fn variable_behind(e: &clap::Error) -> Option<String> {
@@ -123,7 +19,7 @@ fn variable_behind(e: &clap::Error) -> Option<String> {
     if std::env::args_os().any(|word| is_it(&word)) {
         return None;
     }
-    let variable = variable_of(&crate::args::Cli::command(), &option)?;
+    let variable = variable_of(&Cli::command(), &option)?;
     std::env::var_os(&variable).map(|_| variable)
 }
 
@@ -163,7 +59,7 @@ fn swallowed_option(e: &clap::Error) -> Option<String> {
 }
 
 /// Prints help and version as clap renders them, and errors as one line; returns the exit code.
-pub(crate) fn usage(e: &clap::Error) -> u8 {
+pub(crate) fn report(e: &clap::Error) -> u8 {
     use clap::error::ErrorKind;
     if matches!(
         e.kind(),
@@ -178,7 +74,7 @@ pub(crate) fn usage(e: &clap::Error) -> u8 {
             && e.kind() != std::io::ErrorKind::BrokenPipe
             && !is_missing
         {
-            crate::say(&format!("bramble: standard output: {e}"));
+            bramble_report::say(&format!("bramble: standard output: {e}"));
             return Exit::Failed.number();
         }
         return if is_missing { Exit::Usage.number() } else { Exit::Done.number() };
@@ -197,11 +93,11 @@ pub(crate) fn usage(e: &clap::Error) -> u8 {
         Some(variable) => format!("{variable} in the environment: {line}"),
         None => line,
     };
-    if !crate::ranks::speaks() {
+    if !bramble_cluster::ranks::speaks() {
         return Exit::Usage.number();
     }
     let failure = Failure::usage(format!("{line}; see --help"));
-    crate::say(&format!("bramble: {}", failure.text));
-    crate::error_object::print_about(subject(e).as_deref(), &failure);
+    bramble_report::say(&format!("bramble: {}", failure.text));
+    bramble_report::error_object::print_about(subject(e).as_deref(), &failure);
     Exit::Usage.number()
 }

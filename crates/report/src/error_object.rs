@@ -53,18 +53,18 @@ const WHAT_CHARS_MAX: usize = 200;
 
 /// Whether the command line has `--json`. This searches the raw words, since an invalid command line may have it,
 /// too. Words after `--` belong to another program.
-pub(crate) fn is_wanted(words: impl Iterator<Item = OsString>) -> bool {
+pub fn is_wanted(words: impl Iterator<Item = OsString>) -> bool {
     words.skip(1).take_while(|word| word != "--").any(|word| word == "--json")
 }
 
 /// Prints the object of a failure, if the command line has `--json`. If stdout cannot be written, stderr still has
 /// the message.
-pub(crate) fn print(failure: &Failure) {
+pub fn print(failure: &Failure) {
     print_about(None, failure);
 }
 
 /// The same with a known `what`.
-pub(crate) fn print_about(what: Option<&str>, failure: &Failure) {
+pub fn print_about(what: Option<&str>, failure: &Failure) {
     if is_wanted(std::env::args_os()) {
         let _ = crate::out(format!("{}\n", object(what, failure)).as_bytes());
     }

@@ -57,7 +57,7 @@ fn pause(tries: u32, drawn: u64) -> Duration {
 }
 
 /// Dials until a session opens, and serves it.
-pub(crate) async fn join(
+pub async fn join(
     host: &str,
     security: &Security,
     config: &Config,
@@ -70,14 +70,14 @@ pub(crate) async fn join(
             Err(Failed::ForNow(e) | Failed::NobodyThere(e)) if tries_again => {
                 if tries == 1 {
                     // Printed even with --quiet: it tells why nothing happens.
-                    crate::say(&format!("bramble: {e}; trying again until a primary answers"));
+                    bramble_report::say(&format!("bramble: {e}; trying again until a primary answers"));
                 }
             }
             // The product that has started this worker has ended: it needs none, and has told the user why.
             Err(Failed::NobodyThere(_)) => return Err(WorkerError::Link(LinkError::Closed)),
             Err(Failed::ForNow(e) | Failed::ForGood(e)) => return Err(e),
         }
-        tokio::time::sleep(pause(tries, crate::seed().unwrap_or_default())).await;
+        tokio::time::sleep(pause(tries, crate::random::seed().unwrap_or_default())).await;
     }
     unreachable!("four thousand million tries take four thousand years")
 }
@@ -100,7 +100,7 @@ async fn once(
         let connected = || {
             is_connected.set(true);
             if !quiet {
-                crate::say(&format!(
+                bramble_report::say(&format!(
                     "connected to {address}; a primary (multiply --await N) starts once N workers have connected; if \
                     {address} is a worker, nothing will happen"
                 ));
