@@ -1,16 +1,11 @@
 //! The command line: a contract that scripts rely on. Completions and the man page come from here too.
 
 mod bench;
-mod lab;
 mod product;
 
 pub(crate) use bench::{
     BenchAccumulateArgs, BenchArgs, BenchChild, BenchCommand, BenchForm, BenchKernelArgs, BenchLinkArgs,
     BenchProductArgs, BenchReportArgs, BenchRuns, BenchSize, BenchSpawnArgs, BenchThreadsArgs, BenchTreeArgs,
-};
-#[cfg_attr(not(target_os = "linux"), allow(unused_imports))] // Labs are Linux's.
-pub(crate) use lab::{
-    LabCalledArgs, LabCommand, LabExecArgs, LabNameArgs, LabRunArgs, LabStatusArgs, LabUpArgs,
 };
 pub(crate) use product::{
     MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, is_standard_stream, sizes,
@@ -18,6 +13,7 @@ pub(crate) use product::{
 
 use bramble_cluster::args::{TrustArgs, kernel, socket_address};
 use bramble_kernel::Choice;
+use bramble_lab::LabCommand;
 use bramble_report::quantity::size;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::any::TypeId;

@@ -13,7 +13,6 @@ mod args;
 mod bench;
 mod insight;
 mod key;
-#[cfg_attr(not(target_os = "linux"), path = "lab_elsewhere.rs")]
 mod lab;
 mod levels;
 mod matrix;

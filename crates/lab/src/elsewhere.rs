@@ -6,11 +6,11 @@
 //!
 //! Deliberately absent: a lab of virtual machines.
 
-use crate::args::LabCommand;
+use crate::{LabCommand, VerbParser};
 use bramble_report::exit::{Exit, Failure};
 
 /// Runs the verb.
-pub(crate) fn run(_: &LabCommand) -> Result<Exit, Failure> {
+pub(crate) fn run(_: &LabCommand, _: VerbParser) -> Result<Exit, Failure> {
     let why = "its machines are network namespaces and control groups, which only Linux has";
     Err(Failure::failed(format!("lab: {why}; use a Linux machine, or a virtual one")))
 }

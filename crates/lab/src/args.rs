@@ -11,7 +11,8 @@ const DEFAULT_NAME: &str = "lab";
 const NAME_BYTES_MAX: usize = 20;
 
 #[derive(Subcommand, Debug)]
-pub(crate) enum LabCommand {
+#[allow(missing_docs)] // A comment here would become the help text of the verb.
+pub enum LabCommand {
     /// Create the machines, start a worker in each, and wait until all listen
     Up(LabUpArgs),
     /// Run multiply, plan or nodes on the lab's primary, with the lab's machines as workers
@@ -32,14 +33,14 @@ pub(crate) enum LabCommand {
 
 /// Which lab.
 #[derive(Args, Debug)]
-pub(crate) struct LabNameArgs {
+pub struct LabNameArgs {
     /// Name of the lab; several labs can exist at once
     #[arg(long, value_name = "LAB", default_value = DEFAULT_NAME, value_parser = lab_name)]
     pub(crate) name: String,
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct LabUpArgs {
+pub struct LabUpArgs {
     /// A description: a path to a TOML file (docs/lab.md), or an example: four, mixed, tiny8, slow-link
     #[arg(value_name = "FILE|NAME", default_value = "four")]
     pub(crate) description: String,
@@ -49,7 +50,7 @@ pub(crate) struct LabUpArgs {
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) link: Option<u64>,
     /// Processor time of all machines but the primary, such as 0.25; overrides the description
-    #[arg(long, value_name = "X", value_parser = crate::lab::cores)]
+    #[arg(long, value_name = "X", value_parser = crate::verbs::cores)]
     pub(crate) cores: Option<f64>,
     /// Print one JSON object instead of the table
     #[arg(long)]
@@ -57,7 +58,7 @@ pub(crate) struct LabUpArgs {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct LabRunArgs {
+pub struct LabRunArgs {
     #[command(flatten)]
     pub(crate) lab: LabNameArgs,
     /// Compute on the primary alone, within its limits, without the lab's workers
@@ -69,7 +70,7 @@ pub(crate) struct LabRunArgs {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct LabExecArgs {
+pub struct LabExecArgs {
     #[command(flatten)]
     pub(crate) lab: LabNameArgs,
     /// The machine, by name or address
@@ -81,7 +82,7 @@ pub(crate) struct LabExecArgs {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct LabStatusArgs {
+pub struct LabStatusArgs {
     #[command(flatten)]
     pub(crate) lab: LabNameArgs,
     /// Print one JSON object instead of the table
@@ -90,7 +91,7 @@ pub(crate) struct LabStatusArgs {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct LabCalledArgs {
+pub struct LabCalledArgs {
     /// Id of the host's own UTS namespace, which must not be changed
     pub(crate) outside: u64,
     /// The host name to set

@@ -5,41 +5,33 @@
 
 use super::enter::{HOSTS_VARIABLE, become_it, becoming, enter, set_environment};
 use super::state::{Folder, Lab, PORT};
-use crate::args::{Cli, Command as Verb, LabRunArgs};
+use crate::args::LabRunArgs;
+use crate::{RunVerb, VerbParser};
 use bramble_cluster::args::TeamArgs;
 use bramble_cluster::hostfile;
 use bramble_cluster::hosts::{HOSTS_MAX, Host, parse_list};
 use bramble_report::exit::{Exit, Failure};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 
 /// The options that a lab without a key needs.
 const OPEN: [&str; 2] = ["--insecure", "--i-trust-this-network"];
 
 /// Runs the verb.
-pub(super) fn run(args: &LabRunArgs) -> Result<Exit, Failure> {
-    let whole = [OsStr::new("bramble")].into_iter().chain(args.command.iter().map(OsString::as_os_str));
-    let inner = match Cli::read_from(whole) {
-        Ok(inner) => inner,
-        Err(e) => {
-            let is_help = crate::usage::report(&e) == Exit::Done.number();
-            return Ok(if is_help { Exit::Done } else { Exit::Usage });
-        }
-    };
-    let team = match &inner.command {
-        Verb::Multiply(args) => &args.team,
-        Verb::Plan(args) => &args.team,
-        Verb::Nodes(args) => &args.team,
-        _ => {
+pub(super) fn run(args: &LabRunArgs, parse: VerbParser) -> Result<Exit, Failure> {
+    let team = match parse(&args.command) {
+        RunVerb::OnTeam(team) => team,
+        RunVerb::Answered(exit) => return Ok(exit),
+        RunVerb::Other => {
             let text = "lab run: use multiply, plan or nodes; for any other command: bramble lab exec";
             return Err(Failure::usage(text));
         }
     };
     let (folder, lab) = Folder::to_enter(&args.lab.name)?;
-    let words = words(&lab, team, &args.command)?;
+    let words = words(&lab, &team, &args.command)?;
     // Without workers the variable is empty, which the verb treats as unset.
     let hosts = match args.alone {
-        true => without_workers(team).map(Some)?,
-        false => from_environment(&lab, team)?,
+        true => without_workers(&team).map(Some)?,
+        false => from_environment(&lab, &team)?,
     };
     enter(lab.primary())?;
     let program = std::env::current_exe()
@@ -154,9 +146,22 @@ fn replace_list(words: &mut [OsString], list: &str, addresses: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::file::{MachineLimits, PRIMARY};
-    use crate::lab::network;
-    use crate::lab::state::LabMachine;
+    use crate::verbs::file::{MachineLimits, PRIMARY};
+    use crate::verbs::network;
+    use crate::verbs::state::LabMachine;
+    use clap::Parser;
+
+    /// The options of a product that matter here; the program's name is that of the verb.
+    #[derive(Parser)]
+    #[allow(dead_code)] // Parsed, and not read.
+    struct Product {
+        #[command(flatten)]
+        team: TeamArgs,
+        #[arg(short, long)]
+        quiet: bool,
+        a: OsString,
+        b: OsString,
+    }
 
     fn lab(key: bool) -> Lab {
         let machine = |(number, name): (usize, &str)| LabMachine {
@@ -172,8 +177,7 @@ mod tests {
 
     fn becomes(key: bool, command: &str) -> Result<String, String> {
         let command: Vec<OsString> = command.split(' ').map(OsString::from).collect();
-        let whole = [OsStr::new("bramble")].into_iter().chain(command.iter().map(OsString::as_os_str));
-        let Verb::Multiply(args) = Cli::read_from(whole).unwrap().command else { panic!("no product") };
+        let args = Product::try_parse_from(&command).unwrap();
         let words = words(&lab(key), &args.team, &command).map_err(|e| e.text)?;
         Ok(words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "))
     }

@@ -122,7 +122,7 @@ fn parse_counters(text: &str) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::file::MACHINES_MAX;
+    use crate::verbs::file::MACHINES_MAX;
 
     #[test]
     fn every_machine_has_an_address_in_the_lab_s_network() {

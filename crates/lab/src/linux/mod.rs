@@ -1,4 +1,4 @@
-//! `bramble lab`: a cluster of network namespaces on this machine, for trying out, testing and measuring.
+//! The verbs of a lab on Linux: network namespaces with control groups.
 //!
 //! Place in the flow: independent of the other verbs. `file` reads the description, `up` creates the lab by `network`
 //! and `limits`, `state` records it on disk, `enter` runs commands in it, `status` shows it, `down` removes it.
@@ -22,15 +22,15 @@ mod status;
 mod tool;
 mod up;
 
-use crate::args::LabCommand;
+use crate::{LabCommand, VerbParser};
 use bramble_report::exit::{Exit, Failure};
 
 /// Runs the verb.
-pub(crate) fn run(command: &LabCommand) -> Result<Exit, Failure> {
+pub(crate) fn run(command: &LabCommand, parse: VerbParser) -> Result<Exit, Failure> {
     only_root(command)?;
     match command {
         LabCommand::Up(args) => up::run(args),
-        LabCommand::Run(args) => run::run(args),
+        LabCommand::Run(args) => run::run(args, parse),
         LabCommand::Exec(args) => enter::exec(args),
         LabCommand::Status(args) => status::run(args),
         LabCommand::Down(args) => down::run(args),

@@ -1,7 +1,7 @@
 //! Paths of groups and the values written to them, in temporary folders that imitate both versions.
 
 use super::*;
-use crate::lab::network;
+use crate::verbs::network;
 
 fn home(path: &str, is_unified: bool) -> Option<Home> {
     Some(Home { path: path.into(), is_unified })
