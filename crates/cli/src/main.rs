@@ -8,7 +8,6 @@
 //!
 //! Deliberately absent: anything that computes, plans or moves matrices.
 
-mod account;
 mod args;
 mod bench;
 mod insight;
@@ -16,19 +15,15 @@ mod key;
 mod lab;
 mod levels;
 mod matrix;
-mod meter;
 mod multiply;
 mod nodes;
 mod operands;
 mod plan;
-mod progress;
 mod ranks;
-mod report;
 mod resume;
 mod sim;
 mod stream;
 mod systemd;
-mod trace;
 mod usage;
 mod worker;
 

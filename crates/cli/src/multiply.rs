@@ -3,10 +3,7 @@
 use crate::args::MultiplyArgs;
 use crate::insight::Insight;
 use crate::operands;
-use crate::progress::ProgressDisplay;
-use crate::report;
 use crate::stream;
-use crate::trace::TraceFile;
 use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
 use bramble_cluster::turned_away::TurnedAway;
 use bramble_cluster::until::{Completion, done_or_stopped};
@@ -15,6 +12,9 @@ use bramble_primary::journal_writer::{JournalFile, JournalOptions};
 use bramble_primary::log::{EventLog, Phase};
 use bramble_primary::{Finished, PrimaryError, Report, Request, Stop, WrongTiles, multiply, prepare_resume};
 use bramble_report::exit::{Exit, Failure};
+use bramble_report::product as report;
+use bramble_report::progress::{ProgressDisplay, ProgressOptions};
+use bramble_report::trace::TraceFile;
 use bramble_worker::{default_threads, host_name};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
@@ -249,7 +249,13 @@ async fn compute(
     let purpose = Purpose { kernel: args.cut.kernel(), dtype, flops: 2.0 * m as f64 * k as f64 * n as f64 };
     let is_local = matches!(team, TeamSpec::Local(_));
     let (lost, told) = mpsc::unbounded_channel();
-    let watch = ProgressDisplay::new(args, lost);
+    let shown = ProgressOptions {
+        is_quiet: args.quiet,
+        is_json: args.json,
+        is_verbose: args.verbose,
+        keeps_journal: args.file().is_some(),
+    };
+    let watch = ProgressDisplay::new(shown, lost);
     let request = Request {
         a: operands.a,
         b: operands.b,
@@ -374,13 +380,22 @@ fn conclude(
     }
     if !args.quiet {
         let refused = turned_away.and_then(|turned_away| turned_away.text());
-        let text = report::text(&kept.report, args, total_seconds, refused);
+        let text = report::text(&kept.report, &place_of_c(args), args.verbose, total_seconds, refused);
         bramble_report::tell(text.as_bytes(), args.is_streamed())?;
     }
     if let Some(insight) = insight {
         insight.print(args, &kept.c)?;
     }
     Ok(exit)
+}
+
+/// Where C is, as the report tells it.
+fn place_of_c(args: &MultiplyArgs) -> String {
+    match (args.file(), args.is_streamed()) {
+        (Some(path), _) => path.display().to_string(),
+        (None, true) => "standard output".to_owned(),
+        (None, false) => "not kept (no -o)".to_owned(),
+    }
 }
 
 /// The notice about wrong tiles: C is right now, but the machine needs attention.

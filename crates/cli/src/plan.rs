@@ -6,12 +6,6 @@
 //! Invariant: real machines are contacted, measured and planned for exactly as by multiply, so multiply would use the
 //! plan that is shown.
 
-pub(crate) mod json;
-pub(crate) mod owners;
-mod picture;
-pub(crate) mod text;
-pub(crate) mod view;
-
 use crate::args::{PlanArgs, sizes};
 use crate::levels;
 use crate::operands;
@@ -22,12 +16,13 @@ use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_plan::{Machine, MadeOperands, PlanOptions, Problem, TileSize, decide, memory_to_ask};
 use bramble_primary::{PrimaryError, Survey, Surveyed, survey};
 use bramble_report::exit::{Exit, Failure};
+use bramble_report::plan::picture::PictureStyle;
+use bramble_report::plan::view::PlanView;
+use bramble_report::plan::{json, text};
 use bramble_worker::host_name;
-use picture::PictureStyle;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Instant;
-use view::PlanView;
 
 /// Characters per line, if COLUMNS is not set.
 const COLUMNS: usize = 80;

@@ -24,7 +24,7 @@ const ROOMS: [(&str, &[&str]); 12] = [
     ("schedule", &["matrix", "plan"]),
     ("worker", &["kernel", "link", "matrix", "schedule"]),
     ("primary", &["kernel", "link", "matrix", "plan", "schedule"]),
-    ("report", &["matrix", "plan", "primary"]),
+    ("report", &["matrix", "plan", "primary", "sim"]),
     ("cluster", &["kernel", "link", "matrix", "plan", "primary", "report", "worker"]),
     ("lab", &["cluster", "kernel", "link", "report", "worker"]),
     (

@@ -7,12 +7,19 @@
 //! Deliberately absent: options of the command line, connections to machines, and anything that computes or plans.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod account;
 mod console;
 pub mod error_object;
 pub mod exit;
+mod meter;
 pub mod out_file;
+pub mod plan;
+pub mod product;
+pub mod progress;
 pub mod quantity;
+pub mod sim;
 pub mod table;
 pub mod times;
+pub mod trace;
 
 pub use console::{out, say, tell};

@@ -1,14 +1,13 @@
 //! Simulated runs as JSON: the object `bramble.sim/1` of docs/json.md.
 
-use super::Own;
-use super::case::SimCase;
 use super::runs::{FaultTrial, MachineActivity, Runs, busy, parts};
+use super::{SimCase, SimulationTime};
 use crate::plan::json::predicted;
 use bramble_sim::SimReport;
 use serde_json::{Value, json};
 
 /// The object.
-pub(super) fn json(case: &SimCase, runs: &Runs, own: Own) -> Value {
+pub fn json(case: &SimCase, runs: &Runs, own: SimulationTime) -> Value {
     let (plan, decision) = (case.plan(), &case.decision);
     let problem = &plan.problem;
     let left_out: Vec<Value> =

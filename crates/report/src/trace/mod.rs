@@ -8,22 +8,22 @@
 
 mod render;
 
+use crate::exit::Failure;
+use crate::out_file::OutFile;
 use bramble_primary::Report;
 use bramble_primary::log::EventLog;
-use bramble_report::exit::Failure;
-use bramble_report::out_file::OutFile;
 use std::fs::{self, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::time::Instant;
 
 /// The unfinished trace file; removed on drop.
-pub(crate) struct TraceFile(OutFile);
+pub struct TraceFile(OutFile);
 
 impl TraceFile {
     /// Creates and locks `FILE.part`; returns also an empty event log, which spills to an unlinked file in the same
     /// folder.
-    pub(crate) fn create(target: &Path, began: Instant) -> Result<(Self, EventLog), Failure> {
+    pub fn create(target: &Path, began: Instant) -> Result<(Self, EventLog), Failure> {
         let this = Self(OutFile::open("--trace", target)?);
         let failed = |e: std::io::Error| Failure::failed(format!("--trace {}: {e}", target.display()));
         // A device has no usable folder.
@@ -37,7 +37,7 @@ impl TraceFile {
     }
 
     /// Renders the trace and renames it to its final name.
-    pub(crate) fn keep(self, log: &EventLog, report: &Report, primary: &str) -> Result<(), Failure> {
+    pub fn keep(self, log: &EventLog, report: &Report, primary: &str) -> Result<(), Failure> {
         let mut writer = BufWriter::with_capacity(1 << 18, self.0.file());
         let written = render::render(log, report, primary, &mut writer).and_then(|()| writer.flush());
         drop(writer);
@@ -46,7 +46,7 @@ impl TraceFile {
     }
 
     /// The path of the unfinished file.
-    pub(crate) fn part(&self) -> Option<&Path> {
+    pub fn part(&self) -> Option<&Path> {
         self.0.part()
     }
 }

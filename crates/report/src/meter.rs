@@ -6,8 +6,8 @@
 //! remaining time follows from the rate of this run; tiles of a resumed run count as done, but not for the rate. The
 //! rate of each direction is shown after its first megabyte, so never for a run without links that move bytes.
 
+use crate::quantity::{bytes, seconds};
 use bramble_primary::ProductProgress;
-use bramble_report::quantity::{bytes, seconds};
 
 /// Resolution of the bar.
 pub(crate) const PARTS: u64 = 1000;
@@ -29,6 +29,7 @@ pub(crate) struct ProgressMeter {
 pub(crate) struct BarState {
     /// Of `PARTS`.
     pub(crate) position: u64,
+    /// What stands behind the bar.
     pub(crate) text: String,
 }
 

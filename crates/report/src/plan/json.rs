@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 const SHARES_MAX: usize = 64;
 
 /// The object.
-pub(crate) fn json(view: &PlanView) -> Value {
+pub fn json(view: &PlanView) -> Value {
     let (plan, decision) = (view.plan(), &view.decision);
     let problem = &plan.problem;
     let workers: Vec<Value> = (0..plan.members.len()).map(|i| worker(view, i)).collect();
@@ -41,7 +41,7 @@ pub(crate) fn json(view: &PlanView) -> Value {
 }
 
 /// The prediction, as `plan` and `multiply` print it.
-pub(crate) fn predicted(predicted: &Prediction) -> Value {
+pub fn predicted(predicted: &Prediction) -> Value {
     let (by, machine) = limit(&predicted.by);
     json!({
         "seconds": predicted.seconds,

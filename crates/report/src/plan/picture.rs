@@ -25,11 +25,11 @@ const COLOURS: [u8; 12] = [117, 216, 150, 222, 183, 115, 210, 153, 186, 180, 218
 
 /// Terminal properties that pictures depend on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PictureStyle {
+pub struct PictureStyle {
     /// Characters in a line of the terminal.
-    pub(crate) columns: usize,
+    pub columns: usize,
     /// Whether to use colours.
-    pub(crate) colours: bool,
+    pub colours: bool,
 }
 
 /// The owners (member indices) of width × height character cells of C at one depth k.
@@ -61,7 +61,7 @@ fn extent(m: u64, n: u64, width_max: usize) -> (usize, usize) {
 }
 
 /// The lines of the picture and its legend; a single line if one machine computes all of C.
-pub(crate) fn lines(plan: &Plan, names: &[&str], look: PictureStyle) -> Vec<String> {
+pub fn lines(plan: &Plan, names: &[&str], look: PictureStyle) -> Vec<String> {
     if let [only] = names {
         return vec![format!("all of C: {only}")];
     }

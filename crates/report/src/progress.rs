@@ -1,13 +1,12 @@
 //! Progress of a running product on standard error: the decision and notices as lines, and on a terminal a progress
 //! bar.
 
-use crate::args::MultiplyArgs;
 use crate::meter::{PARTS, ProgressMeter};
+use crate::quantity::{bytes, counted, seconds};
 use bramble_plan::Decision;
 use bramble_primary::{
     PrimaryError, ProductObserver, ProductProgress as State, RelayReport, Resumed, Unreachable,
 };
-use bramble_report::quantity::{bytes, counted, seconds};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::RefCell;
 use std::io::IsTerminal;
@@ -19,8 +18,21 @@ const MUCH_AT_ONCE: f64 = 0.1;
 /// … and more than this time.
 const LONG_S: f64 = 10.0;
 
+/// What a run shows of its progress.
+#[derive(Clone, Copy, Debug)]
+pub struct ProgressOptions {
+    /// Only warnings.
+    pub is_quiet: bool,
+    /// The result is one JSON object: no bar, and only lines about machines.
+    pub is_json: bool,
+    /// Also the grid, the memory, and every pair of workers without a link.
+    pub is_verbose: bool,
+    /// Whether this run keeps a journal, so that another run can resume it.
+    pub keeps_journal: bool,
+}
+
 /// The progress bar and the notices.
-pub(crate) struct ProgressDisplay {
+pub struct ProgressDisplay {
     bar: ProgressBar,
     meter: RefCell<ProgressMeter>,
     quiet: bool,
@@ -34,8 +46,9 @@ pub(crate) struct ProgressDisplay {
 }
 
 impl ProgressDisplay {
-    pub(crate) fn new(args: &MultiplyArgs, lost: UnboundedSender<String>) -> Self {
-        let quiet = args.quiet || args.json;
+    /// `lost` receives the name of each lost link.
+    pub fn new(options: ProgressOptions, lost: UnboundedSender<String>) -> Self {
+        let quiet = options.is_quiet || options.is_json;
         let shown = !quiet && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr_with_hz(5) } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(PARTS), target);
@@ -43,18 +56,24 @@ impl ProgressDisplay {
         if let Ok(style) = style {
             bar.set_style(style);
         }
-        let (names_comers, keeps_journal) = (!args.quiet, args.file().is_some());
-        let meter = RefCell::default();
-        Self { bar, meter, quiet, names_comers, verbose: args.verbose, keeps_journal, lost }
+        Self {
+            bar,
+            meter: RefCell::default(),
+            quiet,
+            names_comers: !options.is_quiet,
+            verbose: options.is_verbose,
+            keeps_journal: options.keeps_journal,
+            lost,
+        }
     }
 
     /// Removes the bar.
-    pub(crate) fn done(&self) {
+    pub fn done(&self) {
         self.bar.finish_and_clear();
     }
 
     fn say(&self, line: &str) {
-        self.bar.suspend(|| bramble_report::say(line));
+        self.bar.suspend(|| crate::say(line));
     }
 }
 

@@ -1,10 +1,10 @@
 //! Simulated runs as text: time and lower bound, the activity of each machine, losses and their cost.
 
-use super::case::SimCase;
+use super::SimCase;
 use super::runs::{MachineActivity, Runs, busy, parts};
 use crate::plan::text::BOUND_SECONDS_MIN;
-use bramble_report::quantity::{bytes, seconds};
-use bramble_report::table;
+use crate::quantity::{bytes, seconds};
+use crate::table;
 use bramble_sim::SimReport;
 
 /// More machines than this are not listed one by one.
@@ -15,7 +15,7 @@ const LISTED_FIRST: usize = 12;
 const TOLD_MAX: usize = 12;
 
 /// The whole text.
-pub(super) fn text(case: &SimCase, runs: &Runs) -> String {
+pub fn text(case: &SimCase, runs: &Runs) -> String {
     let plan = case.plan();
     let problem = &plan.problem;
     let mut out = vec![

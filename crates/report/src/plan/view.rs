@@ -4,38 +4,41 @@ use bramble_plan::{Decision, Limit, Machine, Plan};
 
 /// A plan and its machines.
 #[derive(Clone, Debug)]
-pub(crate) struct PlanView {
-    pub(crate) decision: Decision,
+pub struct PlanView {
+    /// The plan, and why it is this one.
+    pub decision: Decision,
     /// The primary, then the workers; members of the plan are indices into this list.
-    pub(crate) machines: Vec<Machine>,
+    pub machines: Vec<Machine>,
     /// Power of each machine in watts; `None` if unknown.
-    pub(crate) watts: Vec<Option<f64>>,
+    pub watts: Vec<Option<f64>>,
     /// Time spent planning, in seconds.
-    pub(crate) plan_seconds: f64,
+    pub plan_seconds: f64,
 }
 
 /// The predicted energy of a product.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Energy {
+pub struct Energy {
     /// Total power of the machines that compute.
-    pub(crate) watts: f64,
+    pub watts: f64,
     /// Power times predicted time.
-    pub(crate) joules: f64,
-    pub(crate) gflops_per_watt: f64,
+    pub joules: f64,
+    /// Gflop/s for each watt.
+    pub gflops_per_watt: f64,
 }
 
 impl PlanView {
-    pub(crate) fn plan(&self) -> &Plan {
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
         &self.decision.plan
     }
 
     /// Names of the members.
-    pub(crate) fn names(&self) -> Vec<&str> {
+    pub fn names(&self) -> Vec<&str> {
         self.plan().members.iter().map(|m| self.machines[m.machine].name.as_str()).collect()
     }
 
     /// The energy; `None` unless the power of every machine that computes is known.
-    pub(crate) fn energy(&self) -> Option<Energy> {
+    pub fn energy(&self) -> Option<Energy> {
         let plan = self.plan();
         let watts = plan.members.iter().map(|m| self.watts[m.machine]).sum::<Option<f64>>()?;
         let joules = watts * plan.predicted.seconds;
@@ -44,14 +47,14 @@ impl PlanView {
     }
 
     /// Predicted time divided by the lower bound.
-    pub(crate) fn ratio(&self) -> Option<f64> {
+    pub fn ratio(&self) -> Option<f64> {
         let (predicted, bound) = (self.plan().predicted.seconds, self.plan().bound.seconds);
         (bound > 0.0).then(|| predicted / bound)
     }
 }
 
 /// The name of a limit in JSON, and the machine that causes it.
-pub(crate) fn limit(limit: &Limit) -> (&'static str, Option<&str>) {
+pub fn limit(limit: &Limit) -> (&'static str, Option<&str>) {
     match limit {
         Limit::Nothing => ("nothing", None),
         Limit::Compute(name) => ("compute", Some(name)),

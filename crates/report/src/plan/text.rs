@@ -3,9 +3,9 @@
 
 use super::picture::{self, PictureStyle};
 use super::view::PlanView;
+use crate::quantity::{bytes, seconds};
+use crate::table;
 use bramble_plan::{Considered, MachineCost};
-use bramble_report::quantity::{bytes, seconds};
-use bramble_report::table;
 
 /// More machines than this are not listed one by one.
 const LISTED_MAX: usize = 20;
@@ -16,10 +16,10 @@ const CONSIDERED_MAX: usize = 16;
 
 /// Bounds below a millisecond are not printed: other costs dominate such a product, so its time would be thousands of
 /// times the bound.
-pub(crate) const BOUND_SECONDS_MIN: f64 = 1e-3;
+pub const BOUND_SECONDS_MIN: f64 = 1e-3;
 
 /// The whole text.
-pub(crate) fn text(view: &PlanView, look: PictureStyle) -> String {
+pub fn text(view: &PlanView, look: PictureStyle) -> String {
     let (plan, decision) = (view.plan(), &view.decision);
     let problem = &plan.problem;
     let region = plan.regions.first();
@@ -176,7 +176,7 @@ fn figures(view: &PlanView) -> Vec<String> {
 }
 
 /// The memory of workers and primary, for a line of a report.
-pub(crate) fn memory(worker_bytes: u64, primary_bytes: u64) -> String {
+pub fn memory(worker_bytes: u64, primary_bytes: u64) -> String {
     let worker = match worker_bytes {
         0 => "none besides A, B and C themselves".to_owned(),
         held => format!("at most {} of matrices per machine", bytes(held as f64)),

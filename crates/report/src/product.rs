@@ -1,32 +1,27 @@
 //! The report: a few lines for a person, one JSON object for a program.
 
 use crate::account;
-use crate::args::MultiplyArgs;
 use crate::plan::view::limit;
 use crate::plan::{json as plan_json, text as plan_text};
+use crate::quantity::{bytes, counted, seconds};
 use bramble_matrix::Verdict;
 use bramble_plan::Sums;
 use bramble_primary::{MachineLoss, MachineReport, MovedWork, RelayReport, Report, Unreachable, WrongTiles};
-use bramble_report::quantity::{bytes, counted, seconds};
 use serde_json::{Value, json};
 
 /// The limit of a run that took longer to start than to compute.
 const START_UP: &str = "start-up";
 
-/// The report as lines of text.
-pub(crate) fn text(
+/// The report as lines of text. `place` is where C is, as a user calls it; `refused` is a line about refused connections.
+pub fn text(
     report: &Report,
-    args: &MultiplyArgs,
+    place: &str,
+    is_verbose: bool,
     total_seconds: f64,
     refused: Option<String>,
 ) -> String {
     let mut out = Vec::new();
     let (m, n, k, dtype) = (report.m, report.n, report.k, report.dtype);
-    let place = match (args.file(), args.is_streamed()) {
-        (Some(path), _) => path.display().to_string(),
-        (None, true) => "standard output".to_owned(),
-        (None, false) => "not kept (no -o)".to_owned(),
-    };
     out.push(format!("C         {m}x{n} {dtype}, k = {k}: {place}"));
     let gflops = report.gflops();
     let peak = if report.peak_gflops > 0.0 && gflops > 0.0 {
@@ -80,7 +75,7 @@ pub(crate) fn text(
         seconds(total_seconds),
         seconds(report.opening_seconds)
     ));
-    if args.verbose {
+    if is_verbose {
         out.extend(report.machines.iter().map(|m| machine(m, report.seconds)));
         out.extend(report.moved.iter().map(|m| {
             let (part, times) = (m.part * 100.0, if m.times == 1 { "once" } else { "in several parts" });
@@ -157,7 +152,7 @@ fn machine(m: &MachineReport, run_seconds: f64) -> String {
 }
 
 /// The report as the object `bramble.multiply/1` (docs/json.md), which scripts rely on.
-pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
+pub fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
     let machines: Vec<Value> = report.machines.iter().map(machine_json).collect();
     let kernels: Vec<&str> = report.machines.iter().map(|m| m.kernel.as_str()).collect();
     let kernel = match kernels.first() {
@@ -254,7 +249,7 @@ fn machine_json(m: &MachineReport) -> Value {
 }
 
 /// CPU seconds of this process so far, all threads.
-pub(crate) fn cpu_seconds() -> f64 {
+pub fn cpu_seconds() -> f64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
 }
