@@ -1,16 +1,12 @@
 //! The command line: a contract that scripts rely on. Completions and the man page come from here too.
 
-mod bench;
 mod product;
 
-pub(crate) use bench::{
-    BenchAccumulateArgs, BenchArgs, BenchChild, BenchCommand, BenchForm, BenchKernelArgs, BenchLinkArgs,
-    BenchProductArgs, BenchReportArgs, BenchRuns, BenchSize, BenchSpawnArgs, BenchThreadsArgs, BenchTreeArgs,
-};
 pub(crate) use product::{
     MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, is_standard_stream, sizes,
 };
 
+use bramble_bench::BenchCommand;
 use bramble_cluster::args::{TrustArgs, kernel, socket_address};
 use bramble_kernel::Choice;
 use bramble_lab::LabCommand;

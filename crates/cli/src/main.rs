@@ -9,7 +9,6 @@
 //! Deliberately absent: anything that computes, plans or moves matrices.
 
 mod args;
-mod bench;
 mod insight;
 mod key;
 mod lab;
@@ -86,7 +85,7 @@ fn done(command: Command, began: std::time::Instant) -> Result<Exit, Failure> {
         Command::Worker(args) => worker::run(&args),
         Command::Key(command) => key::run(&command),
         Command::Lab(command) => lab::run(&command),
-        Command::Bench(command) => bench::run(&command),
+        Command::Bench(command) => bramble_bench::run(&command),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "bramble", &mut script);

@@ -2,10 +2,9 @@
 //!
 //! Place in the flow: before the verb runs. Rank 0 runs the verb; the other ranks serve it (`bramble_cluster::ranks`).
 
-use crate::args::{BenchCommand, Command};
-use crate::bench::{LinkName, follow};
+use crate::args::Command;
 use bramble_cluster::ranks::{RankRole, Ranks, enter_team};
-use bramble_report::exit::{Exit, Failure};
+use bramble_report::exit::Failure;
 
 /// Joins the MPI job if the command line asks for it. On a worker rank, this returns only when the job is over.
 pub(crate) fn enter(command: &mut Command) -> Result<(RankRole, Ranks), Failure> {
@@ -14,13 +13,7 @@ pub(crate) fn enter(command: &mut Command) -> Result<(RankRole, Ranks), Failure>
         Command::Plan(args) => &mut args.team,
         Command::Sim(args) => &mut args.product.team,
         Command::Nodes(args) => &mut args.team,
-        Command::Bench(BenchCommand::Link(args)) if args.link.contains(&LinkName::Mpi) => {
-            let (role, ranks) = bramble_cluster::ranks::enter(|world| async move {
-                follow(&world).await.ok().map(|()| Exit::Done)
-            })?;
-            args.ranks = ranks.clone();
-            return Ok((role, ranks));
-        }
+        Command::Bench(command) => return bramble_bench::enter_ranks(command),
         _ => return Ok((RankRole::Primary, Ranks::default())),
     };
     enter_team(team)

@@ -16,7 +16,7 @@ mod paths;
 mod types;
 
 /// Which rooms a room may depend on. A new crate has to be entered here, with a reason in its change.
-const ROOMS: [(&str, &[&str]); 12] = [
+const ROOMS: [(&str, &[&str]); 13] = [
     ("matrix", &[]),
     ("link", &[]),
     ("plan", &["matrix"]),
@@ -26,12 +26,13 @@ const ROOMS: [(&str, &[&str]); 12] = [
     ("primary", &["kernel", "link", "matrix", "plan", "schedule"]),
     ("report", &["matrix", "plan", "primary", "sim"]),
     ("cluster", &["kernel", "link", "matrix", "plan", "primary", "report", "worker"]),
+    ("bench", &["cluster", "kernel", "link", "matrix", "primary", "report", "worker"]),
     ("lab", &["cluster", "kernel", "link", "report", "worker"]),
     (
         "cli",
         &[
-            "cluster", "kernel", "lab", "link", "matrix", "plan", "primary", "report", "schedule", "sim",
-            "worker",
+            "bench", "cluster", "kernel", "lab", "link", "matrix", "plan", "primary", "report", "schedule",
+            "sim", "worker",
         ],
     ),
     ("sim", &["matrix", "plan", "schedule"]),

@@ -4,9 +4,9 @@
 
 use super::AccumulatePoint;
 use crate::args::BenchSize;
-use crate::bench::chart::{Chart, Series};
-use crate::bench::plot::threads as thread_count;
-use crate::bench::show::{Form, size, values};
+use crate::chart::{Chart, Series};
+use crate::plot::threads as thread_count;
+use crate::show::{Form, size, values};
 use bramble_kernel::ThreadTotals;
 use bramble_report::quantity::brief;
 use bramble_report::table as lines_of;

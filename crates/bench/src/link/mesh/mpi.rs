@@ -4,7 +4,7 @@
 //! the same link.
 
 use super::{Links, MeshEnd};
-use crate::bench::link::conduct::serve;
+use crate::link::conduct::serve;
 use bramble_cluster::ranks::{Ranks, drive};
 use bramble_link::{LinkError, LinkFuture, RankOrder, World};
 use bramble_report::exit::Failure;

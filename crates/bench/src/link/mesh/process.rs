@@ -7,7 +7,7 @@
 use super::half::Half;
 use super::handed::{Identity, give, take};
 use super::{LinkName, Links, MeshEnd, each_with_each};
-use crate::bench::link::conduct::serve;
+use crate::link::conduct::serve;
 use bramble_link::LinkError;
 use bramble_report::exit::{Exit, Failure};
 use std::io;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 const LABEL_CHARS_MAX: usize = 60;
 
 #[derive(Args, Debug)]
-pub(crate) struct BenchReportArgs {
+pub struct BenchReportArgs {
     /// Files of one machine or cluster, with the output of bench, multiply or nodes with `--json`
     #[arg(value_name = "FILE.jsonl", required_unless_present = "compare", conflicts_with = "compare")]
     pub(crate) files: Vec<PathBuf>,

@@ -10,7 +10,7 @@ pub(crate) use product::BenchProductArgs;
 pub(crate) use report::BenchReportArgs;
 pub(crate) use tree::BenchTreeArgs;
 
-use crate::bench::{Function, LinkName, Spawned};
+use crate::{Function, LinkName, Spawned};
 use bramble_cluster::args::{element_type, kernel};
 use bramble_cluster::ranks::Ranks;
 use bramble_kernel::Choice;
@@ -19,7 +19,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 #[derive(Subcommand, Debug)]
-pub(crate) enum BenchCommand {
+#[allow(missing_docs)] // A comment here would become the help text of the verb.
+pub enum BenchCommand {
     /// Measure kernels on this machine, relative to the peak of its processor
     Kernel(BenchKernelArgs),
     /// Measure the speed-up by threads: the same products with one thread and with several
@@ -45,7 +46,7 @@ pub(crate) enum BenchCommand {
 
 /// The purpose of a child process of `bench`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum BenchChild {
+pub enum BenchChild {
     /// An end of a mesh of links.
     End,
     /// The other side of a plain stream, without Bramble.
@@ -101,7 +102,7 @@ pub(crate) struct BenchRuns {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct BenchKernelArgs {
+pub struct BenchKernelArgs {
     /// Kernels, comma-separated (default: all available ones, and blocked and strassen on top of simd)
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = kernel)]
     pub(crate) kernel: Vec<Choice>,
@@ -117,7 +118,7 @@ pub(crate) struct BenchKernelArgs {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct BenchThreadsArgs {
+pub struct BenchThreadsArgs {
     /// Kernels, comma-separated
     #[arg(long, value_name = "LIST", default_value = "blocked:reference,simd,strassen", value_delimiter = ',',
           value_parser = kernel)]
@@ -133,7 +134,7 @@ pub(crate) struct BenchThreadsArgs {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct BenchLinkArgs {
+pub struct BenchLinkArgs {
     /// Links, comma-separated (default: all but mpi, which needs mpirun)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) link: Vec<LinkName>,
@@ -156,7 +157,7 @@ pub(crate) struct BenchLinkArgs {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct BenchSpawnArgs {
+pub struct BenchSpawnArgs {
     /// What to start, comma-separated (default: all)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) what: Vec<Spawned>,

@@ -6,7 +6,7 @@
 //! or has a wrong type; fields that are only displayed may be missing.
 
 use super::measure::{Measure, MeasureKind, Pages, Spot, Unit, short};
-use crate::bench::plot::threads as thread_count;
+use crate::plot::threads as thread_count;
 use bramble_report::quantity::{self, counted};
 use serde_json::Value;
 

@@ -103,7 +103,7 @@ pub(crate) fn figures(ratio: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::report::tests::source;
+    use crate::report::tests::source;
 
     const KERNEL: &str = r#"{"schema":"bramble.bench.kernel/1","kernel":"K","dtype":"f64","m":64,"k":64,"n":64,"threads":1,
         "rounds":3,"seconds":1.0,"seconds_min":1.0,"seconds_max":1.1,"gflops":G,"peak_gflops":P,"outliers":0}"#;

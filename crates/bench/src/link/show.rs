@@ -5,7 +5,7 @@
 use super::function::Function;
 use super::measure::LinkPoint;
 use super::mesh::LinkName;
-use crate::bench::show::{Form, values};
+use crate::show::{Form, values};
 use bramble_report::quantity::size_text;
 use bramble_report::table;
 use serde_json::{Value, json};
@@ -153,10 +153,10 @@ pub(crate) fn warnings(points: &[LinkPoint]) -> Vec<String> {
 #[allow(clippy::unwrap_used)] // A test may panic.
 pub(super) mod tests {
     use super::*;
-    use crate::bench::link::bare::Bare;
+    use crate::link::bare::Bare;
     use bramble_report::times::Times;
 
-    pub(in crate::bench::link) fn point(
+    pub(in crate::link) fn point(
         link: LinkName,
         function: Function,
         bytes: usize,

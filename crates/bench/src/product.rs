@@ -265,8 +265,14 @@ fn svg(points: &[ProductPoint]) -> String {
 #[allow(clippy::unwrap_used)] // A test may panic.
 mod tests {
     use super::*;
-    use crate::args::{BenchCommand, Cli, Command};
+    use crate::args::BenchCommand;
     use clap::Parser;
+
+    #[derive(Parser)]
+    struct Bench {
+        #[command(subcommand)]
+        command: BenchCommand,
+    }
 
     fn point(way: ProductSetup, threads: u16, seconds: f64) -> ProductPoint {
         let case = ProductCase { size: 1000, way, threads };
@@ -313,9 +319,8 @@ mod tests {
 
     #[test]
     fn every_setup_multiplies_with_one_thread_and_with_several() {
-        let words =
-            ["bramble", "bench", "product", "--link", "thread,pipe", "--local", "3", "--threads", "5"];
-        let Command::Bench(BenchCommand::Product(args)) = Cli::parse_from(words).command else { panic!() };
+        let words = ["bench", "product", "--link", "thread,pipe", "--local", "3", "--threads", "5"];
+        let BenchCommand::Product(args) = Bench::parse_from(words).command else { panic!() };
         let all: Vec<_> = cases(&args, 64).iter().map(|c| (c.way.name(), c.threads)).collect();
         let want = [("this process", 1), ("this process", 5), ("3 workers, pipe", 1), ("3 workers, pipe", 5)];
         assert_eq!(all, want.map(|(name, threads)| (name.to_owned(), threads)));

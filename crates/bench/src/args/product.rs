@@ -10,7 +10,7 @@ use clap::Args;
 const LINKS: &str = if cfg!(target_os = "linux") { "thread,tcp,pipe,shm" } else { "thread,tcp" };
 
 #[derive(Args, Debug)]
-pub(crate) struct BenchProductArgs {
+pub struct BenchProductArgs {
     /// Edges of the square products, comma-separated
     #[arg(long, value_name = "LIST", default_value = "100,200,400,800,1600,3200", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=65536))]

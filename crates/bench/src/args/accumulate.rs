@@ -7,7 +7,7 @@ use bramble_matrix::DType;
 use clap::Args;
 
 #[derive(Args, Debug)]
-pub(crate) struct BenchAccumulateArgs {
+pub struct BenchAccumulateArgs {
     /// Ways to add, comma-separated: owner, mutex, atomic, atomic-each; owner is always measured
     #[arg(long, value_name = "LIST", default_value = "owner,mutex,atomic", value_delimiter = ',', value_parser = way)]
     pub(crate) way: Vec<AccumulateMethod>,

@@ -7,7 +7,7 @@
 use super::function::Function;
 use super::measure::LinkPoint;
 use super::mesh::LinkName;
-use crate::bench::chart::{Chart, Ground, Series, drawing};
+use crate::chart::{Chart, Ground, Series, drawing};
 use bramble_report::quantity::size_text;
 
 /// The plot: one panel per function and number of ends.
@@ -69,7 +69,7 @@ fn panel(function: Function, ends: usize, points: &[&LinkPoint]) -> Chart {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::link::show::tests::point;
+    use crate::link::show::tests::point;
 
     #[test]
     fn every_link_has_a_line_and_every_function_a_panel() {

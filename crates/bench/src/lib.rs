@@ -6,8 +6,10 @@
 //! medians with their spread, never a single run; disturbed measurements are reported.
 //!
 //! Deliberately absent: other programs. The scripts `bench/*.py` compare Bramble with them.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod accumulate;
+mod args;
 mod chart;
 mod error;
 mod kernel;
@@ -21,14 +23,16 @@ mod show;
 mod spawn;
 mod tree;
 
-pub(crate) use link::{Function, LinkName, follow};
+pub use args::BenchCommand;
+pub(crate) use link::{Function, LinkName};
 pub(crate) use spawn::Spawned;
 
-use crate::args::{BenchChild, BenchCommand};
+use args::BenchChild;
+use bramble_cluster::ranks::{RankRole, Ranks, enter};
 use bramble_report::exit::{Exit, Failure};
 
 /// Runs the verb.
-pub(crate) fn run(command: &BenchCommand) -> Result<Exit, Failure> {
+pub fn run(command: &BenchCommand) -> Result<Exit, Failure> {
     match command {
         BenchCommand::Kernel(args) => kernel::rates(args),
         BenchCommand::Threads(args) => kernel::threads(args),
@@ -42,4 +46,15 @@ pub(crate) fn run(command: &BenchCommand) -> Result<Exit, Failure> {
         BenchCommand::Child { purpose: BenchChild::Bare } => link::run_bare(),
         BenchCommand::Child { purpose: BenchChild::Nothing } => spawn::run_nothing(),
     }
+}
+
+/// Joins the MPI job if the command measures the link `mpi`. On a worker rank, this returns only when the job is over.
+pub fn enter_ranks(command: &mut BenchCommand) -> Result<(RankRole, Ranks), Failure> {
+    let args = match command {
+        BenchCommand::Link(args) if args.link.contains(&LinkName::Mpi) => args,
+        _ => return Ok((RankRole::Primary, Ranks::default())),
+    };
+    let (role, ranks) = enter(|world| async move { link::follow(&world).await.ok().map(|()| Exit::Done) })?;
+    args.ranks = ranks.clone();
+    Ok((role, ranks))
 }

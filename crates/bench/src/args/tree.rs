@@ -10,7 +10,7 @@ use clap::Args;
 const LINKS: &str = if cfg!(target_os = "linux") { "pipe,shm" } else { "tcp" };
 
 #[derive(Args, Debug)]
-pub(crate) struct BenchTreeArgs {
+pub struct BenchTreeArgs {
     /// Edges of the square products, comma-separated
     #[arg(long, value_name = "LIST", default_value = "2048", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=65536))]

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use super::*;
-use crate::bench::link::mesh::thread_ends;
+use crate::link::mesh::thread_ends;
 
 /// Runs a function on every end; returns the result of each.
 fn together<F>(ends: usize, each: F) -> Vec<Vec<u8>>

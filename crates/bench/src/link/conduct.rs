@@ -252,7 +252,7 @@ fn answered(bytes: &[u8]) -> Option<(bool, Duration)> {
 #[allow(clippy::unwrap_used)] // A test may panic.
 mod tests {
     use super::*;
-    use crate::bench::link::mesh::thread_ends;
+    use crate::link::mesh::thread_ends;
 
     /// Leads a run among tasks.
     async fn led(run: LinkRun, checks: bool) -> Result<Duration, LinkError> {
