@@ -9,12 +9,12 @@
 //! Deliberately absent: anything that computes, plans or moves matrices.
 
 mod args;
-mod insight;
 mod key;
 mod lab;
 mod levels;
 mod matrix;
 mod multiply;
+mod nearest;
 mod nodes;
 mod operands;
 mod plan;
@@ -80,6 +80,7 @@ fn done(command: Command, began: std::time::Instant) -> Result<Exit, Failure> {
         Command::Plan(args) => plan::run(&args),
         Command::Matrix(args) => matrix::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Nearest(args) => nearest::run(&args),
         Command::Nodes(args) => nodes::run(&args),
         Command::Worker(args) if args.print_systemd => systemd::print(),
         Command::Worker(args) => worker::run(&args),

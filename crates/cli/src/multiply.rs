@@ -1,7 +1,6 @@
 //! `bramble multiply`: from arguments to a committed C and a report.
 
 use crate::args::MultiplyArgs;
-use crate::insight::Insight;
 use crate::operands;
 use crate::stream;
 use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
@@ -33,7 +32,6 @@ struct Operands {
     a: Matrix,
     b: Matrix,
     old_c: Option<Matrix>,
-    insight: Option<Insight>,
 }
 
 /// Runs the verb.
@@ -41,17 +39,22 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
     if let Some(file) = &args.cluster {
         return Err(crate::plan::only_described("multiply", file));
     }
+    if !args.nearest.is_empty() || args.labels.is_some() {
+        return Err(Failure::usage(
+            "--nearest, --labels: the rows of a written C are compared by another verb; write C with -o C.npy, then use \
+             bramble nearest C.npy --rows LIST --labels FILE",
+        ));
+    }
     stream::check(args)?;
     let team = TeamSpec::of(&args.team)?;
     args.cut.check_relay(&args.team)?;
-    let mut operands = operands(args)?;
+    let operands = operands(args)?;
     if let Some(path) = args.file()
         && crate::resume::is_done(args, path, (&operands.a, &operands.b, operands.old_c.as_ref()))?
     {
         bramble_report::say(&format!("bramble: {} is complete already", path.display()));
         return Ok(Exit::Done);
     }
-    let insight = operands.insight.take();
     let (stop, has_place) = (Rc::new(Stop::default()), Cell::new(false));
     let unfinished_trace = RefCell::new(None);
     let work = async {
@@ -67,7 +70,7 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
     match done_or_stopped(work, &|| stop.ask()) {
         Ok(Completion::Done(mut kept)) => {
             let journal = kept.journal.take();
-            let exit = conclude(args, &kept, insight, began)?;
+            let exit = conclude(args, &kept, began)?;
             journal.iter().for_each(JournalFile::step);
             journal.into_iter().for_each(JournalFile::remove);
             Ok(exit)
@@ -108,8 +111,7 @@ fn trace(args: &MultiplyArgs, began: Instant) -> Result<Option<(TraceFile, Event
         let file = colon.map(|at| Path::new(OsStr::from_bytes(&spec.as_bytes()[..at])));
         [Some(Path::new(spec)), file]
     });
-    let read = files.into_iter().flatten().chain([args.labels.as_deref()]);
-    if read.into_iter().any(|read| is_same(path, read)) {
+    if files.into_iter().flatten().any(|read| is_same(path, read)) {
         return Err(Failure::usage(format!(
             "--trace {}: is read for the product; choose another name",
             path.display()
@@ -126,7 +128,6 @@ fn is_same(one: &Path, other: Option<&Path>) -> bool {
 
 /// A verified C under its final name.
 struct Kept {
-    c: Matrix,
     report: Report,
     digest: Option<String>,
     /// Connections at `--listen` that became no worker.
@@ -160,11 +161,10 @@ fn operands(args: &MultiplyArgs) -> Result<Operands, Failure> {
     factors(args, dtype)?;
     check_kernel(args.cut.kernel(), dtype)?;
     args.cut.check(dtype)?;
-    let insight = Insight::prepare(args, shape.rows)?;
     for told in promoted.iter().chain(&wider).filter(|_| !args.quiet) {
         bramble_report::say(&format!("bramble: {told}"));
     }
-    Ok(Operands { a, b, old_c, insight })
+    Ok(Operands { a, b, old_c })
 }
 
 /// The type of C if it is added to an old C: a type that holds the old C exactly, unless the user named another.
@@ -348,18 +348,13 @@ async fn keep(
         if let Some((trace, log)) = trace.zip(log) {
             trace.keep(&log, &report, &host_name())?;
         }
-        Ok((c, report, digest, journal))
+        Ok((report, digest, journal))
     });
-    keeping.await?.map(|(c, report, digest, journal)| Kept { c, report, digest, turned_away: None, journal })
+    keeping.await?.map(|(report, digest, journal)| Kept { report, digest, turned_away: None, journal })
 }
 
 /// Prints the report.
-fn conclude(
-    args: &MultiplyArgs,
-    kept: &Kept,
-    insight: Option<Insight>,
-    began: Instant,
-) -> Result<Exit, Failure> {
+fn conclude(args: &MultiplyArgs, kept: &Kept, began: Instant) -> Result<Exit, Failure> {
     let total_seconds = began.elapsed().as_secs_f64();
     let Report { lost, missing, wrong, .. } = &kept.report;
     let is_whole = lost.is_empty() && missing.is_empty() && wrong.is_empty();
@@ -382,9 +377,6 @@ fn conclude(
         let refused = turned_away.and_then(|turned_away| turned_away.text());
         let text = report::text(&kept.report, &place_of_c(args), args.verbose, total_seconds, refused);
         bramble_report::tell(text.as_bytes(), args.is_streamed())?;
-    }
-    if let Some(insight) = insight {
-        insight.print(args, &kept.c)?;
     }
     Ok(exit)
 }

@@ -179,11 +179,11 @@ pub(crate) struct MultiplyArgs {
     /// Write a timeline of all threads and links to this file; open it at ui.perfetto.dev
     #[arg(long, value_name = "FILE.json")]
     pub(crate) trace: Option<PathBuf>,
-    /// For C = X times X transposed: print the rows most similar to these rows (numbers or labels)
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    /// Accepted only to refuse it with a clear message: `bramble nearest` replaces it.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', hide = true)]
     pub(crate) nearest: Vec<String>,
-    /// File with the labels of the rows, one per line (default: NAME.labels beside NAME.npy)
-    #[arg(long, value_name = "FILE")]
+    /// As --nearest.
+    #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) labels: Option<PathBuf>,
     /// No progress, no report
     #[arg(short, long, conflicts_with = "verbose")]

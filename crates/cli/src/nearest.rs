@@ -1,65 +1,48 @@
-//! Similarity of the rows of X, if C = X Xᵀ: the most similar rows, and the rows nearest to given ones.
+//! `bramble nearest`: the rows of X that are most alike, from C = X Xᵀ.
 //!
-//! Place in the flow: after the report, from the finished C. Element (i, j) of C is the inner product of rows i and j
-//! of X; divided by the square roots of elements (i, i) and (j, j) it is the cosine of the angle between them.
+//! Place in the flow: after `multiply` has written C. Element (i, j) of C is the inner product of rows i and j of X;
+//! divided by the square roots of elements (i, i) and (j, j) it is the cosine of the angle between them.
 //!
-//! Deliberately absent: insight into other products.
+//! Deliberately absent: the check that C is such a product; only its shape is checked.
 
-use crate::args::MultiplyArgs;
+use crate::args::NearestArgs;
 use bramble_matrix::{Buffer, DType, Matrix, Rect, Span};
-use bramble_report::exit::Failure;
+use bramble_report::exit::{Exit, Failure};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Results with more elements are analysed only if `--nearest` is given.
-const ELEMENTS_MAX: u64 = 1 << 24;
-/// Rows printed for each row of `--nearest`.
+/// Larger matrices are examined only for given rows.
+const ROWS_MAX: u64 = 4096;
+/// Rows printed for each given row.
 const NEAREST: usize = 5;
 /// With more distinct labels than this, labels are names of rows and not classes.
 const CLASSES_MAX: usize = 64;
 
-/// The options of the analysis, checked before C is computed.
-pub(crate) struct Insight {
-    labels: Option<Vec<String>>,
-}
-
-impl Insight {
-    /// `None` unless C is the product of a matrix and its own transpose.
-    pub(crate) fn prepare(args: &MultiplyArgs, rows: u64) -> Result<Option<Self>, Failure> {
-        let gram =
-            args.a == args.b && args.operands.transpose_a != args.operands.transpose_b && args.beta == 0.0;
-        if !gram {
-            let asked = !args.nearest.is_empty() || args.labels.is_some();
-            return if asked {
-                let only = "only for a matrix times its own transpose (A A --transpose-b)";
-                Err(Failure::usage(format!("--nearest, --labels: {only}")))
-            } else {
-                Ok(None)
-            };
-        }
-        let labels = labels(args, rows)?;
-        for name in &args.nearest {
-            place(name, labels.as_deref(), rows as usize)?;
-        }
-        Ok(Some(Self { labels }))
+/// Runs the verb.
+pub(crate) fn run(args: &NearestArgs) -> Result<Exit, Failure> {
+    let c = Matrix::open(&args.c)?;
+    let (rows, name) = (c.shape().rows, c.name());
+    if rows != c.shape().cols {
+        let shape = c.shape();
+        return Err(Failure::failed(format!(
+            "{name} is {shape}: a matrix times its own transpose is square"
+        )));
     }
-
-    /// Prints the analysis.
-    pub(crate) fn print(self, args: &MultiplyArgs, c: &Matrix) -> Result<(), Failure> {
-        let rows = c.shape().rows;
-        let look_around = args.nearest.is_empty() && !args.quiet && rows > 1 && rows * rows <= ELEMENTS_MAX;
-        if args.nearest.is_empty() && !look_around {
-            return Ok(());
-        }
-        let look = Look { norms: norms(c)?, labels: self.labels, c };
-        for name in &args.nearest {
-            bramble_report::tell(format!("{}\n", look.nearest(name)?).as_bytes(), args.is_streamed())?;
-        }
-        if look_around {
-            bramble_report::tell(format!("{}\n", look.alike()?.join("\n")).as_bytes(), args.is_streamed())?;
-        }
-        Ok(())
+    let labels = args.labels.as_deref().map(|path| labels(path, rows)).transpose()?;
+    for row in &args.rows {
+        place(row, labels.as_deref(), rows as usize)?;
     }
+    if args.rows.is_empty() && (rows < 2 || rows > ROWS_MAX) {
+        return Err(Failure::failed(format!(
+            "{name} has {rows} rows: all pairs are compared for 2 to {ROWS_MAX} rows; name some with --rows"
+        )));
+    }
+    let look = Look { norms: norms(&c)?, labels, c: &c };
+    let lines = match args.rows.is_empty() {
+        true => look.alike()?,
+        false => args.rows.iter().map(|name| look.nearest(name)).collect::<Result<_, _>>()?,
+    };
+    bramble_report::out(format!("{}\n", lines.join("\n")).as_bytes())
 }
 
 /// The row with this label or number.
@@ -68,25 +51,19 @@ fn place(name: &str, labels: Option<&[String]>, rows: usize) -> Result<usize, Fa
     let by_number = name.parse::<usize>().ok().filter(|i| *i < rows);
     by_label
         .or(by_number)
-        .ok_or_else(|| Failure::usage(format!("--nearest {name}: no row has this number or label")))
+        .ok_or_else(|| Failure::usage(format!("--rows {name}: no row has this number or label")))
 }
 
-/// The labels of the rows, from `--labels` or from NAME.labels beside NAME.npy.
-fn labels(args: &MultiplyArgs, rows: u64) -> Result<Option<Vec<String>>, Failure> {
-    let beside: PathBuf = Path::new(&args.a).with_extension("labels");
-    let path = match &args.labels {
-        Some(path) => path.clone(),
-        None if beside.is_file() && !args.operands.transpose_a => beside,
-        None => return Ok(None),
-    };
+/// The labels of the rows.
+fn labels(path: &Path, rows: u64) -> Result<Vec<String>, Failure> {
     let name = path.display();
-    let text = std::fs::read_to_string(&path)
-        .map_err(|e| Failure::failed(format!("{name}: cannot be read: {e}")))?;
+    let text =
+        std::fs::read_to_string(path).map_err(|e| Failure::failed(format!("{name}: cannot be read: {e}")))?;
     let labels: Vec<String> = text.lines().map(str::to_owned).collect();
     if labels.len() as u64 != rows {
         return Err(Failure::failed(format!("{name}: it has {} lines for {rows} rows", labels.len())));
     }
-    Ok(Some(labels))
+    Ok(labels)
 }
 
 /// Row `i` of C as f64.
