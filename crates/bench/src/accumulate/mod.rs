@@ -1,29 +1,30 @@
 //! `bramble bench accumulate`: compares ways in which several threads add to one block: with locks, with atomic
 //! additions, or with an owner thread for each tile, as workers do.
 //!
-//! Place in the flow: `bramble_kernel::Accumulator` does the additions; this file provides operands, rounds and
+//! Place in the flow: `ways::Accumulator` does the additions; this file provides operands, rounds and
 //! checks.
 //!
 //! Invariants: all ways add the same products to the same blocks, in turns; every block of every run is checked
 //! against the owner's result, whose first block is checked against exact sums; integers have to be equal.
 
 mod show;
+mod ways;
+
+pub(crate) use ways::AccumulateMethod;
 
 use super::error::of_bound;
 use super::kernel::numbers;
 use super::show::Form;
 use super::{chart, machine};
 use crate::args::{BenchAccumulateArgs, BenchSize};
-use bramble_kernel::{
-    AccumulateJob, AccumulateMethod, Accumulated, Accumulator, AtomicElement, Choice, Kernel, ThreadTotals,
-    open_on,
-};
+use bramble_kernel::{Choice, Kernel, open_on};
 use bramble_matrix::DType;
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::times::Times;
 use bramble_worker::{available_memory, default_threads};
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use ways::{AccumulateJob, Accumulated, Accumulator, AtomicElement, ThreadTotals};
 
 /// A run has as many blocks as take about this time, in seconds.
 const RUN_SECONDS: f64 = 0.02;

@@ -3,11 +3,11 @@
 //! Invariant: all forms have the same numbers; docs/json.md describes the JSON fields.
 
 use super::AccumulatePoint;
+use super::ways::ThreadTotals;
 use crate::args::BenchSize;
 use crate::chart::{Chart, Series};
 use crate::plot::threads as thread_count;
 use crate::show::{Form, size, values};
-use bramble_kernel::ThreadTotals;
 use bramble_report::quantity::brief;
 use bramble_report::table as lines_of;
 use serde_json::{Value, json};
@@ -155,7 +155,8 @@ pub(crate) fn charts(points: &[AccumulatePoint]) -> Vec<Chart> {
 mod tests {
     use super::super::AccumulateCase;
     use super::*;
-    use bramble_kernel::{AccumulateMethod, Choice};
+    use crate::accumulate::AccumulateMethod;
+    use bramble_kernel::Choice;
     use bramble_matrix::DType;
     use bramble_report::times::Times;
     use std::time::Duration;

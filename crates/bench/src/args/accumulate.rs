@@ -1,8 +1,9 @@
 //! The options of `bramble bench accumulate`.
 
 use super::{BenchForm, BenchSize, size};
+use crate::accumulate::AccumulateMethod;
 use bramble_cluster::args::{element_type, kernel};
-use bramble_kernel::{AccumulateMethod, Choice};
+use bramble_kernel::Choice;
 use bramble_matrix::DType;
 use clap::Args;
 

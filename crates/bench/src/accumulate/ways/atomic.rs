@@ -5,10 +5,10 @@
 
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::KernelElement;
+use bramble_kernel::KernelElement;
 
 /// An element type that has an atomic form.
-pub trait AtomicElement: KernelElement {
+pub(crate) trait AtomicElement: KernelElement {
     /// The atomic type with the same bits.
     type Atomic: Send + Sync;
 

@@ -15,24 +15,20 @@ mod atomic;
 #[cfg(test)]
 mod tests;
 
+use bramble_kernel::{Kernel, Product, even, grid_mut, part};
+use bramble_matrix::{View, ViewMut};
 use std::fmt;
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bramble_matrix::{View, ViewMut};
-
-use crate::parts::part;
-use crate::threads::{even, grid_mut};
-use crate::{Kernel, Product};
-
-pub use atomic::AtomicElement;
+pub(crate) use atomic::AtomicElement;
 
 /// Edge of the largest tile that has an owner, like the largest tiles of a product.
 const TILE: usize = 256;
 
 /// How several threads add to one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum AccumulateMethod {
+pub(crate) enum AccumulateMethod {
     /// A tile belongs to one thread, which adds all jobs to it in order, without a lock.
     Owner,
     /// A thread computes the product of a job, and adds it to the block under the block's lock.
@@ -46,10 +42,10 @@ pub enum AccumulateMethod {
 
 impl AccumulateMethod {
     /// All ways.
-    pub const ALL: [Self; 4] = [Self::Owner, Self::Mutex, Self::Atomic, Self::AtomicEach];
+    pub(crate) const ALL: [Self; 4] = [Self::Owner, Self::Mutex, Self::Atomic, Self::AtomicEach];
 
     /// The name on the command line and in reports.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Owner => "owner",
             Self::Mutex => "mutex",
@@ -67,33 +63,33 @@ impl fmt::Display for AccumulateMethod {
 
 /// One product to add: A B, in contiguous rows.
 #[derive(Debug)]
-pub struct AccumulateJob<T> {
+pub(crate) struct AccumulateJob<T> {
     /// m × k.
-    pub a: Vec<T>,
+    pub(crate) a: Vec<T>,
     /// k × n.
-    pub b: Vec<T>,
+    pub(crate) b: Vec<T>,
 }
 
 /// The work and times of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ThreadTotals {
+pub(crate) struct ThreadTotals {
     /// Number of jobs; for a tile, the corresponding fraction of a job.
-    pub jobs: f64,
+    pub(crate) jobs: f64,
     /// Time in products, including the additions where both are one step.
-    pub multiply: Duration,
+    pub(crate) multiply: Duration,
     /// Time in additions to blocks.
-    pub add: Duration,
+    pub(crate) add: Duration,
     /// Time waiting for locks.
-    pub wait: Duration,
+    pub(crate) wait: Duration,
 }
 
 /// The result of one run over all blocks.
 #[derive(Clone, Debug)]
-pub struct Accumulated {
+pub(crate) struct Accumulated {
     /// From the start of the first thread to the end of the last.
-    pub wall: Duration,
+    pub(crate) wall: Duration,
     /// The work of each thread.
-    pub threads: Vec<ThreadTotals>,
+    pub(crate) threads: Vec<ThreadTotals>,
 }
 
 /// Blocks in the representation that a way needs.
@@ -104,7 +100,7 @@ enum Blocks<T: AtomicElement> {
 }
 
 /// Blocks to which the same jobs are added repeatedly.
-pub struct Accumulator<'a, T: AtomicElement> {
+pub(crate) struct Accumulator<'a, T: AtomicElement> {
     way: AccumulateMethod,
     kernel: &'a dyn Kernel,
     jobs: &'a [AccumulateJob<T>],
@@ -115,7 +111,7 @@ pub struct Accumulator<'a, T: AtomicElement> {
 
 impl<'a, T: AtomicElement> Accumulator<'a, T> {
     /// That many blocks of m × n. Panics if a job has other sizes: a bug of the caller.
-    pub fn new(
+    pub(crate) fn new(
         way: AccumulateMethod,
         kernel: &'a dyn Kernel,
         jobs: &'a [AccumulateJob<T>],
@@ -136,12 +132,12 @@ impl<'a, T: AtomicElement> Accumulator<'a, T> {
     }
 
     /// Number of tiles of a block of that size for owners.
-    pub fn tiles(rows: usize, cols: usize) -> usize {
+    pub(crate) fn tiles(rows: usize, cols: usize) -> usize {
         rows.div_ceil(TILE) * cols.div_ceil(TILE)
     }
 
     /// Zeroes all blocks, and adds all jobs to each, on `threads` threads.
-    pub fn run(&mut self, threads: usize) -> Accumulated {
+    pub(crate) fn run(&mut self, threads: usize) -> Accumulated {
         let [m, k, n] = self.sides;
         let (way, kernel, jobs) = (self.way, self.kernel, self.jobs);
         let multiply = |job: &AccumulateJob<T>, beta: T, into: &mut [T]| {
@@ -215,7 +211,7 @@ impl<'a, T: AtomicElement> Accumulator<'a, T> {
     }
 
     /// Number of blocks.
-    pub fn blocks(&self) -> usize {
+    pub(crate) fn blocks(&self) -> usize {
         match &self.blocks {
             Blocks::Owned(blocks) => blocks.len(),
             Blocks::Locked(blocks) => blocks.len(),
@@ -224,7 +220,7 @@ impl<'a, T: AtomicElement> Accumulator<'a, T> {
     }
 
     /// The contents of a block after the last run, in contiguous rows.
-    pub fn block(&self, at: usize) -> Vec<T> {
+    pub(crate) fn block(&self, at: usize) -> Vec<T> {
         match &self.blocks {
             Blocks::Owned(blocks) => blocks[at].clone(),
             Blocks::Locked(blocks) => blocks[at].lock().unwrap_or_else(PoisonError::into_inner).clone(),

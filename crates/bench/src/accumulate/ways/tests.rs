@@ -1,7 +1,7 @@
 //! Every way adds every job to every block once.
 
 use super::*;
-use crate::{KernelName, open};
+use bramble_kernel::{KernelName, open};
 
 fn jobs<T: AtomicElement>(count: usize, [m, k, n]: [usize; 3]) -> Vec<AccumulateJob<T>> {
     let fill = |len: usize, by: usize| (0..len).map(|i| T::from_i64((i * by % 23) as i64 - 11)).collect();
