@@ -10,7 +10,7 @@ use crate::args::MultiplyArgs;
 use bramble_kernel::Choice;
 use bramble_matrix::{DType, Digest128, Matrix, Output, Shape, Unfinished};
 use bramble_primary::journal_writer::{
-    CrashPoints, FoundJournal, Journal, JournalOptions, find_journal, journal_of, read_journal,
+    DiskStepHook, FoundJournal, Journal, JournalOptions, find_journal, journal_of, read_journal,
 };
 use bramble_report::exit::Failure;
 use bramble_report::quantity::counted;
@@ -19,6 +19,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 /// The output file of C and its journal: new ones, or those of the interrupted run.
@@ -64,8 +65,19 @@ pub(crate) fn begin(
         }
     };
     let every = Duration::from_millis(args.journal_ms);
-    let crash_points = args.die_at.map_or_else(CrashPoints::default, CrashPoints::die_at);
-    Ok((output, JournalOptions { path: file, before, every, crash_points }))
+    let on_step = args.die_at.map_or_else(DiskStepHook::default, killed_at);
+    Ok((output, JournalOptions { path: file, before, every, on_step }))
+}
+
+/// Kills this process at the nth step, as a power failure would: for tests of resuming.
+fn killed_at(nth: i64) -> DiskStepHook {
+    let left = AtomicI64::new(nth);
+    DiskStepHook::new(move || {
+        if left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            // No caller could handle the error.
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        }
+    })
 }
 
 /// What an interrupted run left.
