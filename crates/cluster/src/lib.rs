@@ -6,7 +6,7 @@
 //! Invariants: a machine that cannot be used is an error that names it; nothing beyond this machine is connected
 //! without the cluster key, unless two options permit it; every process that is started here ends with its owner.
 //!
-//! Deliberately absent: what the machines compute, and what is reported about it.
+//! Deliberately absent: products, and reports of them.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod args;
