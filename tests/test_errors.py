@@ -138,8 +138,8 @@ CASES = [
     Case("a file as directory", "a34.npy b45.npy -o a34.npy/C.npy", FAILED, ["a34.npy/C.npy"]),
     Case("a directory as file", "a34.npy b45.npy -o directory", FAILED, ["directory"]),
     Case("a file system without files", "a34.npy b45.npy -o /proc/C.npy", FAILED, ["/proc/C.npy"]),
-    Case("labels that are not there", "a34.npy a34.npy --transpose-b --labels nolabels --nearest x", EITHER,
-         ["nolabels"]),
+    Case("the neighbours of rows", "a34.npy a34.npy --transpose-b --labels nolabels --nearest x", USAGE,
+         ["bramble nearest"]),
 ]
 
 

@@ -158,13 +158,20 @@ def test_nearest_rows_by_label(tmp_path):
     a = matrix(40, 16, "f32", 15)
     (tmp_path / "words.txt").write_text("".join(f"{word}\n" for word in words))
     path = save(tmp_path, "A.npy", a)
-    result = succeed("multiply", path, path, "--transpose-b", "-o", tmp_path / "C.npy",
-                     "--labels", tmp_path / "words.txt", "--nearest", "word07,word31")
+    c = tmp_path / "C.npy"
+    succeed("multiply", path, path, "--transpose-b", "-o", c)
+    result = succeed("nearest", c, "--labels", tmp_path / "words.txt", "--rows", "word07,word31")
     for word, row in {"word07": 7, "word31": 31}.items():
         wanted = [words[index] for index in nearest(a.astype(float), row)]
         assert word in result.out
         places = [result.out.find(name, result.out.find(word)) for name in wanted]
         assert -1 not in places, f"{word}: expected {wanted} in\n{result.out}"
+    assert succeed("nearest", c).out.startswith("alike")
+    refused = bramble("nearest", c, "--rows", "40")
+    assert refused.code == 2 and "--rows 40" in refused.err
+    assert bramble("nearest", path).code == 1
+    former = bramble("multiply", path, path, "--transpose-b", "--nearest", "7")
+    assert former.code == 2 and "bramble nearest" in former.err
 
 
 def test_the_digits_of_the_examples(tmp_path):

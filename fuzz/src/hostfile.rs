@@ -3,13 +3,9 @@
 //! Promises: any text gives hosts or an error; never more hosts than were allowed, each with a name that is
 //! printable and within the length limit; an error is one short line.
 
-#[allow(dead_code)] // The program uses all of it.
-#[path = "../../crates/cli/src/hosts.rs"]
-mod hosts;
-
 use crate::files::check_message;
 use crate::memory::within;
-use hosts::{HOSTS_MAX, Host, parse_file, parse_list};
+use bramble_cluster::hosts::{HOSTS_MAX, Host, parse_file, parse_list};
 
 /// 253 bytes of a name, its place in three vectors, and the slack of growing vectors.
 const BYTES_A_HOST: usize = 4096;

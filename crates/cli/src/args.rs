@@ -1,29 +1,21 @@
 //! The command line: a contract that scripts rely on. Completions and the man page come from here too.
 
-mod bench;
-mod lab;
 mod product;
 
-pub(crate) use bench::{
-    BenchAccumulateArgs, BenchArgs, BenchChild, BenchCommand, BenchForm, BenchKernelArgs, BenchLinkArgs,
-    BenchProductArgs, BenchReportArgs, BenchRuns, BenchSize, BenchSpawnArgs, BenchThreadsArgs, BenchTreeArgs,
-};
-#[cfg_attr(not(target_os = "linux"), allow(unused_imports))] // Labs are Linux's.
-pub(crate) use lab::{
-    LabCalledArgs, LabCommand, LabExecArgs, LabNameArgs, LabRunArgs, LabStatusArgs, LabUpArgs,
-};
 pub(crate) use product::{
-    LinkKind, MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, TeamArgs, TrustArgs,
-    is_standard_stream, sizes,
+    MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, is_standard_stream, sizes,
 };
 
-use crate::quantity::size;
+use bramble_bench::BenchCommand;
+use bramble_cluster::args::{TrustArgs, kernel, socket_address};
 use bramble_kernel::Choice;
+use bramble_lab::LabCommand;
+use bramble_report::quantity::size;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use product::{kernel, socket_address};
 use std::any::TypeId;
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// One machine for matrix multiplication out of many small ones.
@@ -48,6 +40,9 @@ pub(crate) enum Command {
     /// Show the contents of a matrix file: shape, element type, and the tensors of a .safetensors file
     #[command(after_help = MATRIX_HELP)]
     Matrix(MatrixArgs),
+    /// Show which rows of X are most alike, from the C = X times X transposed that multiply wrote
+    #[command(after_help = NEAREST_HELP)]
+    Nearest(NearestArgs),
     /// Show which machines answer, with their speed, memory and links
     #[command(after_help = NODES_HELP)]
     Nodes(Box<NodesArgs>),
@@ -98,6 +93,9 @@ failed; 5 a worker is unreachable; 6 done, but part of C could not be verified; 
 const MATRIX_HELP: &str = "Example: bramble matrix model.safetensors\nExit codes: 0 shown, whether Bramble can \
 multiply it or not; 1 unreadable";
 
+const NEAREST_HELP: &str = "Example: bramble multiply X.npy X.npy --transpose-b -o C.npy; \
+bramble nearest C.npy --rows 7,31\nExit codes: 0 shown; 1 unreadable; 2 no such row";
+
 const PLAN_HELP: &str = "Matrices: as for multiply; their elements are not read, so random:100000x100000:f64:1 costs \
 nothing\n\
 Machines: workers that you name are contacted and measured; those of a --cluster file need not exist; without \
@@ -126,6 +124,20 @@ pub(crate) struct MatrixArgs {
     /// Print one JSON object instead of the table
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct NearestArgs {
+    /// The product of a matrix and its own transpose
+    #[arg(value_name = "C.npy")]
+    pub(crate) c: OsString,
+    /// Print the rows most similar to these rows (numbers or labels); without it, the most similar pair of rows, and how
+    /// well rows group by label
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) rows: Vec<String>,
+    /// File with the labels of the rows, one per line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) labels: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

@@ -6,10 +6,10 @@
 //! Invariant: tiles are a function of the product's sizes, its type and the kernel's name, so that C's bits do not depend
 //! on the machines.
 
-use crate::exit::Failure;
 use bramble_kernel::Choice;
 use bramble_matrix::DType;
 use bramble_plan::{Strategy, TileSize};
+use bramble_report::exit::Failure;
 
 /// Tiles that C must have at least if tiles are large enough for two levels.
 const TILES_WANTED: u64 = 64;

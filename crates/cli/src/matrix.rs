@@ -3,10 +3,11 @@
 //! Invariant: only the headers of a file are read, so one of any size takes milliseconds. Standard input is read to its end.
 
 use crate::args::{MatrixArgs, is_standard_stream};
-use crate::exit::{Exit, Failure};
-use crate::quantity::bytes;
-use crate::{stream, table};
+use crate::stream;
 use bramble_matrix::{MatrixDescription, describe};
+use bramble_report::exit::{Exit, Failure};
+use bramble_report::quantity::bytes;
+use bramble_report::table;
 use serde_json::{Value, json};
 
 /// Runs the verb.
@@ -16,9 +17,9 @@ pub(crate) fn run(args: &MatrixArgs) -> Result<Exit, Failure> {
     if args.json {
         let matrices: Vec<Value> = all.iter().map(one_json).collect();
         let object = json!({"schema": "bramble.matrix/1", "name": name, "matrices": matrices});
-        return crate::out(format!("{object}\n").as_bytes());
+        return bramble_report::out(format!("{object}\n").as_bytes());
     }
-    crate::out(text(&name, &all).as_bytes())
+    bramble_report::out(text(&name, &all).as_bytes())
 }
 
 /// The table, and below it the reasons why some matrices cannot be multiplied.

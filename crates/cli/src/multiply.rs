@@ -1,20 +1,19 @@
 //! `bramble multiply`: from arguments to a committed C and a report.
 
 use crate::args::MultiplyArgs;
-use crate::exit::{Exit, Failure};
-use crate::insight::Insight;
 use crate::operands;
-use crate::progress::ProgressDisplay;
-use crate::report;
 use crate::stream;
-use crate::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
-use crate::trace::TraceFile;
-use crate::turned_away::TurnedAway;
-use crate::until::{Completion, done_or_stopped};
+use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
+use bramble_cluster::turned_away::TurnedAway;
+use bramble_cluster::until::{Completion, done_or_stopped};
 use bramble_matrix::{DType, Matrix, Output, Shape};
 use bramble_primary::journal_writer::{JournalFile, JournalOptions};
 use bramble_primary::log::{EventLog, Phase};
 use bramble_primary::{Finished, PrimaryError, Report, Request, Stop, WrongTiles, multiply, prepare_resume};
+use bramble_report::exit::{Exit, Failure};
+use bramble_report::product as report;
+use bramble_report::progress::{ProgressDisplay, ProgressOptions};
+use bramble_report::trace::TraceFile;
 use bramble_worker::{default_threads, host_name};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
@@ -33,7 +32,6 @@ struct Operands {
     a: Matrix,
     b: Matrix,
     old_c: Option<Matrix>,
-    insight: Option<Insight>,
 }
 
 /// Runs the verb.
@@ -41,17 +39,22 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
     if let Some(file) = &args.cluster {
         return Err(crate::plan::only_described("multiply", file));
     }
+    if !args.nearest.is_empty() || args.labels.is_some() {
+        return Err(Failure::usage(
+            "--nearest, --labels: the rows of a written C are compared by another verb; write C with -o C.npy, then use \
+             bramble nearest C.npy --rows LIST --labels FILE",
+        ));
+    }
     stream::check(args)?;
     let team = TeamSpec::of(&args.team)?;
     args.cut.check_relay(&args.team)?;
-    let mut operands = operands(args)?;
+    let operands = operands(args)?;
     if let Some(path) = args.file()
         && crate::resume::is_done(args, path, (&operands.a, &operands.b, operands.old_c.as_ref()))?
     {
-        crate::say(&format!("bramble: {} is complete already", path.display()));
+        bramble_report::say(&format!("bramble: {} is complete already", path.display()));
         return Ok(Exit::Done);
     }
-    let insight = operands.insight.take();
     let (stop, has_place) = (Rc::new(Stop::default()), Cell::new(false));
     let unfinished_trace = RefCell::new(None);
     let work = async {
@@ -67,7 +70,7 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
     match done_or_stopped(work, &|| stop.ask()) {
         Ok(Completion::Done(mut kept)) => {
             let journal = kept.journal.take();
-            let exit = conclude(args, &kept, insight, began)?;
+            let exit = conclude(args, &kept, began)?;
             journal.iter().for_each(JournalFile::step);
             journal.into_iter().for_each(JournalFile::remove);
             Ok(exit)
@@ -77,7 +80,7 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
             unfinished_trace.take().into_iter().for_each(|part| drop(std::fs::remove_file(part)));
             let own = args.file().filter(|_| has_place.get());
             if let Some(left) = own.and_then(crate::resume::left) {
-                crate::say(&format!("bramble: stopped by a signal: {left}"));
+                bramble_report::say(&format!("bramble: stopped by a signal: {left}"));
             }
             Ok(exit)
         }
@@ -108,8 +111,7 @@ fn trace(args: &MultiplyArgs, began: Instant) -> Result<Option<(TraceFile, Event
         let file = colon.map(|at| Path::new(OsStr::from_bytes(&spec.as_bytes()[..at])));
         [Some(Path::new(spec)), file]
     });
-    let read = files.into_iter().flatten().chain([args.labels.as_deref()]);
-    if read.into_iter().any(|read| is_same(path, read)) {
+    if files.into_iter().flatten().any(|read| is_same(path, read)) {
         return Err(Failure::usage(format!(
             "--trace {}: is read for the product; choose another name",
             path.display()
@@ -126,7 +128,6 @@ fn is_same(one: &Path, other: Option<&Path>) -> bool {
 
 /// A verified C under its final name.
 struct Kept {
-    c: Matrix,
     report: Report,
     digest: Option<String>,
     /// Connections at `--listen` that became no worker.
@@ -160,11 +161,10 @@ fn operands(args: &MultiplyArgs) -> Result<Operands, Failure> {
     factors(args, dtype)?;
     check_kernel(args.cut.kernel(), dtype)?;
     args.cut.check(dtype)?;
-    let insight = Insight::prepare(args, shape.rows)?;
     for told in promoted.iter().chain(&wider).filter(|_| !args.quiet) {
-        crate::say(&format!("bramble: {told}"));
+        bramble_report::say(&format!("bramble: {told}"));
     }
-    Ok(Operands { a, b, old_c, insight })
+    Ok(Operands { a, b, old_c })
 }
 
 /// The type of C if it is added to an old C: a type that holds the old C exactly, unless the user named another.
@@ -249,7 +249,13 @@ async fn compute(
     let purpose = Purpose { kernel: args.cut.kernel(), dtype, flops: 2.0 * m as f64 * k as f64 * n as f64 };
     let is_local = matches!(team, TeamSpec::Local(_));
     let (lost, told) = mpsc::unbounded_channel();
-    let watch = ProgressDisplay::new(args, lost);
+    let shown = ProgressOptions {
+        is_quiet: args.quiet,
+        is_json: args.json,
+        is_verbose: args.verbose,
+        keeps_journal: args.file().is_some(),
+    };
+    let watch = ProgressDisplay::new(shown, lost);
     let request = Request {
         a: operands.a,
         b: operands.b,
@@ -266,9 +272,9 @@ async fn compute(
         steals: !args.no_steal,
         effort: args.verify,
         threads: args.team.threads.map_or_else(default_threads, usize::from),
-        session_seed: crate::seed()? as u32,
-        check_seed: crate::seed()?,
-        random: crate::random,
+        session_seed: bramble_cluster::random::seed()? as u32,
+        check_seed: bramble_cluster::random::seed()?,
+        random: bramble_cluster::random::random,
         name: host_name(),
         began,
         // Measuring the time of each thread would slow small frames down.
@@ -342,18 +348,13 @@ async fn keep(
         if let Some((trace, log)) = trace.zip(log) {
             trace.keep(&log, &report, &host_name())?;
         }
-        Ok((c, report, digest, journal))
+        Ok((report, digest, journal))
     });
-    keeping.await?.map(|(c, report, digest, journal)| Kept { c, report, digest, turned_away: None, journal })
+    keeping.await?.map(|(report, digest, journal)| Kept { report, digest, turned_away: None, journal })
 }
 
 /// Prints the report.
-fn conclude(
-    args: &MultiplyArgs,
-    kept: &Kept,
-    insight: Option<Insight>,
-    began: Instant,
-) -> Result<Exit, Failure> {
+fn conclude(args: &MultiplyArgs, kept: &Kept, began: Instant) -> Result<Exit, Failure> {
     let total_seconds = began.elapsed().as_secs_f64();
     let Report { lost, missing, wrong, .. } = &kept.report;
     let is_whole = lost.is_empty() && missing.is_empty() && wrong.is_empty();
@@ -364,23 +365,29 @@ fn conclude(
         true => Exit::Done,
         false => Exit::Degraded,
     };
-    wrong.iter().for_each(|wrong| crate::say(&told(wrong)));
+    wrong.iter().for_each(|wrong| bramble_report::say(&told(wrong)));
     let turned_away = kept.turned_away.as_ref().map(|turned_away| turned_away.borrow());
     if let Some(digest) = &kept.digest {
         let mut object = report::json(&kept.report, total_seconds, digest);
         object["turned_away"] = turned_away.map_or(Value::Null, |turned_away| turned_away.json());
-        crate::out(format!("{object}\n").as_bytes())?;
+        bramble_report::out(format!("{object}\n").as_bytes())?;
         return Ok(exit);
     }
     if !args.quiet {
         let refused = turned_away.and_then(|turned_away| turned_away.text());
-        let text = report::text(&kept.report, args, total_seconds, refused);
-        crate::tell(text.as_bytes(), args.is_streamed())?;
-    }
-    if let Some(insight) = insight {
-        insight.print(args, &kept.c)?;
+        let text = report::text(&kept.report, &place_of_c(args), args.verbose, total_seconds, refused);
+        bramble_report::tell(text.as_bytes(), args.is_streamed())?;
     }
     Ok(exit)
+}
+
+/// Where C is, as the report tells it.
+fn place_of_c(args: &MultiplyArgs) -> String {
+    match (args.file(), args.is_streamed()) {
+        (Some(path), _) => path.display().to_string(),
+        (None, true) => "standard output".to_owned(),
+        (None, false) => "not kept (no -o)".to_owned(),
+    }
 }
 
 /// The notice about wrong tiles: C is right now, but the machine needs attention.

@@ -3,12 +3,12 @@
 //! Invariant: every named machine is in the table, or in an error that names it.
 
 use crate::args::NodesArgs;
-use crate::exit::{Exit, Failure};
-use crate::quantity::bytes;
-use crate::table;
-use crate::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
-use crate::until::{Completion, done_or_signal};
+use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
+use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_primary::{Survey, Surveyed, survey};
+use bramble_report::exit::{Exit, Failure};
+use bramble_report::quantity::bytes;
+use bramble_report::table;
 use bramble_worker::host_name;
 use serde_json::{Value, json};
 
@@ -40,9 +40,9 @@ pub(crate) fn run(args: &NodesArgs) -> Result<Exit, Failure> {
         Completion::Signal(exit) => return Ok(exit),
     };
     let shown = if args.json { format!("{}\n", object(args, &nodes)) } else { text(args, &nodes) };
-    let exit = crate::out(shown.as_bytes())?;
+    let exit = bramble_report::out(shown.as_bytes())?;
     for failure in &nodes.missing {
-        crate::say(&format!("bramble: {}", failure.text.replace('\n', " ")));
+        bramble_report::say(&format!("bramble: {}", failure.text.replace('\n', " ")));
     }
     Ok(nodes.missing.first().map_or(exit, |failure| failure.exit))
 }
@@ -63,7 +63,7 @@ async fn ask(args: &NodesArgs, team: TeamSpec) -> Result<Nodes, Failure> {
         kernel: gathered.kernel.clone(),
         one_kernel: false,
         name: host_name(),
-        session_seed: crate::seed()? as u32,
+        session_seed: bramble_cluster::random::seed()? as u32,
     };
     let (own, others) =
         survey(&asking, gathered.ends).await.map_err(|e| GatheredTeam::failure(is_local, e))?;

@@ -1,9 +1,9 @@
 //! Opens the operands that the command line names, converts and transposes them, and checks that their shapes fit.
 
 use crate::args::{OperandArgs, is_standard_stream};
-use crate::exit::Failure;
 use crate::stream;
 use bramble_matrix::{Matrix, Shape};
+use bramble_report::exit::Failure;
 use std::ffi::OsStr;
 
 /// Operands of the same element type.

@@ -6,27 +6,23 @@
 //! Invariant: real machines are contacted, measured and planned for exactly as by multiply, so multiply would use the
 //! plan that is shown.
 
-pub(crate) mod json;
-pub(crate) mod owners;
-mod picture;
-pub(crate) mod text;
-pub(crate) mod view;
-
-use crate::args::{PlanArgs, TeamArgs, sizes};
-use crate::cluster_file::{self, ClusterFile};
-use crate::exit::{Exit, Failure};
+use crate::args::{PlanArgs, sizes};
 use crate::levels;
 use crate::operands;
-use crate::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
-use crate::until::{Completion, done_or_signal};
+use bramble_cluster::args::TeamArgs;
+use bramble_cluster::cluster_file::{self, ClusterFile};
+use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
+use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_plan::{Machine, MadeOperands, PlanOptions, Problem, TileSize, decide, memory_to_ask};
 use bramble_primary::{PrimaryError, Survey, Surveyed, survey};
+use bramble_report::exit::{Exit, Failure};
+use bramble_report::plan::picture::PictureStyle;
+use bramble_report::plan::view::PlanView;
+use bramble_report::plan::{json, text};
 use bramble_worker::host_name;
-use picture::PictureStyle;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Instant;
-use view::PlanView;
 
 /// Characters per line, if COLUMNS is not set.
 const COLUMNS: usize = 80;
@@ -55,9 +51,9 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit, Failure> {
     };
     let view = view(args, &problem, machines)?;
     if args.json {
-        return crate::out(format!("{}\n", json::json(&view)).as_bytes());
+        return bramble_report::out(format!("{}\n", json::json(&view)).as_bytes());
     }
-    crate::out(text::text(&view, look()).as_bytes())
+    bramble_report::out(text::text(&view, look()).as_bytes())
 }
 
 /// The machines that the command line names or a cluster file describes.
@@ -180,7 +176,7 @@ async fn real(
         kernel: gathered.kernel.clone(),
         one_kernel: args.cut.reproducible && problem.dtype.is_float(),
         name: host_name(),
-        session_seed: crate::seed()? as u32,
+        session_seed: bramble_cluster::random::seed()? as u32,
     };
     let (own, others) = survey(&ask, gathered.ends).await.map_err(fail)?;
     let mut answered: Vec<Surveyed> = Vec::new();
@@ -191,7 +187,7 @@ async fn real(
             Err(e) => return Err(e),
         }
     }
-    missing.iter().for_each(|why| crate::say(&format!("{why}; planning without it (--degraded)")));
+    missing.iter().for_each(|why| bramble_report::say(&format!("{why}; planning without it (--degraded)")));
     let workers: Vec<Machine> = answered.into_iter().map(|s| s.machine).collect();
     Ok(Machines {
         primary: own.machine,

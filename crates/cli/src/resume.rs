@@ -7,18 +7,19 @@
 //! unfinished file is locked.
 
 use crate::args::MultiplyArgs;
-use crate::exit::Failure;
-use crate::quantity::counted;
 use bramble_kernel::Choice;
 use bramble_matrix::{DType, Digest128, Matrix, Output, Shape, Unfinished};
 use bramble_primary::journal_writer::{
-    CrashPoints, FoundJournal, Journal, JournalOptions, find_journal, journal_of, read_journal,
+    DiskStepHook, FoundJournal, Journal, JournalOptions, find_journal, journal_of, read_journal,
 };
+use bramble_report::exit::Failure;
+use bramble_report::quantity::counted;
 use bramble_worker::default_threads;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 /// The output file of C and its journal: new ones, or those of the interrupted run.
@@ -34,7 +35,7 @@ pub(crate) fn begin(
     let found = found(&file, place.has_begun()?, place.target())?;
     let anew = |why: &str| {
         if args.resume {
-            crate::say(&format!("bramble: --resume: {why}; starting over"));
+            bramble_report::say(&format!("bramble: --resume: {why}; starting over"));
         }
     };
     let before = match found {
@@ -64,8 +65,19 @@ pub(crate) fn begin(
         }
     };
     let every = Duration::from_millis(args.journal_ms);
-    let crash_points = args.die_at.map_or_else(CrashPoints::default, CrashPoints::die_at);
-    Ok((output, JournalOptions { path: file, before, every, crash_points }))
+    let on_step = args.die_at.map_or_else(DiskStepHook::default, killed_at);
+    Ok((output, JournalOptions { path: file, before, every, on_step }))
+}
+
+/// Kills this process at the nth step, as a power failure would: for tests of resuming.
+fn killed_at(nth: i64) -> DiskStepHook {
+    let left = AtomicI64::new(nth);
+    DiskStepHook::new(move || {
+        if left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            // No caller could handle the error.
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        }
+    })
 }
 
 /// What an interrupted run left.
@@ -244,7 +256,8 @@ fn command() -> String {
     words.push("--resume".into());
     let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
     // Other options of mpirun are not known here.
-    let launcher = crate::ranks::size().map_or_else(String::new, |ranks| format!("mpirun -n {ranks} "));
+    let launcher =
+        bramble_cluster::ranks::size().map_or_else(String::new, |ranks| format!("mpirun -n {ranks} "));
     launcher + &words.join(" ")
 }
 

@@ -4,8 +4,8 @@
 //! size of an operand on standard input is limited by the memory that this process may take.
 
 use crate::args::MultiplyArgs;
-use crate::exit::Failure;
 use bramble_matrix::{Matrix, MatrixDescription, describe_bytes, npy_header};
+use bramble_report::exit::Failure;
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,13 +1,13 @@
 //! `bramble worker`.
 
 use crate::args::WorkerArgs;
-use crate::exit::{Exit, Failure};
-use crate::joining::join;
-use crate::limited::{self, Limited};
-use crate::quantity::counted;
-use crate::signals::StopSignals;
-use crate::trust;
+use bramble_cluster::joining::join;
+use bramble_cluster::limited::{self, Limited};
+use bramble_cluster::signals::StopSignals;
+use bramble_cluster::trust;
 use bramble_link::{ClusterKey, Endpoint, Security};
+use bramble_report::exit::{Exit, Failure};
+use bramble_report::quantity::counted;
 use bramble_worker::{
     Config, SessionLedger, WorkerError, available_memory, default_threads, host_name, pinnable_cores,
     serve_link,
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<Exit, Failure> {
     if !args.no_pin {
         check_pin(args.pin_from, pinnable_cores())?;
     }
-    let runtime = crate::until::runtime()?;
+    let runtime = bramble_cluster::until::runtime()?;
     let local = tokio::task::LocalSet::new();
     let result = local.block_on(&runtime, serve(args, config));
     // Compute threads may be inside a kernel; the process does not wait for them.
@@ -66,10 +66,11 @@ fn check_pin(pin_from: usize, cores: usize) -> Result<(), Failure> {
 
 /// The security of this worker's connections: by the one-time key of a parent process, if it has one.
 fn security(args: &WorkerArgs) -> Result<Security, Failure> {
-    match std::env::var(crate::local::KEY_VARIABLE) {
+    match std::env::var(bramble_cluster::local::KEY_VARIABLE) {
         Ok(text) => {
             let key = ClusterKey::parse(&text);
-            let key = key.map_err(|e| Failure::failed(format!("{}: {e}", crate::local::KEY_VARIABLE)))?;
+            let key =
+                key.map_err(|e| Failure::failed(format!("{}: {e}", bramble_cluster::local::KEY_VARIABLE)))?;
             Ok(trust::between_processes(key))
         }
         Err(_) => trust::security(&args.trust),
@@ -81,7 +82,7 @@ async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
     let mut signals = StopSignals::new().map_err(broken)?;
     let quiet = args.quiet;
     // If a product started this process, the product's primary reports errors of the link.
-    let is_of_a_product = args.inherited || std::env::var_os(crate::local::KEY_VARIABLE).is_some();
+    let is_of_a_product = args.inherited || std::env::var_os(bramble_cluster::local::KEY_VARIABLE).is_some();
     // A worker that inherits its link needs no key.
     let security = if args.inherited { None } else { Some(security(args)?) };
     let is_too_far = |security: &Security| args.join.is_none() && !security.reaches(args.listen.ip());
@@ -102,10 +103,10 @@ async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
                 let trusted = trust::sentence(&security);
                 let ready = move |address| {
                     // Scripts wait for this line.
-                    let _ = crate::out(format!("listening on {address}\n").as_bytes());
+                    let _ = bramble_report::out(format!("listening on {address}\n").as_bytes());
                     if !quiet {
                         let threads = counted(threads as u64, "thread");
-                        crate::say(&format!("{threads}, {memory} MiB; {trusted}; stop with Ctrl-C"));
+                        bramble_report::say(&format!("{threads}, {memory} MiB; {trusted}; stop with Ctrl-C"));
                     }
                 };
                 let log = Rc::new(Log::new(quiet));
@@ -149,16 +150,16 @@ impl Log {
     fn ended(&self, peer: SocketAddr, result: Result<(), WorkerError>) {
         match result {
             Ok(()) if self.quiet => {}
-            Ok(()) => crate::say(&format!("served {peer}")),
+            Ok(()) => bramble_report::say(&format!("served {peer}")),
             Err(WorkerError::Link(e)) => self.limited(&format!("connection of {peer}: {e}")),
             Err(e @ WorkerError::Protocol(_)) => self.limited(&format!("session of {peer}: {e}")),
-            Err(e) => crate::say(&format!("bramble: session of {peer}: {e}")),
+            Err(e) => bramble_report::say(&format!("bramble: session of {peer}: {e}")),
         }
     }
 
     fn limited(&self, what: &str) {
         if let Some(unsaid) = self.limited.borrow_mut().next(Instant::now()) {
-            crate::say(&format!("bramble: {what}{}", limited::before(unsaid)));
+            bramble_report::say(&format!("bramble: {what}{}", limited::before(unsaid)));
         }
     }
 }

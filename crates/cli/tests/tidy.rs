@@ -18,7 +18,7 @@ mod paths;
 mod types;
 
 /// Which rooms a room may depend on. A new crate has to be entered here, with a reason in its change.
-const ROOMS: [(&str, &[&str]); 11] = [
+const ROOMS: [(&str, &[&str]); 15] = [
     ("base", &[]),
     ("matrix", &["base"]),
     ("verify", &["matrix"]),
@@ -29,7 +29,17 @@ const ROOMS: [(&str, &[&str]); 11] = [
     ("schedule", &["base", "plan"]),
     ("worker", &["kernel", "link", "matrix", "schedule"]),
     ("primary", &["kernel", "link", "matrix", "plan", "schedule", "verify"]),
-    ("cli", &["kernel", "link", "matrix", "plan", "primary", "schedule", "sim", "verify", "worker"]),
+    ("report", &["matrix", "plan", "primary", "sim", "verify"]),
+    ("cluster", &["kernel", "link", "matrix", "plan", "primary", "report", "worker"]),
+    ("bench", &["cluster", "kernel", "link", "matrix", "primary", "report", "worker"]),
+    ("lab", &["cluster", "kernel", "link", "report", "worker"]),
+    (
+        "cli",
+        &[
+            "bench", "cluster", "kernel", "lab", "link", "matrix", "plan", "primary", "report", "schedule",
+            "sim", "verify", "worker",
+        ],
+    ),
     ("sim", &["matrix", "plan", "schedule"]),
 ];
 

@@ -11,7 +11,6 @@
 //! instructions are chosen at run time, so one binary serves every machine of its architecture.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod accumulate;
 mod blas;
 mod blocked;
 mod combine;
@@ -28,16 +27,15 @@ mod simd;
 mod strassen;
 mod threads;
 
-pub use accumulate::{
-    AccumulateJob, AccumulateMethod, Accumulated, Accumulator, AtomicElement, ThreadTotals,
-};
 pub use blas::{leave, quiet_blas_threads, survive_file_size_limit};
 pub use combine::{Sign, combine};
 pub use contract::{AnyProduct, Kernel, KernelElement, Product};
 pub use error::KernelError;
 pub use name::{Choice, KernelName};
+pub use parts::part;
 pub use peak::peak;
 pub use pick::{Pick, open, open_on, pick};
 pub use rate::{KernelClock, job_rate, rate};
 pub use simd::bits_class;
 pub use strassen::{cutoff, workspace_bytes};
+pub use threads::{even, grid_mut};

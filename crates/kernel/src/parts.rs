@@ -8,7 +8,7 @@ use std::ops::Range;
 use bramble_matrix::{Element, View, ViewMut};
 
 /// Rows and columns of a readable view. Panics outside.
-pub(crate) fn part<T>(view: View<'_, T>, rows: Range<usize>, cols: Range<usize>) -> View<'_, T> {
+pub fn part<T>(view: View<'_, T>, rows: Range<usize>, cols: Range<usize>) -> View<'_, T> {
     assert!(rows.start <= rows.end && rows.end <= view.rows());
     assert!(cols.start <= cols.end && cols.end <= view.cols());
     let (rs, cs) = (view.row_stride(), view.col_stride());

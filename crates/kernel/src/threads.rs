@@ -31,14 +31,14 @@ pub(crate) fn share<I: Send>(threads: usize, items: Vec<I>, work: impl Fn(I) + S
 }
 
 /// `0..len` in that many even parts, none of them empty.
-pub(crate) fn even(len: usize, parts: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+pub fn even(len: usize, parts: usize) -> impl Iterator<Item = Range<usize>> + Clone {
     let parts = parts.min(len);
     (0..parts).map(move |at| len * at / parts..len * (at + 1) / parts)
 }
 
 /// The rectangles into which rows and columns cut a writable view, row by row. Panics if they overlap or are
 /// outside.
-pub(crate) fn grid_mut<'v, T>(
+pub fn grid_mut<'v, T>(
     mut view: ViewMut<'v, T>,
     rows: &[Range<usize>],
     cols: &[Range<usize>],

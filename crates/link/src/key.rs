@@ -6,7 +6,7 @@
 //! Invariants: no message and no `Debug` output shows a key or a part of one. A text with one wrong character is
 //! refused, except one in a million.
 //!
-//! Deliberately absent: the storage of keys (`cli/src/key.rs`), and a comparison of keys, whose duration would
+//! Deliberately absent: the storage of keys (`cluster/src/key.rs`), and a comparison of keys, whose duration would
 //! depend on them; people compare ids.
 
 use ring::digest::{Context, SHA256};

@@ -1,100 +1,17 @@
 //! Command-line options of multiply, plan, sim and nodes. Groups of options that several verbs share are defined
 //! once.
 
-use crate::exit::Failure;
 use crate::levels;
-use crate::quantity::{duration, number, size};
-use crate::ranks::Ranks;
+use bramble_cluster::args::{LinkKind, TeamArgs, element_type, kernel};
 use bramble_kernel::{Choice, KernelName};
 use bramble_matrix::{DType, Shape};
 use bramble_plan::{PlanOptions, Preference, Relay, Strategy, TileSize};
+use bramble_report::exit::Failure;
+use bramble_report::quantity::{number, size};
 use bramble_verify::Effort;
-use bramble_worker::limits::AWAIT_MAX;
 use clap::{Args, ValueEnum};
 use std::ffi::{OsStr, OsString};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-/// The link to the workers of `--local`, or to the processes of `mpirun`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LinkKind {
-    /// Threads of this process (no workers)
-    Thread,
-    /// TCP over loopback
-    Tcp,
-    /// Pipes
-    Pipe,
-    /// Shared memory
-    Shm,
-    /// MPI, between the processes that mpirun started: rank 0 is the primary (docs/mpi.md)
-    Mpi,
-}
-
-impl LinkKind {
-    /// As on the command line.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Thread => "thread",
-            Self::Tcp => "tcp",
-            Self::Pipe => "pipe",
-            Self::Shm => "shm",
-            Self::Mpi => "mpi",
-        }
-    }
-}
-
-/// The machines that compute, and how connections to them are secured.
-#[derive(Args, Debug)]
-pub(crate) struct TeamArgs {
-    /// Workers: 'pi[1-8],10.0.0.7:7401' (default: the variable BRAMBLE_HOSTS, if there is one)
-    #[arg(short, long, value_name = "HOSTS", conflicts_with_all = ["hostfile", "local"])]
-    pub(crate) workers: Option<String>,
-    /// File of workers: lines of NODESET [slots=N] [port=P]
-    #[arg(long, value_name = "FILE", conflicts_with = "local")]
-    pub(crate) hostfile: Option<PathBuf>,
-    /// Wait for this many workers to connect with bramble worker --join
-    #[arg(long = "await", value_name = "N", conflicts_with = "local", value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub(crate) awaited: Option<u16>,
-    /// How long to wait for the workers of --await, such as 90s, 10m or 12h
-    #[arg(long, value_name = "TIME", requires = "awaited", default_value = "2m", value_parser = await_timeout)]
-    pub(crate) await_timeout: Duration,
-    /// Address that the workers of --await connect to
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "awaited", default_value = "0.0.0.0:7401", value_parser = socket_address)]
-    pub(crate) listen: SocketAddr,
-    /// Start this many worker processes on this machine
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub(crate) local: Option<u16>,
-    #[command(flatten)]
-    pub(crate) trust: TrustArgs,
-    /// Link to the workers of --local (default: tcp); mpi: the workers are the processes that mpirun started
-    #[arg(long, value_name = "KIND", value_enum)]
-    pub(crate) link: Option<LinkKind>,
-    /// The processes of --link mpi, filled in once MPI is initialised.
-    #[arg(skip)]
-    pub(crate) ranks: Ranks,
-    /// Compute threads of this machine (with --local: of each worker)
-    #[arg(long, value_name = "T", env = "BRAMBLE_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) threads: Option<u16>,
-    /// Memory limit of this machine's own computation (with --local: of each worker), such as 512M or 4G
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub(crate) memory: Option<u64>,
-    /// Continue without workers that do not answer, name them, and exit with code 3
-    #[arg(long)]
-    pub(crate) degraded: bool,
-}
-
-/// Permissions to work without a cluster key.
-#[derive(Args, Debug)]
-pub(crate) struct TrustArgs {
-    /// No encryption and no cluster key; only within this machine, unless --i-trust-this-network is given
-    #[arg(long)]
-    pub(crate) insecure: bool,
-    /// With --insecure: use other machines, too, although anyone on the network can then read and change matrices and
-    /// use the machines
-    #[arg(long, requires = "insecure")]
-    pub(crate) i_trust_this_network: bool,
-}
 
 /// Transformations of the operands.
 #[derive(Args, Debug)]
@@ -263,11 +180,11 @@ pub(crate) struct MultiplyArgs {
     /// Write a timeline of all threads and links to this file; open it at ui.perfetto.dev
     #[arg(long, value_name = "FILE.json")]
     pub(crate) trace: Option<PathBuf>,
-    /// For C = X times X transposed: print the rows most similar to these rows (numbers or labels)
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    /// Accepted only to refuse it with a clear message: `bramble nearest` replaces it.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', hide = true)]
     pub(crate) nearest: Vec<String>,
-    /// File with the labels of the rows, one per line (default: NAME.labels beside NAME.npy)
-    #[arg(long, value_name = "FILE")]
+    /// As --nearest.
+    #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) labels: Option<PathBuf>,
     /// No progress, no report
     #[arg(short, long, conflicts_with = "verbose")]
@@ -397,24 +314,6 @@ pub(crate) fn sizes(text: &str) -> Result<Sizes, String> {
     }
 }
 
-/// Parses `--await-timeout`.
-fn await_timeout(text: &str) -> Result<Duration, String> {
-    let time = duration(text)?;
-    if time <= AWAIT_MAX { Ok(time) } else { Err(format!("at most {} h", AWAIT_MAX.as_secs() / 3600)) }
-}
-
-/// Parses an address to listen on. A port alone is refused: it does not tell which machines may connect.
-pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
-    let port = text.strip_prefix(':').unwrap_or(text);
-    let is_port = port.parse::<u16>().is_ok();
-    text.parse().map_err(|_| match is_port {
-        true => format!(
-            "a port needs an address: use 127.0.0.1:{port} for this machine alone, 0.0.0.0:{port} for the network"
-        ),
-        false => "use a numeric address and a port, such as 0.0.0.0:7400 or [::1]:7400".to_owned(),
-    })
-}
-
 fn nanoseconds(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|ns| (0.0..=1e6).contains(ns));
     number.ok_or_else(|| "use a number of nanoseconds from 0 to 1000000".to_owned())
@@ -422,14 +321,6 @@ fn nanoseconds(text: &str) -> Result<f64, String> {
 
 fn strategy(text: &str) -> Result<StrategyArg, String> {
     if text == "auto" { Ok(StrategyArg(None)) } else { text.parse().map(|s| StrategyArg(Some(s))) }
-}
-
-pub(super) fn kernel(text: &str) -> Result<Choice, String> {
-    text.parse().map_err(|e| format!("{e}"))
-}
-
-pub(super) fn element_type(text: &str) -> Result<DType, String> {
-    DType::parse(text).ok_or_else(|| "use f32, f64, i32 or i64".to_owned())
 }
 
 fn effort(text: &str) -> Result<Effort, String> {
@@ -466,18 +357,6 @@ mod tests {
         }
         for bad in ["1e309", "-1e400", "inf", "nan", "1e-400", "0.01e-999", "two", ""] {
             assert!(number(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_port_alone_is_answered_with_addresses_that_have_it() {
-        assert_eq!(socket_address("[::1]:81").map(|a| a.to_string()), Ok("[::1]:81".to_owned()));
-        for port in ["7510", ":7510"] {
-            let why = socket_address(port).unwrap_err();
-            assert!(why.contains("127.0.0.1:7510") && why.contains("0.0.0.0:7510"), "{why}");
-        }
-        for bad in ["", "localhost:1", "127.0.0.1", "1.2.3.4:70000"] {
-            assert!(socket_address(bad).unwrap_err().starts_with("use a numeric"), "{bad}");
         }
     }
 

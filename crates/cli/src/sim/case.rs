@@ -4,22 +4,16 @@
 //! description. A worker whose first fault is `join` is absent at the start, so the plan is made without it.
 
 use crate::args::SimArgs;
-use crate::exit::Failure;
 use crate::plan::{self, Machines};
-use bramble_plan::{Decision, Machine, Plan, Problem};
+use bramble_plan::{Machine, Problem};
+use bramble_report::exit::Failure;
+use bramble_report::sim::SimCase;
 use bramble_sim::{FaultKind, FaultSite, Faults, SimFault, SimSetting};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Most workers named in the error about a fault without effect.
 const NAMED_MAX: usize = 4;
-
-/// See the head of this file.
-pub(super) struct SimCase {
-    pub(super) decision: Decision,
-    pub(super) machines: Vec<Machine>,
-    pub(super) setting: SimSetting,
-}
 
 /// The workers that are absent at the start. An error if `text` contains no fault.
 pub(super) fn joining(text: Option<&str>) -> Result<BTreeSet<usize>, Failure> {
@@ -46,102 +40,80 @@ pub(super) fn refused(why: impl std::fmt::Display) -> Failure {
     Failure::usage(format!("--faults: {why}"))
 }
 
-impl SimCase {
-    pub(super) fn of(
-        args: &SimArgs,
-        problem: &Problem,
-        machines: Machines,
-        joining: &BTreeSet<usize>,
-    ) -> Result<Self, Failure> {
-        let all = machines.workers.clone();
-        // Numbers of the machines that are present at the start.
-        let mut there = vec![0];
-        there.extend((1..=all.len()).filter(|number| !joining.contains(number)));
-        let Machines { workers, watts, .. } = machines;
-        let keeps = |number: usize| number == 0 || !joining.contains(&number);
-        let present = Machines {
-            workers: workers.into_iter().zip(1..).filter(|(_, n)| keeps(*n)).map(|(m, _)| m).collect(),
-            watts: watts.into_iter().enumerate().filter(|(n, _)| keeps(*n)).map(|(_, w)| w).collect(),
-            ..machines
-        };
-        let view = plan::view(&args.product, problem, present)?;
-        let mut decision = view.decision;
-        decision.plan.members.iter_mut().for_each(|member| member.machine = there[member.machine]);
-        let mut numbered: Vec<Machine> = view.machines.iter().take(1).cloned().collect();
-        numbered.extend(all);
-        for (machine, number) in view.machines.iter().zip(&there) {
-            numbered[*number] = machine.clone();
-        }
-        // The primary's own threads have no link; the rate of its network interface is a separate figure.
-        numbered[0].link = None;
-        let workers = numbered.len() - 1;
-        let moves = match args.worker_move_ns[..] {
-            [all] => vec![all; workers],
-            ref each if each.is_empty() || each.len() == workers => each.to_vec(),
-            ref each => {
-                return Err(Failure::usage(format!(
-                    "--worker-move-ns has {} numbers for {workers} workers; give one for all workers, or one each",
-                    each.len()
-                )));
-            }
-        };
-        let setting = SimSetting {
-            loop_s_per_byte: args.move_ns * 1e-9,
-            moves_s_per_byte: std::iter::once(0.0).chain(moves.into_iter().map(|ns| ns * 1e-9)).collect(),
-            steals: !args.no_steal,
-            ..SimSetting::measured()
-        };
-        Ok(Self { decision, machines: numbered, setting })
+/// The case of these options and machines.
+pub(super) fn make(
+    args: &SimArgs,
+    problem: &Problem,
+    machines: Machines,
+    joining: &BTreeSet<usize>,
+) -> Result<SimCase, Failure> {
+    let all = machines.workers.clone();
+    // Numbers of the machines that are present at the start.
+    let mut there = vec![0];
+    there.extend((1..=all.len()).filter(|number| !joining.contains(number)));
+    let Machines { workers, watts, .. } = machines;
+    let keeps = |number: usize| number == 0 || !joining.contains(&number);
+    let present = Machines {
+        workers: workers.into_iter().zip(1..).filter(|(_, n)| keeps(*n)).map(|(m, _)| m).collect(),
+        watts: watts.into_iter().enumerate().filter(|(n, _)| keeps(*n)).map(|(_, w)| w).collect(),
+        ..machines
+    };
+    let view = plan::view(&args.product, problem, present)?;
+    let mut decision = view.decision;
+    decision.plan.members.iter_mut().for_each(|member| member.machine = there[member.machine]);
+    let mut numbered: Vec<Machine> = view.machines.iter().take(1).cloned().collect();
+    numbered.extend(all);
+    for (machine, number) in view.machines.iter().zip(&there) {
+        numbered[*number] = machine.clone();
     }
-
-    pub(super) fn plan(&self) -> &Plan {
-        &self.decision.plan
-    }
-
-    /// Refuses faults of workers that neither have a share of the plan nor join before the fault: they would have no
-    /// effect.
-    pub(super) fn check_parts(&self, faults: &Faults) -> Result<(), Failure> {
-        let workers = self.workers();
-        for (at, fault) in faults.0.iter().enumerate() {
-            let FaultSite::Worker(worker) = fault.site else { continue };
-            let brings = |other: &SimFault| {
-                let is_coming = matches!(other.kind, FaultKind::Join | FaultKind::Restart);
-                is_coming && other.site == fault.site && other.from <= fault.from
-            };
-            if workers.contains(&worker) || faults.0.iter().any(brings) {
-                continue;
-            }
-            let way = match workers.iter().take(NAMED_MAX).map(|w| format!("w{w}")).collect::<Vec<_>>() {
-                none if none.is_empty() => "--strategy reuse uses the workers, if there are any".to_owned(),
-                some => format!(
-                    "name a worker with a share, such as {}; or use --strategy reuse",
-                    some.join(", ")
-                ),
-            };
-            let name = self.name(worker);
-            return Err(refused(format!(
-                "fault {}, '{fault}': {name} has no share of this product, so the fault would have no effect; {way}",
-                at + 1
+    // The primary's own threads have no link; the rate of its network interface is a separate figure.
+    numbered[0].link = None;
+    let workers = numbered.len() - 1;
+    let moves = match args.worker_move_ns[..] {
+        [all] => vec![all; workers],
+        ref each if each.is_empty() || each.len() == workers => each.to_vec(),
+        ref each => {
+            return Err(Failure::usage(format!(
+                "--worker-move-ns has {} numbers for {workers} workers; give one for all workers, or one each",
+                each.len()
             )));
         }
-        Ok(())
-    }
+    };
+    let setting = SimSetting {
+        loop_s_per_byte: args.move_ns * 1e-9,
+        moves_s_per_byte: std::iter::once(0.0).chain(moves.into_iter().map(|ns| ns * 1e-9)).collect(),
+        steals: !args.no_steal,
+        ..SimSetting::measured()
+    };
+    Ok(SimCase { decision, machines: numbered, setting })
+}
 
-    /// Numbers of the workers with a share of the plan.
-    pub(super) fn workers(&self) -> Vec<usize> {
-        self.plan().members.iter().map(|m| m.machine).filter(|number| *number > 0).collect()
+/// Refuses faults of workers that neither have a share of the plan nor join before the fault: they would have no
+/// effect.
+pub(super) fn check_parts(case: &SimCase, faults: &Faults) -> Result<(), Failure> {
+    let workers = case.workers();
+    for (at, fault) in faults.0.iter().enumerate() {
+        let FaultSite::Worker(worker) = fault.site else { continue };
+        let brings = |other: &SimFault| {
+            let is_coming = matches!(other.kind, FaultKind::Join | FaultKind::Restart);
+            is_coming && other.site == fault.site && other.from <= fault.from
+        };
+        if workers.contains(&worker) || faults.0.iter().any(brings) {
+            continue;
+        }
+        let way = match workers.iter().take(NAMED_MAX).map(|w| format!("w{w}")).collect::<Vec<_>>() {
+            none if none.is_empty() => "--strategy reuse uses the workers, if there are any".to_owned(),
+            some => {
+                format!("name a worker with a share, such as {}; or use --strategy reuse", some.join(", "))
+            }
+        };
+        let name = case.name(worker);
+        return Err(refused(format!(
+            "fault {}, '{fault}': {name} has no share of this product, so the fault would have no effect; {way}",
+            at + 1
+        )));
     }
-
-    /// Number of jobs in a run.
-    pub(super) fn jobs(&self) -> f64 {
-        self.plan().predicted.machines.iter().map(|m| m.jobs as f64).sum()
-    }
-
-    /// A machine for messages: `w3 (pi3)`.
-    pub(super) fn name(&self, number: usize) -> String {
-        let name = &self.machines[number].name;
-        if number == 0 { format!("the primary ({name})") } else { format!("w{number} ({name})") }
-    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -9,18 +9,16 @@
 //! Deliberately absent: the correctness of C. The trials of the simulator and the end-to-end tests check it.
 
 mod case;
-mod json;
 mod runs;
-mod text;
 
 use crate::args::SimArgs;
-use crate::exit::{Exit, Failure};
 use crate::plan;
-use crate::quantity::seconds;
-use crate::report::cpu_seconds;
-use crate::until::{Completion, done_or_signal};
-use case::SimCase;
-use runs::{FaultSets, Runs};
+use bramble_cluster::until::{Completion, done_or_signal};
+use bramble_report::exit::{Exit, Failure};
+use bramble_report::product::cpu_seconds;
+use bramble_report::quantity::seconds;
+use bramble_report::sim::{Runs, SimCase, SimulationTime, json, text};
+use runs::FaultSets;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::oneshot;
@@ -37,7 +35,7 @@ pub(crate) fn run(args: &SimArgs) -> Result<Exit, Failure> {
         Completion::Signal(exit) => return Ok(exit),
         Completion::Done(machines) => machines,
     };
-    let case = Arc::new(SimCase::of(args, &problem, machines, &joining)?);
+    let case = Arc::new(case::make(args, &problem, machines, &joining)?);
     let wanted = FaultSets::of(args, &case)?;
     let runs = 1.0 + wanted.runs();
     let jobs = case.jobs() * runs;
@@ -52,18 +50,18 @@ pub(crate) fn run(args: &SimArgs) -> Result<Exit, Failure> {
         Completion::Signal(exit) => return Ok(exit),
         Completion::Done(runs) => runs?,
     };
-    let own = Own { seconds: began.elapsed().as_secs_f64(), cpu_s: cpu_seconds() - cpu_s };
+    let own = SimulationTime { seconds: began.elapsed().as_secs_f64(), cpu_s: cpu_seconds() - cpu_s };
     if args.product.json {
-        crate::out(format!("{}\n", json::json(&case, &runs, own)).as_bytes())?;
+        bramble_report::out(format!("{}\n", json::json(&case, &runs, own)).as_bytes())?;
     } else {
-        crate::out(text::text(&case, &runs).as_bytes())?;
-        crate::say(&speed(&runs, own));
+        bramble_report::out(text::text(&case, &runs).as_bytes())?;
+        bramble_report::say(&speed(&runs, own));
     }
     match failed(&runs) {
         None => Ok(Exit::Done),
         // The JSON object already has the reason, and stdout gets only one object.
         Some(why) if args.product.json => {
-            crate::say(&format!("bramble: {}", why.replace('\n', " ")));
+            bramble_report::say(&format!("bramble: {}", why.replace('\n', " ")));
             Ok(Exit::Failed)
         }
         Some(why) => Err(Failure::failed(why)),
@@ -79,15 +77,8 @@ fn failed(runs: &Runs) -> Option<String> {
     Some(format!("sim: with these faults the product fails: {why}"))
 }
 
-/// The time that the simulation itself took: elapsed, and of processors.
-#[derive(Clone, Copy)]
-struct Own {
-    seconds: f64,
-    cpu_s: f64,
-}
-
 /// The line about the speed of the simulation itself.
-fn speed(runs: &Runs, own: Own) -> String {
+fn speed(runs: &Runs, own: SimulationTime) -> String {
     let (simulated_s, events) = runs.simulated();
     let times = simulated_s / own.seconds.max(1e-9);
     let than = if times >= 1.0 { format!("{times:.1} times as fast as") } else { "slower than".to_owned() };

@@ -9,7 +9,7 @@
 //!
 //! Deliberately absent: the format (`bramble_schedule::journal`).
 
-use super::CrashPoints;
+use super::DiskStepHook;
 use crate::PrimaryError;
 use bramble_matrix::Matrix;
 use bramble_matrix::number::to_u64;
@@ -75,7 +75,7 @@ pub struct JournalFile {
     path: PathBuf,
     len: u64,
     is_usable: Arc<AtomicBool>,
-    pub(super) crash_points: CrashPoints,
+    pub(super) on_step: DiskStepHook,
 }
 
 impl JournalFile {
@@ -84,7 +84,7 @@ impl JournalFile {
         path: &Path,
         valid: u64,
         bytes: u64,
-        crash_points: CrashPoints,
+        on_step: DiskStepHook,
     ) -> Result<Self, PrimaryError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
@@ -96,7 +96,7 @@ impl JournalFile {
             return Err(PrimaryError::Failed(format!("{}: {what}", path.display())));
         }
         let is_usable = Arc::new(AtomicBool::new(valid > 0));
-        let this = Self { file, path: path.to_owned(), len: valid, is_usable, crash_points };
+        let this = Self { file, path: path.to_owned(), len: valid, is_usable, on_step };
         this.file.set_len(valid).map_err(|e| this.error("cannot shorten", &e))?;
         if valid > 0 {
             // The earlier process may have been killed before its last records were synced.
@@ -110,7 +110,7 @@ impl JournalFile {
     #[cfg(test)]
     pub(super) fn of(file: File, path: &Path) -> Self {
         let (path, is_usable) = (path.to_owned(), Arc::new(AtomicBool::new(true)));
-        Self { file, path, len: 0, is_usable, crash_points: CrashPoints::default() }
+        Self { file, path, len: 0, is_usable, on_step: DiskStepHook::default() }
     }
 
     #[cfg(target_os = "linux")]
@@ -138,7 +138,7 @@ impl JournalFile {
         for part in [first, rest] {
             self.file.write_all_at(part, self.len).map_err(|e| self.error("cannot write", &e))?;
             self.len += to_u64(part.len());
-            self.crash_points.pass();
+            self.on_step.call();
         }
         Ok(())
     }
@@ -146,7 +146,7 @@ impl JournalFile {
     /// Syncs the file's data to the disk.
     pub(super) fn sync(&self) -> Result<(), PrimaryError> {
         self.file.sync_data().map_err(|e| self.error("cannot write", &e))?;
-        self.crash_points.pass();
+        self.on_step.call();
         Ok(())
     }
 
@@ -184,9 +184,9 @@ impl JournalFile {
         self.is_usable.store(self.len > 0, Ordering::Relaxed);
     }
 
-    /// A crash point, for tests of resuming.
+    /// A step on the way of C to its final name is done.
     pub fn step(&self) {
-        self.crash_points.pass();
+        self.on_step.call();
     }
 
     /// Removes the file: C has its final name and was reported, or C is wrong.

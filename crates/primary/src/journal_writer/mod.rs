@@ -21,8 +21,9 @@ use bramble_matrix::{Digest128, Matrix, Output, Rect};
 use bramble_plan::{Plan, Problem};
 pub use bramble_schedule::journal::Journal;
 use bramble_schedule::journal::{Head, JournalAction, JournalEvent, JournalLog, RECORD_BYTES};
+use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -40,25 +41,29 @@ pub struct JournalOptions {
     pub before: Option<Box<Journal>>,
     /// Shortest interval between two syncs.
     pub every: Duration,
-    /// The crash points, for tests.
-    pub crash_points: CrashPoints,
+    /// Called after each step on the disk.
+    pub on_step: DiskStepHook,
 }
 
-/// Counts the crash points that a run passes and kills this process at a chosen one: to test resuming.
-#[derive(Clone, Debug, Default)]
-pub struct CrashPoints(Option<Arc<AtomicI64>>);
+/// Called after each step by which the journal or C reaches the disk: between two steps a process may be killed, and a later
+/// run resumes from the steps that were done. The writer does not depend on what the hook does.
+#[derive(Clone, Default)]
+pub struct DiskStepHook(Option<Arc<dyn Fn() + Send + Sync>>);
 
-impl CrashPoints {
-    /// Kills the process at the nth crash point.
-    pub fn die_at(nth: i64) -> Self {
-        Self(Some(Arc::new(AtomicI64::new(nth))))
+impl DiskStepHook {
+    /// Calls `hook`, on the thread that has done the step.
+    pub fn new(hook: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(hook)))
     }
 
-    fn pass(&self) {
-        if self.0.as_ref().is_some_and(|left| left.fetch_sub(1, Ordering::Relaxed) == 1) {
-            // No caller could handle the error.
-            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-        }
+    fn call(&self) {
+        self.0.iter().for_each(|hook| hook());
+    }
+}
+
+impl fmt::Debug for DiskStepHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DiskStepHook").field(&self.0.is_some()).finish()
     }
 }
 
@@ -198,13 +203,13 @@ impl JournalWriter {
             )));
         };
         bits.resize(words, 0);
-        let JournalOptions { path, before, every, crash_points } = what;
+        let JournalOptions { path, before, every, on_step } = what;
         // Each tile may need an end record and a watermark of its own.
         let records =
             numbers.count().saturating_mul(3).saturating_add(2).saturating_mul(to_u64(RECORD_BYTES));
         let head = before.as_ref().map_or_else(|| head_bytes(&subject), |_| 0);
         let valid = before.as_ref().map_or(0, |journal| journal.valid_bytes);
-        let file = JournalFile::open(&path, valid, head.saturating_add(records), crash_points)?;
+        let file = JournalFile::open(&path, valid, head.saturating_add(records), on_step)?;
         let shared = Arc::new(WriterState {
             tiles: Mutex::new(bits),
             ending: AtomicU8::new(0),
@@ -351,7 +356,7 @@ impl WriterThread {
         let old_c = subject.old_c.as_ref().map(digest).transpose()?;
         let (Some(a), Some(b), false) = (a, b, old_c == Some(None)) else { return Ok(None) };
         let (log, bytes) = JournalLog::new(&head(subject, a, b, old_c.flatten()), self.began.elapsed());
-        self.file.crash_points.pass();
+        self.file.on_step.call();
         self.file.append(&bytes)?;
         self.file.sync()?;
         self.file.sync_folder()?;
@@ -369,9 +374,9 @@ impl WriterThread {
             for action in actions {
                 let event = match action {
                     JournalAction::SyncData => {
-                        self.file.crash_points.pass();
+                        self.file.on_step.call();
                         self.output.sync().map_err(PrimaryError::Matrix)?;
-                        self.file.crash_points.pass();
+                        self.file.on_step.call();
                         JournalEvent::DataSynced
                     }
                     JournalAction::Append(bytes) => {

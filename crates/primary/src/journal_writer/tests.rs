@@ -74,7 +74,7 @@ fn complete_tiles_are_in_the_journal_and_another_run_resumes_from_it() {
         path: path.clone(),
         before,
         every: Duration::ZERO,
-        crash_points: CrashPoints::default(),
+        on_step: DiskStepHook::default(),
     };
     let shape = Shape::new(30, 20);
     let output = Arc::new(Output::create(&c, shape, DType::F64).unwrap());
@@ -118,12 +118,8 @@ fn a_journal_without_tiles_is_removed() {
         (Duration::ZERO, JournalEnding::Now),
     ] {
         let output = Arc::new(Output::create(&c, Shape::new(30, 20), DType::F64).unwrap());
-        let journaling = JournalOptions {
-            path: journal_of(&c),
-            before: None,
-            every,
-            crash_points: CrashPoints::default(),
-        };
+        let journaling =
+            JournalOptions { path: journal_of(&c), before: None, every, on_step: DiskStepHook::default() };
         let journal_writer = JournalWriter::start(journaling, subject(), output.clone()).unwrap();
         assert!(journal_of(&c).exists());
         drop(ended(journal_writer, how).unwrap());

@@ -1,0 +1,209 @@
+//! Progress of a running product on standard error: the decision and notices as lines, and on a terminal a progress
+//! bar.
+
+use crate::meter::{PARTS, ProgressMeter};
+use crate::quantity::{bytes, counted, seconds};
+use bramble_plan::Decision;
+use bramble_primary::{
+    PrimaryError, ProductObserver, ProductProgress as State, RelayReport, Resumed, Unreachable,
+};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::cell::RefCell;
+use std::io::IsTerminal;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// An interrupted run loses the tiles that it is working on. The user is warned at the start if that is more than
+/// this part of the work …
+const MUCH_AT_ONCE: f64 = 0.1;
+/// … and more than this time.
+const LONG_S: f64 = 10.0;
+
+/// What a run shows of its progress.
+#[derive(Clone, Copy, Debug)]
+pub struct ProgressOptions {
+    /// Only warnings.
+    pub is_quiet: bool,
+    /// The result is one JSON object: no bar, and only lines about machines.
+    pub is_json: bool,
+    /// Also the grid, the memory, and every pair of workers without a link.
+    pub is_verbose: bool,
+    /// Whether this run keeps a journal, so that another run can resume it.
+    pub keeps_journal: bool,
+}
+
+/// The progress bar and the notices.
+pub struct ProgressDisplay {
+    bar: ProgressBar,
+    meter: RefCell<ProgressMeter>,
+    quiet: bool,
+    /// Whether joining workers are named.
+    names_comers: bool,
+    verbose: bool,
+    /// Whether this run keeps a journal, so that another run can resume it.
+    keeps_journal: bool,
+    /// Receives the name of each lost link.
+    lost: UnboundedSender<String>,
+}
+
+impl ProgressDisplay {
+    /// `lost` receives the name of each lost link.
+    pub fn new(options: ProgressOptions, lost: UnboundedSender<String>) -> Self {
+        let quiet = options.is_quiet || options.is_json;
+        let shown = !quiet && std::io::stderr().is_terminal();
+        let target = if shown { ProgressDrawTarget::stderr_with_hz(5) } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(PARTS), target);
+        let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {msg}");
+        if let Ok(style) = style {
+            bar.set_style(style);
+        }
+        Self {
+            bar,
+            meter: RefCell::default(),
+            quiet,
+            names_comers: !options.is_quiet,
+            verbose: options.is_verbose,
+            keeps_journal: options.keeps_journal,
+            lost,
+        }
+    }
+
+    /// Removes the bar.
+    pub fn done(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    fn say(&self, line: &str) {
+        self.bar.suspend(|| crate::say(line));
+    }
+}
+
+impl ProductObserver for ProgressDisplay {
+    fn decided(&self, decision: &Decision) {
+        if self.quiet {
+            return;
+        }
+        self.say(&decision.sentence);
+        let part = decision.plan.complete_together();
+        let part_s = part * decision.plan.predicted.seconds;
+        if self.keeps_journal && part > MUCH_AT_ONCE && part_s > LONG_S {
+            self.say(&format!(
+                "tiles of C are completed in batches of about {:.0} % of the work ({}): an interrupted run keeps the \
+                completed batches and loses the current one",
+                part * 100.0,
+                seconds(part_s)
+            ));
+        }
+        for machine in &decision.left_out {
+            self.say(&format!("not used: {}: {}", machine.name, machine.reason));
+        }
+        if self.verbose {
+            let plan = &decision.plan;
+            for region in &plan.regions {
+                let grid = &region.grid;
+                let (tiles, steps) = (grid.tiles(), grid.steps());
+                let (rows, cols, depth) = (grid.tile_rows, grid.tile_cols, grid.depth);
+                let (tiles, steps) = (counted(tiles, "tile"), counted(steps, "step"));
+                self.say(&format!("{tiles} of {rows}x{cols}, {steps} of {depth}"));
+            }
+            let memory = bytes(plan.predicted.worker_memory_bytes as f64);
+            self.say(&format!("at most {memory} of matrices at any one machine"));
+        }
+    }
+
+    fn introduced(&self, relay: &RelayReport) {
+        let Some(first) = relay.unreachable.first() else { return };
+        // Printed even with --quiet: the user may not know that these machines cannot reach each other.
+        let (without, pairs) = (relay.unreachable.len(), relay.unreachable.len() + relay.pairs);
+        self.say(&format!(
+            "bramble: {without} of {pairs} pairs of workers have no link, such as {} and {} ({}): this machine sends \
+            them the panels that they would have relayed",
+            first.from, first.to, first.why
+        ));
+        if self.verbose {
+            for pair in relay.unreachable.iter().skip(1) {
+                self.say(&format!("no link: {} and {}: {}", pair.from, pair.to, pair.why));
+            }
+        }
+    }
+
+    fn parted(&self, pair: &Unreachable) {
+        self.say(&format!(
+            "bramble: the link between {} and {} broke ({}): this machine sent them the panels that they would have \
+            relayed",
+            pair.from, pair.to, pair.why
+        ));
+    }
+
+    fn missing(&self, why: &str) {
+        self.say(&format!("bramble: {why}; continuing without it (--degraded)"));
+    }
+
+    fn resumed(&self, resumed: &Resumed) {
+        let recorded = resumed.tiles_there + resumed.tiles_damaged + resumed.tiles_not_on_disk;
+        if resumed.tiles_damaged > 0 {
+            // Printed even with --quiet: the result will be right, but the disk needs attention.
+            let (damaged, all) = (resumed.tiles_damaged, counted(recorded, "tile"));
+            self.say(&format!(
+                "bramble: {damaged} of {all} of the interrupted run are damaged on the disk, and are \
+            recomputed"
+            ));
+        }
+        if resumed.tiles_not_on_disk > 0 {
+            let (missing, all) = (resumed.tiles_not_on_disk, counted(recorded, "tile"));
+            self.say(&format!(
+                "bramble: {missing} of {all} had not reached the disk when this machine went down, and are recomputed"
+            ));
+        }
+    }
+
+    fn lost(&self, name: &str, why: &str, helps: bool) {
+        // Printed even with --quiet: the result will be right, but the machine needs attention.
+        self.say(&format!("bramble: worker {name} was lost: {why}; other machines take over its work"));
+        if helps {
+            // If the receiver is gone, lost workers are not dialled again.
+            let _ = self.lost.send(name.to_owned());
+        }
+    }
+
+    fn wrong(&self, makers: &[String], tiles: usize, text: &str) {
+        let s = if tiles == 1 { "" } else { "s" };
+        let by = match makers {
+            [] => "computed by the interrupted run".to_owned(),
+            [one] => format!("computed by {one}"),
+            some => format!("computed by some of {}", some.join(", ")),
+        };
+        self.say(&format!(
+            "bramble: {tiles} tile{s} of C may be wrong ({text}), {by}; other machines recompute"
+        ));
+    }
+
+    fn joined(&self, name: &str) {
+        if self.names_comers {
+            self.say(&format!("worker {name} has joined"));
+        }
+    }
+
+    fn turned_away(&self, why: &PrimaryError) {
+        if self.names_comers {
+            self.say(&format!("bramble: turned away: {why}"));
+        }
+        if let PrimaryError::Unreachable { name, .. } = why {
+            let _ = self.lost.send(name.clone());
+        }
+    }
+
+    fn progress(&self, state: &State) {
+        if self.bar.is_hidden() {
+            return;
+        }
+        let shown = self.meter.borrow_mut().shown(state);
+        self.bar.set_message(shown.text);
+        self.bar.set_position(shown.position);
+    }
+
+    fn verifying(&self) {
+        self.bar.set_position(PARTS);
+        self.bar.set_message("verifying");
+        self.bar.tick();
+    }
+}
