@@ -32,7 +32,7 @@ pub(crate) fn run(args: &NearestArgs) -> Result<Exit, Failure> {
     for row in &args.rows {
         place(row, labels.as_deref(), rows as usize)?;
     }
-    if args.rows.is_empty() && (rows < 2 || rows > ROWS_MAX) {
+    if args.rows.is_empty() && !(2..=ROWS_MAX).contains(&rows) {
         return Err(Failure::failed(format!(
             "{name} has {rows} rows: all pairs are compared for 2 to {ROWS_MAX} rows; name some with --rows"
         )));

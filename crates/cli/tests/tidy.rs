@@ -10,6 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[path = "tidy/fields.rs"]
+mod fields;
 #[path = "tidy/no_std.rs"]
 mod no_std;
 #[path = "tidy/paths.rs"]
@@ -101,7 +103,7 @@ const CAST_FREE: [&str; 11] = [
 
 const LINE_CHARS_MAX: usize = 130;
 const FILE_LINES_MAX: usize = 500;
-const FUNCTION_LINES_MAX: usize = 100;
+const FUNCTION_LINES_MAX: usize = 70;
 /// Files that define or call methods of this project named `expect`.
 const OWN_EXPECT: [&str; 6] = [
     "crates/primary/src/run.rs",
@@ -116,7 +118,11 @@ const UNWRAPS: [(&str, usize); 1] = [("crates/kernel/src/blas/mod.rs", 4)];
 /// Files that are longer, with their lines: the numbers may only fall.
 const LONG_FILES: [(&str, usize); 0] = [];
 /// Functions that are longer, with their lines: the numbers may only fall.
-const LONG_FUNCTIONS: [(&str, usize); 0] = [];
+const LONG_FUNCTIONS: [(&str, usize); 3] = [
+    ("crates/cli/src/report.rs:text", 76),
+    ("crates/cli/src/team.rs:of", 73),
+    ("sim/src/trial/mod.rs:new", 72),
+];
 /// Files with longer lines, and how many: the numbers may only fall.
 const LONG_LINES: [(&str, usize); 8] = [
     ("crates/base/src/shape.rs", 1),

@@ -4,6 +4,7 @@
 //!
 //! Invariant: bytes and memory are exactly those of the schedule, frame by frame; seconds are a model.
 
+mod alone;
 mod bytes;
 mod flow;
 mod relay;

@@ -121,6 +121,79 @@ fn opened(
     Some((log, has, there))
 }
 
+/// What a run knows of its tiles and of the writes under way.
+#[derive(Default)]
+struct Run {
+    /// Tiles in the order in which they were reported.
+    said: Vec<Tile>,
+    said_before_sync: usize,
+    /// How many of them the pending appends contain, and how many are appended.
+    covered: VecDeque<usize>,
+    recorded: usize,
+    under_way: VecDeque<JournalAction>,
+    /// The pages of C that are being synced.
+    syncing: Option<BTreeMap<(Tile, usize), u64>>,
+}
+
+impl Run {
+    /// Begins what the log has asked for.
+    fn begin(&mut self, actions: Vec<JournalAction>) {
+        if actions.contains(&JournalAction::SyncData) {
+            self.said_before_sync = self.said.len();
+            let appends = self.under_way.iter().all(|a| matches!(a, JournalAction::Append(_)));
+            assert!(self.syncing.is_none() && appends, "one interval at a time");
+        }
+        let is_record = |a: &&JournalAction| matches!(a, JournalAction::Append(b) if b.len() > RECORD_BYTES);
+        let records = actions.iter().filter(is_record).count();
+        self.covered.extend(core::iter::repeat_n(self.said.len(), records));
+        self.under_way.extend(actions);
+    }
+
+    /// Completes the oldest write under way, or a sync of C, and returns the event that follows.
+    fn complete(&mut self, disk: &mut Disk, there: &mut BTreeSet<Tile>) -> Option<JournalEvent> {
+        if let Some(pages) = self.syncing.take() {
+            disk.disk.extend(pages);
+            return Some(JournalEvent::DataSynced);
+        }
+        match self.under_way.pop_front() {
+            // Pages written during a sync may not reach the disk.
+            Some(JournalAction::SyncData) => {
+                self.syncing = Some(disk.memory.clone());
+                None
+            }
+            Some(JournalAction::Append(bytes)) => {
+                if bytes.len() > RECORD_BYTES {
+                    self.recorded = self.covered.pop_front().unwrap();
+                }
+                disk.log.extend(bytes);
+                None
+            }
+            Some(JournalAction::SyncLog) => {
+                disk.log_synced = disk.log.len();
+                there.extend(&self.said[..self.said_before_sync]);
+                Some(JournalEvent::LogSynced)
+            }
+            None => Some(JournalEvent::Tick),
+        }
+    }
+
+    /// Kills the process, or the machine, and checks what the journal still has.
+    fn die(&self, disk: &mut Disk, there: &BTreeSet<Tile>, choose: &mut impl FnMut(usize) -> usize) {
+        let is_killed = choose(2) == 0;
+        if !is_killed {
+            disk.crash(choose);
+        }
+        let left: BTreeSet<Tile> =
+            read(&disk.log).map(|journal| journal.tiles.into_keys().collect()).unwrap_or_default();
+        assert!(there.is_subset(&left), "an interval that had ended is lost");
+        if is_killed {
+            let recorded = &self.said[..self.recorded];
+            assert!(recorded.iter().all(|tile| left.contains(tile)), "a recorded tile is lost");
+            assert!(recorded.iter().all(|tile| is_right(disk, *tile)));
+        }
+    }
+}
+
 /// One run, until its tiles are done or it is killed. True if all tiles are in the journal.
 fn live(
     disk: &mut Disk,
@@ -130,16 +203,11 @@ fn live(
     dies: bool,
 ) -> bool {
     let Some((mut log, has, mut there)) = opened(disk, head, choose, dies) else { return false };
-    let mut now = Duration::ZERO;
+    let (mut now, mut run) = (Duration::ZERO, Run::default());
     disk.log_synced = disk.log.len();
     let mut left: VecDeque<Tile> = tiles.iter().copied().filter(|tile| !has.contains(tile)).collect();
-    // Tiles of this run in the order in which they were reported.
-    let (mut under_way, mut said): (VecDeque<JournalAction>, Vec<Tile>) = Default::default();
-    let (mut said_before_sync, mut syncing) = (0, None);
-    // How many of them the pending appends contain, and how many are appended.
-    let (mut covered, mut recorded): (VecDeque<usize>, usize) = Default::default();
-    while !(left.is_empty() && under_way.is_empty() && syncing.is_none() && log.is_quiet()) {
-        let mut events = Vec::new();
+    while !(left.is_empty() && run.under_way.is_empty() && run.syncing.is_none() && log.is_quiet()) {
+        let mut event = None;
         match choose(12) {
             // Half of a tile lands.
             0 | 1 if !left.is_empty() => {
@@ -149,12 +217,9 @@ fn live(
             2..=5 if !left.is_empty() => {
                 let tile = left.remove(choose(left.len())).unwrap();
                 disk.memory.extend((0..PAGES).map(|page| ((tile, page), right(tile, page))));
-                said.push(tile);
-                events.push(JournalEvent::Committed {
-                    region: tile.0,
-                    tile: tile.1,
-                    digest: digest_of(&disk.pages(tile)),
-                });
+                run.said.push(tile);
+                let digest = digest_of(&disk.pages(tile));
+                event = Some(JournalEvent::Committed { region: tile.0, tile: tile.1, digest });
             }
             6 if !disk.memory.is_empty() => {
                 // The system writes back some page.
@@ -162,57 +227,15 @@ fn live(
                 disk.disk.insert(*place, *page);
             }
             7 if dies && choose(6) == 0 => {
-                let is_killed = choose(2) == 0;
-                if !is_killed {
-                    disk.crash(choose);
-                }
-                let left: BTreeSet<Tile> =
-                    read(&disk.log).map(|journal| journal.tiles.into_keys().collect()).unwrap_or_default();
-                assert!(there.is_subset(&left), "an interval that had ended is lost");
-                if is_killed {
-                    assert!(
-                        said[..recorded].iter().all(|tile| left.contains(tile)),
-                        "a recorded tile is lost"
-                    );
-                    assert!(said[..recorded].iter().all(|tile| is_right(disk, *tile)));
-                }
+                run.die(disk, &there, choose);
                 return false;
             }
-            8 => events.push(if left.is_empty() { JournalEvent::Stop } else { JournalEvent::Tick }),
-            _ if syncing.is_some() => {
-                disk.disk.extend(syncing.take().into_iter().flatten());
-                events.push(JournalEvent::DataSynced);
-            }
-            _ => match under_way.pop_front() {
-                // Pages written during a sync may not reach the disk.
-                Some(JournalAction::SyncData) => syncing = Some(disk.memory.clone()),
-                Some(JournalAction::Append(bytes)) => {
-                    if bytes.len() > RECORD_BYTES {
-                        recorded = covered.pop_front().unwrap();
-                    }
-                    disk.log.extend(bytes);
-                }
-                Some(JournalAction::SyncLog) => {
-                    disk.log_synced = disk.log.len();
-                    there.extend(&said[..said_before_sync]);
-                    events.push(JournalEvent::LogSynced);
-                }
-                None => events.push(JournalEvent::Tick),
-            },
+            8 => event = Some(if left.is_empty() { JournalEvent::Stop } else { JournalEvent::Tick }),
+            _ => event = run.complete(disk, &mut there),
         }
         now += Duration::from_millis(choose(1500) as u64);
-        for event in events {
-            let actions = log.handle(event, now);
-            if actions.contains(&JournalAction::SyncData) {
-                said_before_sync = said.len();
-                let is_free =
-                    syncing.is_none() && under_way.iter().all(|a| matches!(a, JournalAction::Append(_)));
-                assert!(is_free, "one interval at a time");
-            }
-            let records =
-                actions.iter().filter(|a| matches!(a, JournalAction::Append(b) if b.len() > RECORD_BYTES));
-            covered.extend(records.map(|_| said.len()));
-            under_way.extend(actions);
+        if let Some(event) = event {
+            run.begin(log.handle(event, now));
         }
     }
     assert_eq!(read(&disk.log).unwrap().tiles.len(), tiles.len());

@@ -61,6 +61,14 @@ use spot_check::SpotChecks;
 use steal::Stealing;
 use sums::{PartialSums, ReceivedSum};
 
+/// Matrices that workers have used up, by their charge in bytes.
+struct UsedUp {
+    /// Freed by the workers.
+    freed_bytes: u64,
+    /// All that the plan sends.
+    stored_bytes: u64,
+}
+
 /// State of one product.
 pub struct Primary {
     plan: Plan,
@@ -74,10 +82,7 @@ pub struct Primary {
     stealing: Stealing,
     spot_checks: SpotChecks,
     tiles_left: u64,
-    /// Charge of the matrices that workers have freed, out of `stored_bytes`: the charge of all matrices that
-    /// the plan sends.
-    freed_bytes: u64,
-    stored_bytes: u64,
+    used_up: UsedUp,
     next_peer: usize,
     /// Whether the work of a lost worker is reassigned; otherwise a loss fails the product.
     recovers: bool,
@@ -104,7 +109,7 @@ impl Primary {
         let directory =
             PanelDirectory::new(peers.iter().map(|p| p.neighbours.iter().copied().collect()).collect());
         let peers = peers.into_iter().zip(first..).map(|(info, at)| Peer::new(&plan, at, info)).collect();
-        let stored_bytes = plan.stored_bytes();
+        let used_up = UsedUp { freed_bytes: 0, stored_bytes: plan.stored_bytes() };
         Self {
             recipes: recipes(&plan),
             plan,
@@ -115,8 +120,7 @@ impl Primary {
             stealing: Stealing::default(),
             spot_checks: SpotChecks::default(),
             tiles_left,
-            freed_bytes: 0,
-            stored_bytes,
+            used_up,
             next_peer: 0,
             recovers: false,
             losses: Vec::new(),
@@ -151,7 +155,7 @@ impl Primary {
         }
         // Workers that take over lost work free the memory of the same panels again.
         let most = if self.recovers { 0.999 } else { 1.0 };
-        (nearest_f64(self.freed_bytes) / nearest_f64(self.stored_bytes.max(1))).min(most)
+        (nearest_f64(self.used_up.freed_bytes) / nearest_f64(self.used_up.stored_bytes.max(1))).min(most)
     }
 
     /// Handles one event and returns the actions. `now` never decreases.
@@ -180,7 +184,7 @@ impl Primary {
                 self.peers[peer].heard(now);
                 match self.peers[peer].credit(bytes, now) {
                     Ok(()) => {
-                        self.freed_bytes = self.freed_bytes.saturating_add(bytes);
+                        self.used_up.freed_bytes = self.used_up.freed_bytes.saturating_add(bytes);
                         self.serve_one(peer, now, &mut actions);
                         self.balance(now, &mut actions);
                     }

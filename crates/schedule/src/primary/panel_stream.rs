@@ -72,10 +72,22 @@ pub(super) struct PanelStream {
     next_id: u32,
     /// Messages of the panel that was begun.
     ready: VecDeque<Outgoing>,
-    /// Matrices that other workers pass on, with the number of their block, until that block is back.
-    relayed: BTreeMap<u32, (u64, BodyMatrix)>,
-    /// Matrices that other workers failed to pass on. Their credit is already spent.
+    relayed: RelayedMatrices,
+}
+
+/// Matrices that other workers pass on to a worker.
+#[derive(Default)]
+struct RelayedMatrices {
+    /// With the number of their block, until that block is back.
+    expected: BTreeMap<u32, (u64, BodyMatrix)>,
+    /// Those that other workers failed to pass on. Their credit is already spent.
     rest: VecDeque<Outgoing>,
+}
+
+impl RelayedMatrices {
+    fn is_empty(&self) -> bool {
+        self.expected.is_empty() && self.rest.is_empty()
+    }
 }
 
 /// A block that is at the worker.
@@ -137,8 +149,7 @@ impl PanelStream {
             active: Vec::new(),
             next_id: 0,
             ready: VecDeque::new(),
-            relayed: BTreeMap::new(),
-            rest: VecDeque::new(),
+            relayed: RelayedMatrices::default(),
         }
     }
 
@@ -149,7 +160,7 @@ impl PanelStream {
         directory: &mut PanelDirectory,
         credit: &mut u64,
     ) -> Option<Outgoing> {
-        if let Some(rest) = self.rest.pop_front() {
+        if let Some(rest) = self.relayed.rest.pop_front() {
             return Some(rest);
         }
         if self.ready.is_empty() {
@@ -279,7 +290,7 @@ impl PanelStream {
         }
         let number = self.active.last().map_or(0, |out| out.number);
         for stored in &made.delivery.relayed {
-            self.relayed.insert(stored.header.id, (number, *stored));
+            self.relayed.expected.insert(stored.header.id, (number, *stored));
         }
         let progress = self.progress.as_ref().zip(self.active.last());
         if progress.is_some_and(|(progress, out)| progress.has_all_of_a(&out.work.block)) {
@@ -384,9 +395,9 @@ impl PanelStream {
             }
         }
         let done = self.active.iter().filter(|out| out.tiles_left == 0).map(|out| out.number);
-        if !self.relayed.is_empty() {
+        if !self.relayed.expected.is_empty() {
             for number in done {
-                self.relayed.retain(|_, (wave, _)| *wave != number);
+                self.relayed.expected.retain(|_, (wave, _)| *wave != number);
             }
         }
         self.active.retain(|out| out.tiles_left > 0);
@@ -395,11 +406,11 @@ impl PanelStream {
     /// The sender of a relayed matrix delivers only its first `lines` lines. False if no worker was to pass
     /// on a matrix with that id.
     pub(super) fn missing(&mut self, id: u32, lines: u32) -> bool {
-        let Some((_, mut stored)) = self.relayed.remove(&id) else { return false };
+        let Some((_, mut stored)) = self.relayed.expected.remove(&id) else { return false };
         let is_short = lines < stored.header.lines;
         if is_short {
             stored.header.first_line = lines;
-            rest_of(stored, lines, &mut self.rest);
+            rest_of(stored, lines, &mut self.relayed.rest);
         }
         is_short
     }

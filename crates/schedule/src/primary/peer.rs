@@ -32,11 +32,7 @@ pub(super) struct Peer {
     in_link_bytes: usize,
     /// Tiles that the worker owes, by id.
     tiles: BTreeMap<u32, TileState>,
-    last_heard: Duration,
-    /// When the last message was sent to it.
-    last_sent: Duration,
-    last_ping: Duration,
-    pings: u64,
+    heartbeat: Heartbeat,
     /// Relay orders that wait until the store messages they refer to are sent.
     orders: Vec<Forward>,
     /// When it last returned credit.
@@ -47,6 +43,16 @@ pub(super) struct Peer {
     /// Since the start: jobs that it was given, and tiles that it returned completely.
     jobs_given: u32,
     tiles_back: u32,
+}
+
+/// When the two ends of a link last heard of each other.
+#[derive(Default)]
+struct Heartbeat {
+    last_heard: Duration,
+    /// When the last message was sent to the peer.
+    last_sent: Duration,
+    last_ping: Duration,
+    pings: u64,
 }
 
 /// State of one owed tile.
@@ -84,10 +90,7 @@ impl Peer {
             credit_left: info.credit_bytes,
             in_link_bytes: 0,
             tiles: BTreeMap::new(),
-            last_heard: Duration::ZERO,
-            last_sent: Duration::ZERO,
-            last_ping: Duration::ZERO,
-            pings: 0,
+            heartbeat: Heartbeat::default(),
             orders: Vec::new(),
             last_credit: Duration::ZERO,
             flow: LinkFlow::default(),
@@ -99,24 +102,25 @@ impl Peer {
     }
 
     pub(super) fn heard(&mut self, now: Duration) {
-        self.last_heard = now;
+        self.heartbeat.last_heard = now;
     }
 
     pub(super) fn silence(&self, now: Duration) -> Duration {
-        now.saturating_sub(self.last_heard)
+        now.saturating_sub(self.heartbeat.last_heard)
     }
 
     /// The nonce of a heartbeat, if one end has not heard from the other for a while and none was sent just
     /// before. A worker that computes for long without new messages must hear that its primary is alive.
     pub(super) fn ping(&mut self, now: Duration) -> Option<u64> {
-        let is_quiet = self.silence(now) > PING_AFTER || now.saturating_sub(self.last_sent) > PING_AFTER;
-        if !is_quiet || now.saturating_sub(self.last_ping) < PING_AFTER {
+        let is_quiet =
+            self.silence(now) > PING_AFTER || now.saturating_sub(self.heartbeat.last_sent) > PING_AFTER;
+        if !is_quiet || now.saturating_sub(self.heartbeat.last_ping) < PING_AFTER {
             return None;
         }
-        self.last_sent = now;
-        self.last_ping = now;
-        self.pings += 1;
-        Some(self.pings)
+        self.heartbeat.last_sent = now;
+        self.heartbeat.last_ping = now;
+        self.heartbeat.pings += 1;
+        Some(self.heartbeat.pings)
     }
 
     /// The link accepted bytes, so the peer or the network is still reading.
@@ -154,7 +158,7 @@ impl Peer {
         }
         self.in_link_bytes += message.wire_bytes();
         self.stream.speed.link_given(context.now);
-        self.last_sent = context.now;
+        self.heartbeat.last_sent = context.now;
         self.jobs_given = self.jobs_given.saturating_add(small(to_u64(message.head.jobs.len())));
         Some(message)
     }

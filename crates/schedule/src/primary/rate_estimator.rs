@@ -45,11 +45,7 @@ pub(super) struct RateEstimator {
     /// Seconds in which `out` was not empty, up to `seen`.
     busy_s: f64,
     seen: Duration,
-    /// `busy_s` and `done` at the beginning of this window and of the one before.
-    window: (f64, f64),
-    before: (f64, f64),
-    /// The same when the last completed step came back.
-    last_return: (f64, f64),
+    marks: RateMarks,
     /// Whether the first step has arrived and the first window has begun.
     first_step_arrived: bool,
     /// Bytes of the first step.
@@ -58,6 +54,16 @@ pub(super) struct RateEstimator {
     step: f64,
     step_max: f64,
     link: Link,
+}
+
+/// `busy_s` and `done` of an estimator at earlier times.
+#[derive(Clone, Copy, Debug, Default)]
+struct RateMarks {
+    /// At the beginning of this window and of the one before.
+    window: (f64, f64),
+    before: (f64, f64),
+    /// When the last completed step came back.
+    last_return: (f64, f64),
 }
 
 /// Bytes that a link has accepted.
@@ -126,13 +132,13 @@ impl RateEstimator {
             self.out.pop_front();
         }
         // In the middle of a step, more is done than has come back.
-        if self.done <= self.last_return.1 || self.out.front().is_some_and(|(_, work)| *work > 0.0) {
+        if self.done <= self.marks.last_return.1 || self.out.front().is_some_and(|(_, work)| *work > 0.0) {
             return;
         }
         self.first_step_has_arrived();
-        self.last_return = (self.busy_s, self.done);
-        if self.done - self.window.1 > WINDOW * self.step_max {
-            self.before = core::mem::replace(&mut self.window, self.last_return);
+        self.marks.last_return = (self.busy_s, self.done);
+        if self.done - self.marks.window.1 > WINDOW * self.step_max {
+            self.marks.before = core::mem::replace(&mut self.marks.window, self.marks.last_return);
         }
     }
 
@@ -149,8 +155,8 @@ impl RateEstimator {
 
     fn first_step_has_arrived(&mut self) {
         if !core::mem::replace(&mut self.first_step_arrived, true) {
-            self.window = (self.busy_s, self.done);
-            (self.before, self.last_return) = (self.window, self.window);
+            self.marks.window = (self.busy_s, self.done);
+            (self.marks.before, self.marks.last_return) = (self.marks.window, self.marks.window);
         }
     }
 
@@ -178,7 +184,8 @@ impl RateEstimator {
     /// Work per second at the time when operands last came back.
     pub(super) fn rate_at_work(&self) -> f64 {
         let trusted = TRUST * self.step_max;
-        let (busy_s, done) = (self.last_return.0 - self.before.0, self.last_return.1 - self.before.1);
+        let (busy_s, done) =
+            (self.marks.last_return.0 - self.marks.before.0, self.marks.last_return.1 - self.marks.before.1);
         if !self.first_step_arrived || self.planned <= 0.0 || busy_s + trusted <= 0.0 {
             return self.planned;
         }
@@ -188,11 +195,11 @@ impl RateEstimator {
     /// Work per second now. The planned rate fades as more is observed. While nothing comes back, the rate is
     /// at most what it would be if one and a half steps had been done since.
     pub(super) fn rate(&self) -> f64 {
-        let silent_s = self.busy_s - self.before.0;
+        let silent_s = self.busy_s - self.marks.before.0;
         if !self.first_step_arrived || silent_s <= 0.0 || self.planned <= 0.0 {
             return self.planned;
         }
-        let done = self.last_return.1 - self.before.1;
+        let done = self.marks.last_return.1 - self.marks.before.1;
         self.rate_at_work().min((done + UNHEARD * self.step_max) / silent_s)
     }
 

@@ -52,8 +52,8 @@ impl Primary {
             .fold(0, |left, tile| left + u64::from(!is_complete(tile.0, tile.1)));
         // Panels of complete tiles count as used up.
         let (all, left) = (this.plan.tiles().max(1), this.tiles_left);
-        let freed = u128::from(this.stored_bytes) * u128::from(all - left) / u128::from(all);
-        this.freed_bytes = u64::try_from(freed).unwrap_or(u64::MAX);
+        let freed = u128::from(this.used_up.stored_bytes) * u128::from(all - left) / u128::from(all);
+        this.used_up.freed_bytes = u64::try_from(freed).unwrap_or(u64::MAX);
         let left = this.unfinished(is_complete);
         this.reassign(EARLIER_RUN, left)?;
         Ok(this)

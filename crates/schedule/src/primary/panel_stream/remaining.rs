@@ -14,7 +14,7 @@ use bramble_plan::{PanelOrder, Plan, Recipe};
 impl PanelStream {
     /// What the next message waits for, as far as this can be told without a change of state.
     pub(in crate::primary) fn next_waits_for(&self) -> WaitsFor {
-        if !self.rest.is_empty()
+        if !self.relayed.rest.is_empty()
             || !self.ready.is_empty()
             || (self.progress.is_some() && self.waiting_panel.is_none())
         {

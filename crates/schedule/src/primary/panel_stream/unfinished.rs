@@ -10,7 +10,7 @@
 //!
 //! Deliberately absent: which peers take the items.
 
-use super::{ActiveBlock, PanelStream};
+use super::{ActiveBlock, PanelStream, RelayedMatrices};
 use crate::primary::rate_estimator::RateEstimator;
 use crate::primary::work::{BlockWork, WorkItem};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -35,8 +35,7 @@ impl PanelStream {
         self.waiting_panel = None;
         self.waits_for_sum = false;
         self.ready.clear();
-        self.relayed.clear();
-        self.rest.clear();
+        self.relayed = RelayedMatrices::default();
         self.speed = RateEstimator::default();
         left
     }
@@ -48,7 +47,7 @@ impl PanelStream {
 
     /// Whether everything was sent.
     pub(in crate::primary) fn has_sent_all(&self) -> bool {
-        let no_messages = self.ready.is_empty() && self.rest.is_empty() && self.relayed.is_empty();
+        let no_messages = self.ready.is_empty() && self.relayed.is_empty();
         self.items.is_empty() && self.progress.is_none() && no_messages
     }
 }
