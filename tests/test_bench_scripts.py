@@ -27,7 +27,7 @@ def needs(*modules):
     ("memory", ["largest worker"]),
     ("encrypted_link", ["encrypted"]),
     ("local_workers", ["dask futures"]),
-    ("resume_kept", ["kept of done", "digest"]),
+    ("resume_kept", ["multiplied", "kept of that", "digest"]),
     ("losses", ["killed: until it is said", "started again: until it computes"]),
     ("soak", ["workers killed", "failures"]),
     ("thin_shapes", ["dot product, 2e7", "outer product"]),
