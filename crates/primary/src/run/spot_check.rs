@@ -67,7 +67,7 @@ impl Core {
         if is_wrong == Some(true)
             && let Err(e) = inspector.unchanged("when a tile was found to be wrong", true)
         {
-            self.failed.get_or_insert(RunFailure { why: e.to_string(), is_changed: true });
+            self.failed.get_or_insert_with(|| RunFailure { why: e.to_string(), is_changed: true });
             return self.changed.notify_one();
         }
         self.dispatch(PrimaryEvent::SpotChecked(is_wrong));
