@@ -6,7 +6,7 @@
 //! arithmetic. `cbrt`, `log2` and `powf` may differ from a system's C library in the last bit, but they give the same bits on
 //! every machine, which the C libraries do not.
 //!
-//! Deliberately absent: `f32`, and functions that nobody uses yet. `abs`, `min`, `max` and `clamp` are in `core`.
+//! Deliberately absent: `f32`, and functions without a caller. `abs`, `min`, `max` and `clamp` are in `core`.
 
 /// The square root, correctly rounded.
 #[inline]

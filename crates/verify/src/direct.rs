@@ -9,7 +9,7 @@
 //! It judges nothing, and knows no levels of Strassen–Winograd.
 
 use super::recompute::VerifyProblem;
-use super::scalar::{Fused, Scalar, with_widest_vectors};
+use super::scalar::{HasFma, Scalar, with_widest_vectors};
 use super::tile::{Cut, Loader, Tile, parallel, zeros};
 use bramble_matrix::{Element, Layout, Matrix, MatrixError, Rect, Span};
 
@@ -130,7 +130,7 @@ fn line<T: Scalar>(
 
 /// Adds the terms of a piece of one row.
 #[inline(always)]
-fn inner<T: Scalar>(line: &[T], x: &[T::X], sums: &mut RecomputedSums<T::X>, row: usize, fused: Fused) {
+fn inner<T: Scalar>(line: &[T], x: &[T::X], sums: &mut RecomputedSums<T::X>, row: usize, fused: HasFma) {
     lanes::<T, T>(line, x, T::widen, (sums, row), fused);
 }
 
@@ -141,7 +141,7 @@ fn inner_of_sums<T: Scalar>(
     b: &[T::X],
     sums: &mut RecomputedSums<T::X>,
     at: usize,
-    fused: Fused,
+    fused: HasFma,
 ) {
     lanes::<T, T::X>(a, b, |a| a, (sums, at), fused);
 }
@@ -153,7 +153,7 @@ fn lanes<T: Scalar, Y: Copy>(
     b: &[T::X],
     widen: impl Fn(Y) -> T::X,
     (sums, at): (&mut RecomputedSums<T::X>, usize),
-    fused: Fused,
+    fused: HasFma,
 ) {
     let (mut hi, mut lo, mut mag) = ([T::X::ZERO; LANES], [T::X::ZERO; LANES], [T::X::ZERO; LANES]);
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
@@ -174,7 +174,7 @@ fn lanes<T: Scalar, Y: Copy>(
 
 /// Adds one term of each row.
 #[inline(always)]
-fn column<T: Scalar>(line: &[T], x: T::X, sums: &mut RecomputedSums<T::X>, fused: Fused) {
+fn column<T: Scalar>(line: &[T], x: T::X, sums: &mut RecomputedSums<T::X>, fused: HasFma) {
     let (hi, lo, mag) = (&mut sums.hi[..line.len()], &mut sums.lo[..line.len()], &mut sums.mag[..line.len()]);
     for (((a, hi), lo), mag) in line.iter().zip(hi).zip(lo).zip(mag) {
         T::term(a.widen(), x, hi, lo, mag, fused);

@@ -9,7 +9,7 @@
 //! It compares nothing with C: that is the callers' part.
 
 use super::TileLevels;
-use super::scalar::{Fused, Scalar, with_widest_vectors};
+use super::scalar::{HasFma, Scalar, with_widest_vectors};
 use super::tile::{Loader, parallel, zeros};
 use bramble_matrix::{Element, Matrix, MatrixError, Rect, Span};
 
@@ -137,7 +137,7 @@ impl<X: Element> Chunk<'_, X> {
             let at = row * width..(row + 1) * width;
             let [hi, lo, mag] = &mut sums;
             let a = or_zero(a).times(scale);
-            T::axpy(a, &finite, &mut hi[at.clone()], &mut lo[at.clone()], &mut mag[at], Fused::NO);
+            T::axpy(a, &finite, &mut hi[at.clone()], &mut lo[at.clone()], &mut mag[at], HasFma::NO);
         })?;
         Ok(sums)
     }

@@ -6,16 +6,16 @@
 //! kernel's. f64 is summed as an unevaluated pair `s + c` by Knuth's two-sum.
 //!
 //! Written for auto-vectorisation: fixed lanes and no branches. A fused multiply-add is used only where the code is
-//! compiled for processors with that instruction (`Fused`): baseline x86-64 would call a library function for each.
+//! compiled for processors with that instruction (`HasFma`): baseline x86-64 would call a library function for each.
 
 use bramble_matrix::Element;
 use pulp::{Arch, Simd, WithSimd};
 
 /// Whether the instructions in use include a fused multiply-add. A constant once `with_widest_vectors` is inlined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fused(bool);
+pub(super) struct HasFma(bool);
 
-impl Fused {
+impl HasFma {
     /// For code outside `with_widest_vectors`.
     pub(super) const NO: Self = Self(false);
 }
@@ -29,7 +29,7 @@ pub(super) trait Scalar: Element {
     /// `s + c <- s + c + m * x`.
     fn step(s: &mut Self::X, c: &mut Self::X, m: Self::X, x: Self::X);
     /// `hi + lo <- hi + lo + a * b`, more exactly than the type's own arithmetic, and `mag <- mag + |a * b|` for floats.
-    fn term(a: Self::X, b: Self::X, hi: &mut Self::X, lo: &mut Self::X, mag: &mut Self::X, fused: Fused);
+    fn term(a: Self::X, b: Self::X, hi: &mut Self::X, lo: &mut Self::X, mag: &mut Self::X, fused: HasFma);
     /// `term` for every element of `b`.
     #[inline(always)]
     fn axpy(
@@ -38,7 +38,7 @@ pub(super) trait Scalar: Element {
         hi: &mut [Self::X],
         lo: &mut [Self::X],
         mag: &mut [Self::X],
-        fused: Fused,
+        fused: HasFma,
     ) {
         for (((b, hi), lo), mag) in b.iter().zip(hi).zip(lo).zip(mag) {
             Self::term(a, *b, hi, lo, mag, fused);
@@ -89,7 +89,7 @@ impl Scalar for f32 {
         *s += m * x;
     }
     #[inline(always)]
-    fn term(a: f64, b: f64, hi: &mut f64, _: &mut f64, mag: &mut f64, _: Fused) {
+    fn term(a: f64, b: f64, hi: &mut f64, _: &mut f64, mag: &mut f64, _: HasFma) {
         let p = a * b;
         *hi += p;
         *mag += p.abs();
@@ -110,7 +110,7 @@ impl Scalar for f64 {
         *c += error;
     }
     #[inline(always)]
-    fn term(a: Self, b: Self, hi: &mut Self, lo: &mut Self, mag: &mut Self, fused: Fused) {
+    fn term(a: Self, b: Self, hi: &mut Self, lo: &mut Self, mag: &mut Self, fused: HasFma) {
         let (p, e) = two_product(a, b, fused);
         let (sum, d) = two_sum(*hi, p);
         *hi = sum;
@@ -132,7 +132,7 @@ macro_rules! integer {
                 *s = s.wrapping_add(m.wrapping_mul(x));
             }
             #[inline(always)]
-            fn term(a: i64, b: i64, hi: &mut i64, _: &mut i64, _: &mut i64, _: Fused) {
+            fn term(a: i64, b: i64, hi: &mut i64, _: &mut i64, _: &mut i64, _: HasFma) {
                 *hi = hi.wrapping_add(a.wrapping_mul(b));
             }
         }
@@ -143,15 +143,15 @@ integer!(i64);
 
 /// Runs `work` compiled for the widest vectors that this processor has. The closure and every function that it calls must
 /// be `#[inline(always)]`.
-pub(super) fn with_widest_vectors(work: impl FnMut(Fused)) {
+pub(super) fn with_widest_vectors(work: impl FnMut(HasFma)) {
     /// Calls the closure as `FnMut`: an `FnOnce` would be called through a function that is compiled for the baseline.
     struct Work<F>(F);
-    impl<F: FnMut(Fused)> WithSimd for Work<F> {
+    impl<F: FnMut(HasFma)> WithSimd for Work<F> {
         type Output = ();
         #[inline(always)]
         fn with_simd<S: Simd>(mut self, _: S) {
             // All vector instructions that `Arch` chooses among (AVX2, AVX-512, Neon) come with a fused multiply-add.
-            (self.0)(Fused(!S::IS_SCALAR));
+            (self.0)(HasFma(!S::IS_SCALAR));
         }
     }
     Arch::new().dispatch(Work(work));
@@ -182,7 +182,7 @@ fn split(x: f64) -> (f64, f64) {
 /// `a * b` as rounded product and its error: exactly by a fused multiply-add, else (Dekker 1971) to about 2^-78 of the
 /// product, since the pieces `al * bl` have up to 54 bits, one more than f64 holds.
 #[inline(always)]
-pub(super) fn two_product(a: f64, b: f64, fused: Fused) -> (f64, f64) {
+pub(super) fn two_product(a: f64, b: f64, fused: HasFma) -> (f64, f64) {
     let p = a * b;
     if fused.0 {
         return (p, a.mul_add(b, -p));
@@ -193,7 +193,7 @@ pub(super) fn two_product(a: f64, b: f64, fused: Fused) -> (f64, f64) {
 
 /// `scale * (hi + lo)` added to the pair `sum`.
 pub(super) fn add_scaled(sum: [f64; 2], scale: f64, [hi, lo]: [f64; 2]) -> [f64; 2] {
-    let (p, e) = two_product(scale, hi, Fused::NO);
+    let (p, e) = two_product(scale, hi, HasFma::NO);
     let (s, d) = two_sum(sum[0], p);
     [s, sum[1] + (d + (e + scale * lo))]
 }
@@ -207,10 +207,10 @@ mod tests {
         let (s, e) = two_sum(1.0, 1e-30);
         assert_eq!((s, e), (1.0, 1e-30));
         let x = 1.0 + f64::EPSILON;
-        let (p, e) = two_product(x, x, Fused::NO);
+        let (p, e) = two_product(x, x, HasFma::NO);
         assert_eq!(p, 1.0 + 2.0 * f64::EPSILON);
         assert_eq!(e, f64::EPSILON * f64::EPSILON);
-        let (p, e) = two_product(f64::MAX, 0.5, Fused::NO);
+        let (p, e) = two_product(f64::MAX, 0.5, HasFma::NO);
         assert_eq!((p, e), (f64::MAX / 2.0, 0.0));
     }
 

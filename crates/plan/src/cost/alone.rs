@@ -89,10 +89,11 @@ pub(super) struct LinkSeconds {
 /// Results that return at the end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LastBytes {
-    /// Those of the last step, from that long before the last job.
+    /// Bytes of the last step.
     pub(super) of_step: f64,
+    /// How long before the last job they begin to return.
     pub(super) lead_s: f64,
-    /// Those that the threads finish last.
+    /// Bytes of the tiles that the threads finish last.
     pub(super) of_tiles: f64,
 }
 

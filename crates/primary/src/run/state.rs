@@ -1,6 +1,6 @@
 //! Parts of the state that the tasks of a run share.
 //!
-//! Place in the flow: `Core` holds one of each; `land.rs` fills the tiles, `relay.rs` and `joins.rs` what they observe.
+//! Place in the flow: `Core` holds one of each; `land.rs` fills the landing results, `relay.rs` and `joins.rs` the observed events.
 
 use crate::partial_sums::PendingResults;
 use bramble_matrix::TileLease;

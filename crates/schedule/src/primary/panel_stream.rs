@@ -80,7 +80,7 @@ pub(super) struct PanelStream {
 struct RelayedMatrices {
     /// With the number of their block, until that block is back.
     expected: BTreeMap<u32, (u64, BodyMatrix)>,
-    /// Those that other workers failed to pass on. Their credit is already spent.
+    /// Matrices that other workers failed to pass on. Their credit is already spent.
     rest: VecDeque<Outgoing>,
 }
 
