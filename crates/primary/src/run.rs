@@ -38,7 +38,7 @@ pub(crate) use options::RunOptions;
 pub(crate) use resume_point::ResumePoint;
 use setup::peer_infos;
 use spot_check::{ROWS_MIN, SpotCheck, SpotChecker};
-use state::{LandingResults, ObservedEvents, RunFailure, RunTimes, WriteBack};
+use state::{LandingResults, ObservedEvents, RequestedChecks, RunFailure, RunTimes, WriteBack};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -105,10 +105,7 @@ struct Core {
     observed: ObservedEvents,
     /// Writes the journal.
     journal_writer: Option<JournalWriter>,
-    /// The next task of the inspection.
-    inspection_task: Option<InspectionTask>,
-    /// A tile that waits for its spot check.
-    spot_check: Option<SpotCheck>,
+    checks: RequestedChecks,
     changed: Rc<Notify>,
     meter: Rc<SectionMeter>,
     recorder: EventRecorder,
@@ -183,8 +180,7 @@ pub(crate) async fn run(
         failed: None,
         observed: ObservedEvents::default(),
         journal_writer: None,
-        inspection_task: None,
-        spot_check: None,
+        checks: RequestedChecks::default(),
         changed: changed.clone(),
         meter: Rc::new(SectionMeter::new(options.account)),
         recorder: options.recorder,

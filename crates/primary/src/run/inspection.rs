@@ -54,7 +54,7 @@ pub(super) async fn inspect(
     let mut findings =
         Findings { began: Instant::now(), recomputing: Duration::ZERO, verify: None, texts: Vec::new() };
     loop {
-        let Some(task) = core.borrow_mut().inspection_task.take() else {
+        let Some(task) = core.borrow_mut().checks.inspection.take() else {
             unreachable!("C is complete, and the state machine has no task");
         };
         let event = match task {
@@ -162,7 +162,7 @@ impl Core {
             self.times.inspecting +=
                 self.finished.take().map_or(Duration::ZERO, |finished| finished.elapsed());
         }
-        self.inspection_task = Some(task);
+        self.checks.inspection = Some(task);
     }
 
     fn c_and_plan(&self) -> Result<(bramble_matrix::Matrix, bramble_plan::Plan), PrimaryError> {

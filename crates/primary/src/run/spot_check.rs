@@ -82,7 +82,7 @@ impl Core {
             let lines = copy.bytes_mut().chunks_exact_mut(lent.line_bytes().max(1));
             lines.enumerate().for_each(|(at, line)| line.copy_from_slice(lent.line(at)));
         }
-        self.spot_check = Some(SpotCheck { rect, copy });
+        self.checks.spot_check = Some(SpotCheck { rect, copy });
         self.changed.notify_one();
     }
 }

@@ -1,17 +1,20 @@
 //! Parts of the state that the tasks of a run share.
 //!
-//! Place in the flow: `Core` holds one of each; `land.rs` fills the landing results, `relay.rs` and `joins.rs` the observed events.
+//! Place in the flow: `Core` holds one of each; `land.rs` fills the landing results, `relay.rs` and `joins.rs` the
+//! observed events.
 
 use crate::partial_sums::PendingResults;
 use bramble_matrix::TileLease;
 use bramble_plan::Plan;
 use bramble_schedule::clock::{PRIMARY_STEP, StepClock};
+use bramble_schedule::primary::InspectionTask;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use super::setup::tiles_by_row;
+use super::spot_check::SpotCheck;
 use crate::PrimaryError;
 
 /// Results on their way from the links into C.
@@ -106,6 +109,15 @@ impl fmt::Display for RunFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.why)
     }
+}
+
+/// Checks of results that the state machine has asked for and that have not begun.
+#[derive(Default)]
+pub(super) struct RequestedChecks {
+    /// The next task of the inspection.
+    pub(super) inspection: Option<InspectionTask>,
+    /// A tile that waits for its spot check.
+    pub(super) spot_check: Option<SpotCheck>,
 }
 
 /// Events of a run that only the report tells.

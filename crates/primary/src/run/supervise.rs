@@ -67,7 +67,7 @@ pub(super) async fn supervise(core: &Rc<RefCell<Core>>, supervisor: &mut Supervi
             _ = tokio::time::timeout(TICK, supervisor.changed.notified()) => {}
         }
         let mut core = core.borrow_mut();
-        if let Some(spot_check) = core.spot_check.take() {
+        if let Some(spot_check) = core.checks.spot_check.take() {
             supervisor.spot_checker.begin(spot_check, &supervisor.inspector, &core);
         }
         supervisor.report_losses(&core);

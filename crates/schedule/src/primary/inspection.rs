@@ -120,6 +120,8 @@ pub struct WrongResults {
 /// State of the inspection.
 #[derive(Debug, Default)]
 pub(super) struct Inspection {
+    /// Whether C is inspected before the product is over.
+    pub(super) is_on: bool,
     waits_for: Step,
     /// The suspect tiles of each round so far.
     rounds: Vec<SuspectTiles>,

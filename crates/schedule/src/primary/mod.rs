@@ -87,8 +87,6 @@ pub struct Primary {
     /// Whether the work of a lost worker is reassigned; otherwise a loss fails the product.
     recovers: bool,
     losses: Vec<Lost>,
-    /// Whether C is inspected before the product is over.
-    is_inspected: bool,
     inspection: Inspection,
     /// Set once the user stops the product: nothing more is sent.
     stops: bool,
@@ -124,7 +122,6 @@ impl Primary {
             next_peer: 0,
             recovers: false,
             losses: Vec::new(),
-            is_inspected: false,
             inspection: Inspection::default(),
             stops: false,
             over: false,
@@ -352,9 +349,9 @@ impl Primary {
     }
 
     fn finish(&mut self, actions: &mut Vec<PrimaryAction>) {
-        self.over = !self.is_inspected;
+        self.over = !self.inspection.is_on;
         actions.push(PrimaryAction::Finished);
-        if self.is_inspected {
+        if self.inspection.is_on {
             self.inspect(actions);
         }
     }

@@ -29,7 +29,7 @@ type TileKey = (usize, u64, u64, u64);
 impl Primary {
     /// The same primary, which waits for an inspection of C before the product is over.
     pub fn inspected(mut self) -> Self {
-        self.is_inspected = true;
+        self.inspection.is_on = true;
         self
     }
 
@@ -113,7 +113,7 @@ impl Primary {
         now: Duration,
         actions: &mut Vec<PrimaryAction>,
     ) {
-        assert!(self.tiles_left == 0 && self.is_inspected, "C is inspected when all tiles are complete");
+        assert!(self.tiles_left == 0 && self.inspection.is_on, "C is inspected when all tiles are complete");
         let tiles: BTreeSet<(usize, u64)> = tiles.iter().copied().collect();
         for (at, peer) in self.peers.iter_mut().enumerate() {
             if peer.state.accepts_work() && makers.contains(&at) {
