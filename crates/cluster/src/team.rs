@@ -69,6 +69,20 @@ pub struct Purpose {
     pub flops: f64,
 }
 
+/// Refuses a link to workers where there are none.
+fn needs_no_workers(link: Option<LinkKind>) -> Result<(), Failure> {
+    match link {
+        None | Some(LinkKind::Thread) => Ok(()),
+        Some(LinkKind::Tcp) => {
+            Err(Failure::usage("--link tcp: needs workers; add --local N or --workers HOSTS"))
+        }
+        Some(link) => {
+            let link = link.name();
+            Err(Failure::usage(format!("--link {link}: needs worker processes; add --local N")))
+        }
+    }
+}
+
 impl TeamSpec {
     /// The machines that the command line names.
     pub fn of(args: &TeamArgs) -> Result<Self, Failure> {
@@ -132,16 +146,7 @@ impl TeamSpec {
                 security,
             }));
         }
-        match args.link {
-            None | Some(LinkKind::Thread) => {}
-            Some(LinkKind::Tcp) => {
-                return Err(Failure::usage("--link tcp: needs workers; add --local N or --workers HOSTS"));
-            }
-            Some(link) => {
-                let link = link.name();
-                return Err(Failure::usage(format!("--link {link}: needs worker processes; add --local N")));
-            }
-        }
+        needs_no_workers(args.link)?;
         Ok(Self::Alone)
     }
 

@@ -30,14 +30,14 @@ use bramble_link::{Arrived, Body, Frame, LinkError, Section, SectionMeter, SendP
 use bramble_matrix::{Output, Rect};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
-use bramble_schedule::primary::{InspectionTask, Operands, Primary, PrimaryAction, PrimaryEvent};
+use bramble_schedule::primary::{Operands, Primary, PrimaryAction, PrimaryEvent};
 pub(crate) use inspection::InspectionResult;
 pub(crate) use joins::{AllowedKernels, JoinSource};
 use joins::{Tasks, admit};
 pub(crate) use options::RunOptions;
 pub(crate) use resume_point::ResumePoint;
 use setup::peer_infos;
-use spot_check::{ROWS_MIN, SpotCheck, SpotChecker};
+use spot_check::{ROWS_MIN, SpotChecker};
 use state::{LandingResults, ObservedEvents, RequestedChecks, RunFailure, RunTimes, WriteBack};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
