@@ -68,8 +68,8 @@ fn with_any_faults_c_is_right_or_no_machine_could_finish_it() {
         ("pieces relayed", sum(&|t| t.seen.relayed), 10 * SEEDS),
         ("missed", sum(&|t| t.seen.missed), SEEDS / 10),
         ("silent neighbours", sum(&|t| t.seen.parted), SEEDS / 50),
-        ("waited for the link", sum(&|t| t.seen.waited_for_link), 2 * SEEDS),
-        ("additions waited", sum(&|t| t.seen.waited_for_threads), SEEDS),
+        ("waited for the link", sum(&|t| t.seen.waits.for_link), 2 * SEEDS),
+        ("additions waited", sum(&|t| t.seen.waits.for_threads), SEEDS),
         ("staged", sum(&|t| t.seen.staged), SEEDS),
         ("thrown away", sum(&|t| t.seen.thrown_away), SEEDS / 50),
         ("left behind", sum(&|t| t.seen.left_behind), SEEDS / 50),
@@ -80,9 +80,9 @@ fn with_any_faults_c_is_right_or_no_machine_could_finish_it() {
         ("comers worked", sum(&|t| t.seen.comers_worked), SEEDS / 10),
         ("left out", sum(&|t| t.seen.left_out), 0),
         ("mended", sum(&|t| t.seen.mended), SEEDS / 2),
-        ("deaths of the primary", sum(&|t| t.seen.deaths), SEEDS / 20),
-        ("of them while the journal was written", sum(&|t| t.seen.died_torn), SEEDS / 100),
-        ("tiles kept", sum(&|t| t.seen.tiles_kept), SEEDS / 5),
+        ("deaths of the primary", sum(&|t| t.seen.deaths.all), SEEDS / 20),
+        ("of them while the journal was written", sum(&|t| t.seen.deaths.torn), SEEDS / 100),
+        ("tiles kept", sum(&|t| t.seen.deaths.tiles_kept), SEEDS / 5),
         ("odd clocks", sum(&|t| t.seen.odd_clocks), SEEDS / 10),
     ];
     println!("{seen:?}");

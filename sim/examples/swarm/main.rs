@@ -88,8 +88,13 @@ fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
                     let few = u64::from(tried.failed.is_some());
                     let (seen, losses, moves) = (tried.seen, tried.losses as u64, tried.moves as u64);
                     let (came, events) = ([seen.joined, seen.comers_worked], tried.events);
-                    let lives =
-                        [seen.deaths, seen.died_torn, seen.tiles_kept, seen.odd_clocks, seen.left_out];
+                    let lives = [
+                        seen.deaths.all,
+                        seen.deaths.torn,
+                        seen.deaths.tiles_kept,
+                        seen.odd_clocks,
+                        seen.left_out,
+                    ];
                     let new = [1, losses, events, seen.relayed, moves, few, came[0], came[1], seen.too_slow];
                     let new = new.into_iter().chain(lives).chain([seen.parted]);
                     let mut sums = sums.lock().unwrap_or_else(|e| e.into_inner());

@@ -261,10 +261,11 @@ impl Trial {
             return;
         }
         let once: u64 = plan.regions.iter().map(|region| region.grid.tiles() * region.steps()).sum();
-        let all = once + self.inspection.steps_again - self.steps_there;
-        assert_eq!(self.steps_back.iter().sum::<u64>(), all, "steps that came back");
+        let all = once + self.inspection.steps_again - self.work.steps_there;
+        assert_eq!(self.work.steps_back.iter().sum::<u64>(), all, "steps that came back");
         for peer in 0..self.nodes.len() {
-            let (sent, made, back) = (self.jobs_sent[peer], self.jobs[peer], self.steps_back[peer]);
+            let (sent, made, back) =
+                (self.work.jobs_sent[peer], self.work.jobs[peer], self.work.steps_back[peer]);
             let is_gone = self.shell.sessions[peer].is_gone || !self.nodes[peer].lives;
             assert!(
                 is_gone || (sent == made && made == back),

@@ -119,24 +119,57 @@ pub struct RareEvents {
     pub left_out: u64,
     /// Links between workers that one of them gave up because of silence.
     pub parted: u64,
-    /// Events after which jobs of a worker waited for its link, or additions for its threads.
-    pub waited_for_link: u64,
-    /// See `waited_for_link`.
-    pub waited_for_threads: u64,
+    /// Events after which jobs of a worker waited.
+    pub waits: JobWaits,
     /// Machines that joined, and those of them that returned work.
     pub joined: u64,
     /// See `joined`.
     pub comers_worked: u64,
     /// Wrong tiles that were recomputed.
     pub mended: u64,
-    /// Deaths of the primary, those with an unsynced journal, and tiles that the next life did not have to compute.
-    pub deaths: u64,
-    /// See `deaths`.
-    pub died_torn: u64,
-    /// See `deaths`.
-    pub tiles_kept: u64,
+    /// Deaths of the primary.
+    pub deaths: PrimaryDeaths,
     /// How often the primary was suspended, or a clock jumped or stopped.
     pub odd_clocks: u64,
+}
+
+/// Counts of events after which jobs of a worker waited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JobWaits {
+    /// For its link.
+    pub for_link: u64,
+    /// Additions, for its threads.
+    pub for_threads: u64,
+}
+
+/// Counts of deaths of the primary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrimaryDeaths {
+    /// All.
+    pub all: u64,
+    /// Those with an unsynced journal.
+    pub torn: u64,
+    /// Tiles that the next life did not have to compute.
+    pub tiles_kept: u64,
+}
+
+/// The work that was sent, done and returned, by peer.
+#[derive(Default)]
+struct WorkCounts {
+    /// Multiplications that were sent.
+    jobs_sent: Vec<u64>,
+    /// Multiplications that were done.
+    jobs: Vec<u64>,
+    /// Steps of tiles that came back complete.
+    steps_back: Vec<u64>,
+    /// Steps of tiles that were complete before this life of the primary.
+    steps_there: u64,
+}
+
+impl WorkCounts {
+    fn of(peers: usize) -> Self {
+        Self { jobs_sent: vec![0; peers], jobs: vec![0; peers], steps_back: vec![0; peers], steps_there: 0 }
+    }
 }
 
 struct Trial {
@@ -174,12 +207,7 @@ struct Trial {
     drains: bool,
     checks: check::Checks,
     inspection: inspection::InspectionState,
-    /// By peer: multiplications that were sent and done, and steps of tiles that came back complete.
-    jobs_sent: Vec<u64>,
-    jobs: Vec<u64>,
-    steps_back: Vec<u64>,
-    /// Steps of tiles that were complete before this life of the primary.
-    steps_there: u64,
+    work: WorkCounts,
     /// The primary's clock as its process sees it, and as the schedule corrects it.
     watch: EndClock,
     clock: StepClock,
@@ -220,6 +248,17 @@ pub fn run_trial(scenario: &Scenario) -> TrialResult {
     }
 }
 
+fn operands_of(scenario: &Scenario) -> Operands {
+    let problem = scenario.plan.problem;
+    Operands {
+        a_layout: if scenario.col_major { Layout::ColMajor } else { Layout::RowMajor },
+        b_layout: Layout::RowMajor,
+        a_generated: !problem.sends_a,
+        b_generated: !problem.sends_b,
+        reads_c: problem.reads_c,
+    }
+}
+
 impl Trial {
     /// One life of the primary, after an earlier one if `left` is given. An error if no machine has memory for the rest.
     fn new(scenario: &Scenario, left: Option<SurvivingState>) -> Result<Self, String> {
@@ -229,15 +268,7 @@ impl Trial {
         check::check_pairs(scenario);
         let wrong = data.far_off(&expected);
         assert_eq!(wrong, None, "the model's C is not the product");
-        let p = plan.problem;
-        let operands = Operands {
-            a_layout: if scenario.col_major { Layout::ColMajor } else { Layout::RowMajor },
-            b_layout: Layout::RowMajor,
-            a_generated: !p.sends_a,
-            b_generated: !p.sends_b,
-            reads_c: p.reads_c,
-        };
-        let (peers, primary) = primary_death::begun(scenario, operands, left.as_ref());
+        let (peers, primary) = primary_death::begun(scenario, operands_of(scenario), left.as_ref());
         let rooms: Vec<u64> = peers.iter().map(|(_, info)| info.credit_bytes).collect();
         let primary = primary.inspect_err(|why| check::check_want(why, rooms.iter().copied().max()))?;
         let machine = |at: usize| &scenario.machines[peers.get(at).map_or(0, |peer| peer.0)];
@@ -284,10 +315,7 @@ impl Trial {
             drains: false,
             checks: check::Checks::new(count),
             inspection: inspection::InspectionState::default(),
-            jobs_sent: vec![0; count],
-            jobs: vec![0; count],
-            steps_back: vec![0; count],
-            steps_there: 0,
+            work: WorkCounts::of(count),
             watch: EndClock::default(),
             clock: StepClock::new(PRIMARY_STEP),
             stands: 0,
@@ -325,7 +353,7 @@ impl Trial {
         tried.losses += self.primary.losses().len();
         tried.moves += self.primary.moves();
         tried.seen = self.seen;
-        tried.seen.comers_worked += comers.filter(|peer| self.steps_back[*peer] > 0).count() as u64;
+        tried.seen.comers_worked += comers.filter(|peer| self.work.steps_back[*peer] > 0).count() as u64;
         tried.failed = self.shell.failed;
     }
 

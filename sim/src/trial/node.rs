@@ -40,6 +40,14 @@ pub(super) struct HeldMatrix {
     generated: Option<Generated>,
 }
 
+/// Memory that a worker has freed and not credited yet.
+#[derive(Default)]
+struct UnsentCredit {
+    bytes: u64,
+    /// Whether a frame for it is queued.
+    waits: bool,
+}
+
 /// One simulated worker.
 pub(super) struct Node {
     pub(super) worker: Worker,
@@ -50,8 +58,7 @@ pub(super) struct Node {
     pub(super) jobs_ahead: JobsAhead,
     pub(super) running: u32,
     pub(super) held: BTreeMap<u32, HeldMatrix>,
-    credit: u64,
-    credit_waits: bool,
+    credit: UnsentCredit,
     /// Neighbours to which its link is gone.
     pub(super) lost: BTreeSet<usize>,
     /// Its first neighbours: how long each has been silent, and how often it was heard.
@@ -87,8 +94,7 @@ impl Node {
             jobs_ahead: JobsAhead::new(limits),
             running: 0,
             held: BTreeMap::new(),
-            credit: 0,
-            credit_waits: false,
+            credit: UnsentCredit::default(),
             lost: BTreeSet::new(),
             ears: info.neighbours.iter().map(|other| (*other, (Silence::new(0), 0))).collect(),
             lives: true,
@@ -240,8 +246,8 @@ impl Trial {
                 WorkerAction::Release(id) => drop(self.nodes[peer].held.remove(&id)),
                 WorkerAction::Credit(bytes) => {
                     let node = &mut self.nodes[peer];
-                    node.credit += bytes;
-                    if !std::mem::replace(&mut node.credit_waits, true) {
+                    node.credit.bytes += bytes;
+                    if !std::mem::replace(&mut node.credit.waits, true) {
                         let lane = self.back(peer);
                         self.lanes[lane].send(lane, LaneItem::Credit, &mut self.event_queue);
                     }
@@ -250,16 +256,16 @@ impl Trial {
         }
         self.nodes[peer].worker.validate();
         let (for_link, for_threads) = self.nodes[peer].worker.waiting();
-        self.seen.waited_for_link += u64::from(for_link > 0);
-        self.seen.waited_for_threads += u64::from(for_threads > 0);
+        self.seen.waits.for_link += u64::from(for_link > 0);
+        self.seen.waits.for_threads += u64::from(for_threads > 0);
         self.compute(peer);
     }
 
     /// The frame with the accumulated credit.
     pub(super) fn take_credit(&mut self, peer: usize) -> TrialFrame {
         let node = &mut self.nodes[peer];
-        node.credit_waits = false;
-        let head = encode_number(std::mem::take(&mut node.credit));
+        node.credit.waits = false;
+        let head = encode_number(std::mem::take(&mut node.credit.bytes));
         TrialFrame::new(Kind::Credit, head, FrameBody::Empty, AfterSend::Nothing)
     }
 
@@ -339,7 +345,7 @@ impl Trial {
             Operation::Add => self.data.combine(&a.elements, &b.elements, false, before, to),
             Operation::Subtract => self.data.combine(&a.elements, &b.elements, true, before, to),
         }
-        self.jobs[peer] += u64::from(job.operation == Operation::Multiply);
+        self.work.jobs[peer] += u64::from(job.operation == Operation::Multiply);
         if let Some(rect) = target.lent {
             let places = places(rect, self.data.p.n);
             places.zip(&target.elements).for_each(|(place, element)| self.shell.c[place] = *element);

@@ -113,7 +113,7 @@ impl Trial {
                 let tiles = journal.tiles.keys().map(|tile| (*tile, rect_of(&scenario.plan, *tile)));
                 for (tile, rect) in tiles {
                     places(rect, self.data.p.n).for_each(|place| self.shell.committed[place] = true);
-                    self.steps_there += scenario.plan.regions[tile.0].steps();
+                    self.work.steps_there += scenario.plan.regions[tile.0].steps();
                 }
                 disk.log = left.log;
                 disk.log.truncate(usize::try_from(journal.valid_bytes).unwrap_or(usize::MAX));
@@ -137,7 +137,7 @@ impl Trial {
             unreachable!("it was to die, so there is a journal")
         };
         let disk = journal_writer.disk.clone();
-        self.seen.died_torn += u64::from(disk.log_synced < disk.log.len());
+        self.seen.deaths.torn += u64::from(disk.log_synced < disk.log.len());
         let (mut c, log) = disk.left(&self.shell.c, kind == FaultKind::Off, &mut self.random);
         let found = read(&log).ok().filter(|journal| !journal.tiles.is_empty());
         self.check_journal(found.as_ref(), &c);
@@ -172,8 +172,8 @@ impl Trial {
             // The next run creates the file anew.
             c.fill(GARBAGE);
         }
-        self.seen.tiles_kept += journal.as_ref().map_or(0, |journal| journal.tiles.len() as u64);
-        self.seen.deaths += 1;
+        self.seen.deaths.tiles_kept += journal.as_ref().map_or(0, |journal| journal.tiles.len() as u64);
+        self.seen.deaths.all += 1;
         let gap = Duration::from_micros((self.random.between(0.1, GAP_MAX_S) * 1e6) as u64);
         let (machines, mut faults) = self.surviving_machines(gap);
         faults.extend(self.later(gap));

@@ -127,7 +127,7 @@ impl Trial {
             PrimaryAction::Send(peer, message) => {
                 let body = self.body(&message);
                 let after = AfterSend::Sent(message.wire_bytes());
-                self.jobs_sent[peer] += multiplications(&message);
+                self.work.jobs_sent[peer] += multiplications(&message);
                 self.say(peer, Kind::Store, message.head.encode(), body, after);
             }
             PrimaryAction::Relay(peer, forwards) => {
@@ -377,7 +377,7 @@ impl Trial {
             let steps = u64::from(head.step_end - head.step_start);
             self.seen.staged += u64::from(to.place == ResultPlace::Staged);
             self.seen.thrown_away += u64::from(to.place == ResultPlace::Discarded);
-            self.steps_back[peer] += steps;
+            self.work.steps_back[peer] += steps;
         }
         self.dispatch(PrimaryEvent::Landed { peer, head: *head });
         if is_last && peer >= self.first_count {
