@@ -59,15 +59,7 @@ pub fn text(
             "bound     no plan takes less than {bound} ({by}); the run took {ratio:.2} times that"
         ));
     }
-    if let Some(relay) = &report.relay {
-        let relayed = bytes(report.machines.iter().map(|m| m.relayed_bytes_in as f64).sum());
-        let without = match relay.unreachable.len() {
-            0 => String::new(),
-            n => format!("; {} without a link", counted(n as u64, "pair")),
-        };
-        let pairs = counted(relay.pairs as u64, "pair");
-        out.push(format!("relayed   {relayed} from worker to worker, {pairs}{without}"));
-    }
+    out.extend(report.relay.as_ref().map(|relay| relayed(report, relay)));
     out.extend(refused);
     out.push(verified(report));
     out.push(format!(
@@ -84,6 +76,17 @@ pub fn text(
         out.extend(account::text(report));
     }
     out.join("\n") + "\n"
+}
+
+/// The line about panels that workers relayed.
+fn relayed(report: &Report, relay: &RelayReport) -> String {
+    let relayed = bytes(report.machines.iter().map(|m| m.relayed_bytes_in as f64).sum());
+    let without = match relay.unreachable.len() {
+        0 => String::new(),
+        n => format!("; {} without a link", counted(n as u64, "pair")),
+    };
+    let pairs = counted(relay.pairs as u64, "pair");
+    format!("relayed   {relayed} from worker to worker, {pairs}{without}")
 }
 
 /// Whether starting up took longer than the product. Start-up is the time to the first job: connecting, greeting,
