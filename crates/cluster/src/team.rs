@@ -8,6 +8,7 @@
 use crate::args::{LinkKind, TeamArgs};
 use crate::connect::{ClusterSpec, ConnectedWorkers, LateWorkers};
 use crate::hostfile;
+use crate::hosts::Host;
 use crate::local::{LocalConfig, LocalTransport, LocalWorkers};
 use crate::ranks::{Allotment, Ranks, allotment};
 use crate::trust;
@@ -69,20 +70,6 @@ pub struct Purpose {
     pub flops: f64,
 }
 
-/// Refuses a link to workers where there are none.
-fn needs_no_workers(link: Option<LinkKind>) -> Result<(), Failure> {
-    match link {
-        None | Some(LinkKind::Thread) => Ok(()),
-        Some(LinkKind::Tcp) => {
-            Err(Failure::usage("--link tcp: needs workers; add --local N or --workers HOSTS"))
-        }
-        Some(link) => {
-            let link = link.name();
-            Err(Failure::usage(format!("--link {link}: needs worker processes; add --local N")))
-        }
-    }
-}
-
 impl TeamSpec {
     /// The machines that the command line names.
     pub fn of(args: &TeamArgs) -> Result<Self, Failure> {
@@ -116,18 +103,7 @@ impl TeamSpec {
                 cores,
             }));
         }
-        // Any of these options overrides the variable, which clap cannot express.
-        let is_named = args.workers.is_some() || args.hostfile.is_some() || args.awaited.is_some();
-        let from_environment = match is_named {
-            false => std::env::var("BRAMBLE_HOSTS").ok().filter(|list| !list.is_empty()),
-            true => None,
-        };
-        let hosts = match (&args.workers, &from_environment, &args.hostfile) {
-            (Some(list), _, _) => hostfile::from_list("--workers", list)?,
-            (None, Some(list), _) => hostfile::from_list("BRAMBLE_HOSTS", list)?,
-            (None, None, Some(file)) => hostfile::from_file(file)?,
-            (None, None, None) => Vec::new(),
-        };
+        let hosts = named_hosts(args)?;
         let awaited = args.awaited.unwrap_or(0);
         if !hosts.is_empty() || awaited > 0 {
             if let Some(link) = args.link.filter(|link| *link != LinkKind::Tcp) {
@@ -146,7 +122,16 @@ impl TeamSpec {
                 security,
             }));
         }
-        needs_no_workers(args.link)?;
+        match args.link {
+            None | Some(LinkKind::Thread) => {}
+            Some(LinkKind::Tcp) => {
+                return Err(Failure::usage("--link tcp: needs workers; add --local N or --workers HOSTS"));
+            }
+            Some(link) => {
+                let link = link.name();
+                return Err(Failure::usage(format!("--link {link}: needs worker processes; add --local N")));
+            }
+        }
         Ok(Self::Alone)
     }
 
@@ -220,6 +205,22 @@ impl GatheredTeam {
             Failure { exit: Exit::Unreachable, text } if is_local => Failure::failed(text),
             failure => failure,
         }
+    }
+}
+
+/// The workers that an option or the variable names.
+fn named_hosts(args: &TeamArgs) -> Result<Vec<Host>, Failure> {
+    // Any of these options overrides the variable, which clap cannot express.
+    let is_named = args.workers.is_some() || args.hostfile.is_some() || args.awaited.is_some();
+    let from_environment = match is_named {
+        false => std::env::var("BRAMBLE_HOSTS").ok().filter(|list| !list.is_empty()),
+        true => None,
+    };
+    match (&args.workers, &from_environment, &args.hostfile) {
+        (Some(list), _, _) => hostfile::from_list("--workers", list),
+        (None, Some(list), _) => hostfile::from_list("BRAMBLE_HOSTS", list),
+        (None, None, Some(file)) => hostfile::from_file(file),
+        (None, None, None) => Ok(Vec::new()),
     }
 }
 

@@ -59,7 +59,7 @@ pub fn text(
             "bound     no plan takes less than {bound} ({by}); the run took {ratio:.2} times that"
         ));
     }
-    out.extend(relayed(report));
+    out.extend(report.relay.as_ref().map(|relay| relayed(report, relay)));
     out.extend(refused);
     out.push(verified(report));
     out.push(format!(
@@ -78,16 +78,15 @@ pub fn text(
     out.join("\n") + "\n"
 }
 
-/// What went from worker to worker, if panels were relayed.
-fn relayed(report: &Report) -> Option<String> {
-    let relay = report.relay.as_ref()?;
+/// The line about panels that workers relayed.
+fn relayed(report: &Report, relay: &RelayReport) -> String {
     let relayed = bytes(report.machines.iter().map(|m| m.relayed_bytes_in as f64).sum());
     let without = match relay.unreachable.len() {
         0 => String::new(),
         n => format!("; {} without a link", counted(n as u64, "pair")),
     };
     let pairs = counted(relay.pairs as u64, "pair");
-    Some(format!("relayed   {relayed} from worker to worker, {pairs}{without}"))
+    format!("relayed   {relayed} from worker to worker, {pairs}{without}")
 }
 
 /// Whether starting up took longer than the product. Start-up is the time to the first job: connecting, greeting,
