@@ -7,7 +7,8 @@
 //! fails costs a few seconds at most, is named, and gets its panels from the primary. A worker that is lost
 //! meanwhile has no neighbours, and the product runs without it.
 //!
-//! Deliberately absent: the choice of the pairs (`plan/src/neighbours.rs`) and their use (the schedule decides), and links that break later (`run`).
+//! Deliberately absent: the choice of the pairs (`plan/src/neighbours.rs`), their use (the schedule decides), and links that
+//! break later (`run`).
 
 use crate::PrimaryError;
 use crate::account::{RelayReport, Unreachable};

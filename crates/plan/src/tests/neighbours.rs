@@ -7,7 +7,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
     fn every_pair_that_may_be_is_named_once_and_no_member_has_too_many(
-        members in 1usize..12, most in 1usize..9, apart in any::<u64>(), strategy in prop_oneof![Just("summa:3x3"), Just("row:5"), Just("reuse")],
+        members in 1usize..12, most in 1usize..9, apart in any::<u64>(),
+        strategy in prop_oneof![Just("summa:3x3"), Just("row:5"), Just("reuse")],
     ) {
         let p = problem(600, 600, 300);
         let workers = vec![machine("w", 10.0, 1 << 24, 100.0); members];
