@@ -248,7 +248,7 @@ fn start_limits(seed: u64) -> StartLimits {
 /// How many others a worker is introduced to: in some trials fewer than there are. A number of its own, too.
 fn neighbours_max(seed: u64) -> usize {
     let mut random = SeededRandom::new(seed ^ 0x4e16_4b02);
-    if random.chance(0.6) { NEIGHBOURS_MAX } else { 1 + random.index(4) }
+    if random.chance(0.8) { NEIGHBOURS_MAX } else { 1 + random.index(4) }
 }
 
 fn base(random: &mut SeededRandom) -> Base {
