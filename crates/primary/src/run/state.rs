@@ -1,8 +1,11 @@
 //! Parts of the state that the tasks of a run share.
 //!
-//! Place in the flow: `Core` holds one of each; `land.rs` fills the landing results, `relay.rs` and `joins.rs` the
-//! observed events.
+//! Place in the flow: `Core` holds one of each; `land.rs` fills the landing results, `relay.rs` and `joins.rs` the observed
+//! events.
 
+use super::setup::tiles_by_row;
+use super::spot_check::SpotCheck;
+use crate::PrimaryError;
 use crate::partial_sums::PendingResults;
 use bramble_matrix::TileLease;
 use bramble_plan::Plan;
@@ -12,10 +15,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
-
-use super::setup::tiles_by_row;
-use super::spot_check::SpotCheck;
-use crate::PrimaryError;
 
 /// Results on their way from the links into C.
 #[derive(Default)]
