@@ -82,7 +82,8 @@ struct Session {
 }
 
 /// Every job that could run starts at once, so that a job that is forgotten shows.
-const NO_LIMITS: StartLimits = StartLimits { unsent_bytes: u64::MAX, unsent_tiles: 1 << 30, additions: 1 << 30 };
+const NO_LIMITS: StartLimits =
+    StartLimits { unsent_bytes: u64::MAX, unsent_tiles: 1 << 30, additions: 1 << 30 };
 
 /// See the head of this file.
 pub fn worker_session(data: &[u8]) {
