@@ -313,14 +313,15 @@ async fn keep(
     stop: &Stop,
 ) -> Result<Kept, Failure> {
     let Finished { sealed, report, mut log, mut journal } = finished;
-    let verdict = &report.verify.verdict;
+    let verdict = &report.check.verify.verdict;
     if !verdict.passed {
         sealed.discard();
         journal.into_iter().for_each(JournalFile::remove);
         let text = verdict.fault.as_ref().map_or_else(|| verdict.method.clone(), |f| f.text.clone());
         let kept =
             args.output.as_ref().map_or_else(String::new, |p| format!("; {} was not written", p.display()));
-        let by = report.suspect.as_ref().map_or_else(String::new, |name| format!(", computed by {name}"));
+        let by =
+            report.check.suspect.as_ref().map_or_else(String::new, |name| format!(", computed by {name}"));
         return Err(Failure { exit: Exit::Unverified, text: format!("C is wrong: {text}{by}{kept}") });
     }
     let (json, reads_c, is_streamed) = (args.json, args.beta != 0.0, args.is_streamed());
@@ -356,12 +357,13 @@ async fn keep(
 /// Prints the report.
 fn conclude(args: &MultiplyArgs, kept: &Kept, began: Instant) -> Result<Exit, Failure> {
     let total_seconds = began.elapsed().as_secs_f64();
-    let Report { lost, missing, wrong, .. } = &kept.report;
+    let (changes, wrong) = (&kept.report.changes, &kept.report.check.wrong);
+    let (lost, missing) = (&changes.lost, &changes.missing);
     let is_whole = lost.is_empty() && missing.is_empty() && wrong.is_empty();
     let exit = match is_whole {
         // Exit code 6 takes precedence over 3: the report names lost machines, but an unverified C has to stop a
         // script.
-        _ if !kept.report.verify.verdict.is_complete() => Exit::Partial,
+        _ if !kept.report.check.verify.verdict.is_complete() => Exit::Partial,
         true => Exit::Done,
         false => Exit::Degraded,
     };

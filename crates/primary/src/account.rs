@@ -3,7 +3,7 @@
 use crate::opening::Session;
 use bramble_link::{Section, Spent};
 use bramble_matrix::number::nearest_f64;
-use bramble_plan::{Bound, Prediction, Sums, UnusedMachine};
+use bramble_plan::{Bound, Prediction, Problem, Sums, UnusedMachine};
 use bramble_schedule::message::{Bye, IoReport, ThreadReport};
 use bramble_schedule::primary::Primary;
 use bramble_verify::{Effort, Verdict};
@@ -239,64 +239,79 @@ pub struct VerifyReport {
 /// Report on a finished product.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Rows of C.
-    pub m: u64,
-    /// Columns of C.
-    pub n: u64,
-    /// Depth.
-    pub k: u64,
-    /// Element type.
-    pub dtype: bramble_matrix::DType,
-    /// Strategy of the plan.
-    pub strategy: String,
-    /// How partial sums over k were combined.
-    pub sums: Sums,
-    /// Tile rows, tile columns and step depth (of the first region).
-    pub grid: [u64; 3],
+    /// The product.
+    pub problem: Problem,
+    /// The plan that was followed, and why.
+    pub plan: PlanReport,
     /// From the first job sent to the last tile landed, seconds.
     pub seconds: f64,
     /// Between the start of the process's work and the first job, seconds.
     pub opening_seconds: f64,
-    /// Summed peak of the cores that took part, Gflop/s.
-    pub peak_gflops: f64,
-    /// The physical bound.
-    pub bound: Bound,
-    /// The cost model's prediction for the plan.
-    pub predicted: Prediction,
     /// Most bytes of partial sums that the primary held at once.
     pub partial_sum_bytes_max: u64,
     /// Bytes that the primary sent.
     pub bytes_sent: u64,
     /// Bytes that the primary received.
     pub bytes_received: u64,
-    /// Whether the primary computed alone.
-    pub alone: bool,
-    /// Why the plan was chosen.
-    pub sentence: String,
-    /// Names the strategy or kernel that replaced one that the user had ordered, and the reason.
-    pub instead: Option<String>,
     /// Processor time of the primary's own thread, if that was asked for.
     pub io: Option<IoUse>,
     /// Machines that had a part.
     pub machines: Vec<MachineReport>,
+    /// Machines that came, were lost or had no part, and the work that moved.
+    pub changes: TeamChanges,
+    /// The verification of C.
+    pub check: CheckReport,
+    /// Links between workers, if the plan relays panels.
+    pub relay: Option<RelayReport>,
+}
+
+/// The plan of a finished product.
+#[derive(Clone, Debug)]
+pub struct PlanReport {
+    /// Its strategy.
+    pub strategy: String,
+    /// How partial sums over k were combined.
+    pub sums: Sums,
+    /// Tile rows, tile columns and step depth (of the first region).
+    pub grid: [u64; 3],
+    /// Summed peak of the cores that took part, Gflop/s.
+    pub peak_gflops: f64,
+    /// The physical bound.
+    pub bound: Bound,
+    /// The cost model's prediction.
+    pub predicted: Prediction,
+    /// Whether the primary computed alone.
+    pub alone: bool,
+    /// Why this plan was chosen.
+    pub sentence: String,
+    /// Names the strategy or kernel that replaced one that the user had ordered, and the reason.
+    pub instead: Option<String>,
+}
+
+/// Changes among the machines of a product.
+#[derive(Clone, Debug, Default)]
+pub struct TeamChanges {
     /// Work that was stolen while the product ran.
     pub moved: Vec<MovedWork>,
     /// Machines that were lost.
     pub lost: Vec<MachineLoss>,
     /// Machines that joined.
     pub joined: Vec<JoinedMachine>,
-    /// Tiles that were wrong and have been recomputed, by the machines that made them first.
-    pub wrong: Vec<WrongTiles>,
     /// Machines that were named but could not be used, one sentence each.
     pub missing: Vec<String>,
     /// Machines without a share, and why.
     pub left_out: Vec<UnusedMachine>,
-    /// Result of the verification.
+}
+
+/// The verification of a finished product.
+#[derive(Clone, Debug)]
+pub struct CheckReport {
+    /// Its result.
     pub verify: VerifyReport,
+    /// Tiles that were wrong and have been recomputed, by the machines that made them first.
+    pub wrong: Vec<WrongTiles>,
     /// The machine that computed the element that is still wrong, if one is.
     pub suspect: Option<String>,
-    /// Links between workers, if the plan relays panels.
-    pub relay: Option<RelayReport>,
     /// How thoroughly C was to be checked.
     pub effort: Effort,
 }
@@ -304,12 +319,12 @@ pub struct Report {
 impl Report {
     /// Whether C was not checked at all.
     pub fn unverified(&self) -> bool {
-        self.effort == Effort::Off
+        self.check.effort == Effort::Off
     }
 
     /// Operations: 2mnk.
     pub fn flops(&self) -> f64 {
-        2.0 * self.m as f64 * self.n as f64 * self.k as f64
+        self.problem.flops()
     }
 
     /// Achieved speed, Gflop/s; 0 for empty products.

@@ -31,8 +31,8 @@ mod strassen;
 mod survey;
 
 pub use account::{
-    IoUse, JoinedMachine, MachineLoss, MachineReport, MovedWork, ProductProgress, RelayReport, Report,
-    ThreadUse, Unreachable, VerifyReport, WrongTiles,
+    CheckReport, IoUse, JoinedMachine, MachineLoss, MachineReport, MovedWork, PlanReport, ProductProgress,
+    RelayReport, Report, TeamChanges, ThreadUse, Unreachable, VerifyReport, WrongTiles,
 };
 pub use error::{PrimaryError, off_loop};
 pub use neighbours::SecretSource;

@@ -2,7 +2,8 @@
 
 use crate::PrimaryError;
 use crate::account::{
-    MachineLoss, MachineReport, ProductProgress, RelayReport, Report, Unreachable, losses, moved,
+    CheckReport, MachineLoss, MachineReport, PlanReport, ProductProgress, RelayReport, Report, TeamChanges,
+    Unreachable, losses, moved,
 };
 use crate::bandwidth::memory_rate;
 use crate::bodies::Bodies;
@@ -152,7 +153,7 @@ pub async fn prepare_resume(request: Request, watch: &dyn ProductObserver) -> Re
 }
 
 /// Computes and checks a product. Must run inside a `tokio::task::LocalSet`. A C that fails the check is
-/// returned, too: `report.verify` tells, and the caller must not commit it.
+/// returned, too: `report.check.verify` tells, and the caller must not commit it.
 pub async fn multiply(
     request: Request,
     ends: MachineLinks,
@@ -247,37 +248,37 @@ fn finished(
     let wire = |f: fn(&MachineReport) -> u64| outcome.machines.iter().map(f).sum();
     let InspectionResult { verify, wrong, suspect } = outcome.inspected;
     lost.extend(losses(&outcome.state, &outcome.machines));
-    let report = Report {
-        m: problem.m,
-        n: problem.n,
-        k: problem.k,
-        dtype: problem.dtype,
+    let plan = PlanReport {
         strategy: decision.plan.strategy.to_string(),
         sums: decision.plan.sums,
         grid: grid_of(&decision.plan),
-        seconds: outcome.seconds,
-        opening_seconds: outcome.first_job.saturating_duration_since(began).as_secs_f64(),
         peak_gflops: decision.plan.peak_gflops,
         bound: decision.plan.bound,
         predicted: decision.plan.predicted,
-        partial_sum_bytes_max: to_u64(outcome.partial_sum_bytes_max),
-        bytes_sent: wire(|m| m.bytes_in),
-        bytes_received: wire(|m| m.bytes_out),
         alone: decision.alone,
         sentence: decision.sentence,
         instead,
+    };
+    let changes = TeamChanges {
         moved: moved(&outcome.state, &outcome.machines),
         lost,
         joined: outcome.joined,
-        wrong,
         missing,
+        left_out: decision.left_out,
+    };
+    let report = Report {
+        problem,
+        plan,
+        seconds: outcome.seconds,
+        opening_seconds: outcome.first_job.saturating_duration_since(began).as_secs_f64(),
+        partial_sum_bytes_max: to_u64(outcome.partial_sum_bytes_max),
+        bytes_sent: wire(|m| m.bytes_in),
+        bytes_received: wire(|m| m.bytes_out),
         io: outcome.io,
         machines: machines_with_work(outcome.machines, members),
-        left_out: decision.left_out,
-        verify,
-        suspect,
+        changes,
+        check: CheckReport { verify, wrong, suspect, effort },
         relay,
-        effort,
     };
     Ok(Finished { sealed, report, log: outcome.log, journal: outcome.journal })
 }
@@ -359,37 +360,30 @@ async fn without_product(mut request: Request, problem: &Problem) -> Result<Fini
     log.iter_mut().for_each(|log| log.phase(Phase::Verifying));
     let verify = inspector.verify(sealed.matrix()?, 0).await?;
     inspector.unchanged("when C was complete", !verify.verdict.passed)?;
-    let report = Report {
-        m: problem.m,
-        n: problem.n,
-        k: problem.k,
-        dtype: problem.dtype,
+    let plan = PlanReport {
         strategy: "none".to_owned(),
         sums: bramble_plan::Sums::Merged,
         grid: [0; 3],
-        seconds,
-        opening_seconds: began.saturating_duration_since(request.began).as_secs_f64(),
         peak_gflops: 0.0,
         bound: bramble_plan::Bound { seconds: 0.0, by: bramble_plan::Binding::Compute },
         predicted: bramble_plan::Prediction::default(),
-        partial_sum_bytes_max: 0,
-        bytes_sent: 0,
-        bytes_received: 0,
         alone: true,
         sentence: "alone: there is nothing to multiply".to_owned(),
         instead: None,
+    };
+    let report = Report {
+        problem: *problem,
+        plan,
+        seconds,
+        opening_seconds: began.saturating_duration_since(request.began).as_secs_f64(),
+        partial_sum_bytes_max: 0,
+        bytes_sent: 0,
+        bytes_received: 0,
         io: None,
         machines: Vec::new(),
-        moved: Vec::new(),
-        joined: Vec::new(),
-        lost: Vec::new(),
-        wrong: Vec::new(),
-        missing: Vec::new(),
-        left_out: Vec::new(),
-        verify,
-        suspect: None,
+        changes: TeamChanges::default(),
+        check: CheckReport { verify, wrong: Vec::new(), suspect: None, effort: request.effort },
         relay: None,
-        effort: request.effort,
     };
     Ok(Finished { sealed, report, log, journal: None })
 }

@@ -21,14 +21,14 @@ pub fn text(
     refused: Option<String>,
 ) -> String {
     let mut out = Vec::new();
-    let (m, n, k, dtype) = (report.m, report.n, report.k, report.dtype);
+    let (m, n, k, dtype) = (report.problem.m, report.problem.n, report.problem.k, report.problem.dtype);
     out.push(format!("C         {m}x{n} {dtype}, k = {k}: {place}"));
     let gflops = report.gflops();
-    let peak = if report.peak_gflops > 0.0 && gflops > 0.0 {
+    let peak = if report.plan.peak_gflops > 0.0 && gflops > 0.0 {
         format!(
             ", {:.0} % of the cores' peak of {:.0}",
-            gflops / report.peak_gflops * 100.0,
-            report.peak_gflops
+            gflops / report.plan.peak_gflops * 100.0,
+            report.plan.peak_gflops
         )
     } else {
         String::new()
@@ -38,23 +38,23 @@ pub fn text(
         let (sent, received) = (bytes(report.bytes_sent as f64), bytes(report.bytes_received as f64));
         out.push(format!("moved     {sent} sent, {received} received"));
     }
-    if report.predicted.seconds > 0.0 {
-        let (predicted, took) = (seconds(report.predicted.seconds), seconds(report.seconds));
-        let strategy = &report.strategy;
+    if report.plan.predicted.seconds > 0.0 {
+        let (predicted, took) = (seconds(report.plan.predicted.seconds), seconds(report.seconds));
+        let strategy = &report.plan.strategy;
         let by = match is_limited_by_start_up(report) {
             true => START_UP.to_owned(),
-            false => report.predicted.by.to_string(),
+            false => report.plan.predicted.by.to_string(),
         };
         out.push(format!("plan      {strategy}: {predicted} predicted, {took} measured; limited by {by}"));
         let held = report.machines.iter().map(|m| m.memory_bytes).max().unwrap_or(0);
         out.push(format!("memory    {}", plan_text::memory(held, report.partial_sum_bytes_max)));
     }
-    if let Some(instead) = &report.instead {
+    if let Some(instead) = &report.plan.instead {
         out.push(format!("instead   {instead}"));
     }
-    if report.bound.seconds >= plan_text::BOUND_SECONDS_MIN {
-        let ratio = report.seconds / report.bound.seconds;
-        let (bound, by) = (seconds(report.bound.seconds), report.bound.by.name());
+    if report.plan.bound.seconds >= plan_text::BOUND_SECONDS_MIN {
+        let ratio = report.seconds / report.plan.bound.seconds;
+        let (bound, by) = (seconds(report.plan.bound.seconds), report.plan.bound.by.name());
         out.push(format!(
             "bound     no plan takes less than {bound} ({by}); the run took {ratio:.2} times that"
         ));
@@ -69,7 +69,7 @@ pub fn text(
     ));
     if is_verbose {
         out.extend(report.machines.iter().map(|m| machine(m, report.seconds)));
-        out.extend(report.moved.iter().map(|m| {
+        out.extend(report.changes.moved.iter().map(|m| {
             let (part, times) = (m.part * 100.0, if m.times == 1 { "once" } else { "in several parts" });
             format!("  {part:.1} % of the work moved from {} to {}, {times}", m.from, m.to)
         }));
@@ -97,7 +97,7 @@ fn is_limited_by_start_up(report: &Report) -> bool {
 
 /// The line about verification: whether C was verified, how, and which part could not be.
 fn verified(report: &Report) -> String {
-    let verify = &report.verify;
+    let verify = &report.check.verify;
     if report.unverified() {
         return "verified  no (--verify off)".to_owned();
     }
@@ -110,14 +110,14 @@ fn verified(report: &Report) -> String {
     if verify.verdict.is_complete() {
         return format!("verified  yes: {used}");
     }
-    let (elements, all) = (unverified.elements, u128::from(report.m) * u128::from(report.n));
+    let (elements, all) = (unverified.elements, u128::from(report.problem.m) * u128::from(report.problem.n));
     let reasons = unverified.reasons.join("; ");
     format!("verified  in part: {elements} of {all} elements not verified ({reasons}); {used}")
 }
 
 /// The verification as JSON. `passed` is null if C was not verified.
 fn verify_json(report: &Report) -> Value {
-    let verdict = &report.verify.verdict;
+    let verdict = &report.check.verify.verdict;
     let state = match () {
         () if report.unverified() => "off",
         () if !verdict.passed => "failed",
@@ -131,7 +131,7 @@ fn verify_json(report: &Report) -> Value {
         "unverified": {"elements": verdict.unverified.elements, "reasons": verdict.unverified.reasons},
         "worst_ratio": verdict.worst_ratio,
         "arbitrated_rows": verdict.arbitrated_rows,
-        "seconds": report.verify.seconds,
+        "seconds": report.check.verify.seconds,
     })
 }
 
@@ -163,21 +163,21 @@ pub fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
         Some(_) => "mixed",
         None => "none",
     };
-    let [tile_rows, tile_cols, depth] = report.grid;
+    let [tile_rows, tile_cols, depth] = report.plan.grid;
     json!({
         "schema": "bramble.multiply/1",
-        "m": report.m, "n": report.n, "k": report.k,
-        "dtype": report.dtype.name(),
-        "strategy": report.strategy,
-        "alone": report.alone,
-        "decision": report.sentence,
-        "instead": report.instead,
-        "sums": match report.sums { Sums::Merged => "merged", Sums::Chained => "chained" },
+        "m": report.problem.m, "n": report.problem.n, "k": report.problem.k,
+        "dtype": report.problem.dtype.name(),
+        "strategy": report.plan.strategy,
+        "alone": report.plan.alone,
+        "decision": report.plan.sentence,
+        "instead": report.plan.instead,
+        "sums": match report.plan.sums { Sums::Merged => "merged", Sums::Chained => "chained" },
         "kernel": kernel,
         "grid": {"tile_rows": tile_rows, "tile_cols": tile_cols, "depth": depth},
         "seconds": report.seconds,
         "gflops": report.gflops(),
-        "peak_gflops": report.peak_gflops,
+        "peak_gflops": report.plan.peak_gflops,
         "first_job_seconds": report.opening_seconds,
         "total_seconds": total_seconds,
         "primary": {
@@ -189,22 +189,22 @@ pub fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
             "io": account::io_json(report.io.as_ref()),
         },
         "workers": machines,
-        "moved": report.moved.iter().map(moved_json).collect::<Vec<_>>(),
-        "bound": {"seconds": report.bound.seconds, "by": report.bound.by.name()},
-        "predicted": plan_json::predicted(&report.predicted),
+        "moved": report.changes.moved.iter().map(moved_json).collect::<Vec<_>>(),
+        "bound": {"seconds": report.plan.bound.seconds, "by": report.plan.bound.by.name()},
+        "predicted": plan_json::predicted(&report.plan.predicted),
         "limited_by": match is_limited_by_start_up(report) {
             true => START_UP,
-            false => limit(&report.predicted.by).0,
+            false => limit(&report.plan.predicted.by).0,
         },
         "verify": verify_json(report),
         "faults": {
-            "lost": report.lost.iter().map(lost_json).collect::<Vec<_>>(),
-            "wrong": report.wrong.iter().map(wrong_json).collect::<Vec<_>>(),
-            "missing": report.missing,
-            "retried": report.lost.iter().map(|l| l.parts).sum::<u64>(),
-            "excluded": report.left_out.iter().map(|l| json!({"name": l.name, "reason": l.reason})).collect::<Vec<_>>(),
+            "lost": report.changes.lost.iter().map(lost_json).collect::<Vec<_>>(),
+            "wrong": report.check.wrong.iter().map(wrong_json).collect::<Vec<_>>(),
+            "missing": report.changes.missing,
+            "retried": report.changes.lost.iter().map(|l| l.parts).sum::<u64>(),
+            "excluded": report.changes.left_out.iter().map(|l| json!({"name": l.name, "reason": l.reason})).collect::<Vec<_>>(),
         },
-        "joined": report.joined.iter().map(|j| json!({"name": j.name, "at_s": j.at_s})).collect::<Vec<_>>(),
+        "joined": report.changes.joined.iter().map(|j| json!({"name": j.name, "at_s": j.at_s})).collect::<Vec<_>>(),
         "relay": report.relay.as_ref().map(relay_json),
         "digest": digest,
     })

@@ -172,8 +172,8 @@ fn other(log: &EventLog, report: &Report, stories: &[MachineHistory]) -> Value {
     json!({
         "schema": "bramble.trace/1",
         "version": env!("CARGO_PKG_VERSION"),
-        "product": format!("{}x{}x{} {}", report.m, report.k, report.n, report.dtype.name()),
-        "strategy": report.strategy,
+        "product": format!("{}x{}x{} {}", report.problem.m, report.problem.k, report.problem.n, report.problem.dtype.name()),
+        "strategy": report.plan.strategy,
         "seconds": report.seconds,
         "dropped_events": log.dropped(),
         "machines": machines.collect::<Vec<Value>>(),

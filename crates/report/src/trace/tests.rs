@@ -2,12 +2,12 @@
 
 use super::*;
 use bramble_matrix::DType;
-use bramble_plan::{Binding, Bound, Prediction, Sums};
+use bramble_plan::{Binding, Bound, Prediction, Problem, Sums};
 use bramble_primary::log::{
     FrameTransfer, LogEvent, LogEventKind, LoggedMachine, MachineState, Operation, PeerStatus, Phase,
     WaitsFor, Work,
 };
-use bramble_primary::{ThreadUse, VerifyReport};
+use bramble_primary::{CheckReport, PlanReport, TeamChanges, ThreadUse, VerifyReport};
 use bramble_verify::{Effort, Verdict};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -23,37 +23,33 @@ fn report() -> Report {
         unverified: Default::default(),
         fault: None,
     };
-    Report {
-        m: 2,
-        n: 3,
-        k: 4,
-        dtype: DType::F64,
+    let plan = PlanReport {
         strategy: "reuse".to_owned(),
         sums: Sums::Merged,
         grid: [1; 3],
-        seconds: 1.0,
-        opening_seconds: 0.0,
         peak_gflops: 0.0,
         bound: Bound { seconds: 0.0, by: Binding::Compute },
         predicted: Prediction::default(),
-        partial_sum_bytes_max: 0,
-        bytes_sent: 0,
-        bytes_received: 0,
         alone: false,
         sentence: String::new(),
         instead: None,
+    };
+    let problem =
+        Problem { m: 2, n: 3, k: 4, dtype: DType::F64, reads_c: false, sends_a: true, sends_b: true };
+    let verify = VerifyReport { verdict, seconds: 0.0 };
+    Report {
+        problem,
+        plan,
+        seconds: 1.0,
+        opening_seconds: 0.0,
+        partial_sum_bytes_max: 0,
+        bytes_sent: 0,
+        bytes_received: 0,
         io: None,
         machines: Vec::new(),
-        moved: Vec::new(),
-        lost: Vec::new(),
-        joined: Vec::new(),
-        wrong: Vec::new(),
-        missing: Vec::new(),
-        left_out: Vec::new(),
-        verify: VerifyReport { verdict, seconds: 0.0 },
-        suspect: None,
+        changes: TeamChanges::default(),
+        check: CheckReport { verify, wrong: Vec::new(), suspect: None, effort: Effort::Off },
         relay: None,
-        effort: Effort::Off,
     }
 }
 
