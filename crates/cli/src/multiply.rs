@@ -9,7 +9,10 @@ use bramble_cluster::until::{Completion, done_or_stopped};
 use bramble_matrix::{DType, Matrix, Output, Shape};
 use bramble_primary::journal_writer::{JournalFile, JournalOptions};
 use bramble_primary::log::{EventLog, Phase};
-use bramble_primary::{Finished, PrimaryError, Report, Request, Stop, WrongTiles, multiply, prepare_resume};
+use bramble_primary::{
+    CheckRequest, Finished, PrimaryError, Report, Request, SessionRequest, Stop, WrongTiles, multiply,
+    prepare_resume,
+};
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::product as report;
 use bramble_report::progress::{ProgressDisplay, ProgressOptions};
@@ -268,18 +271,22 @@ async fn compute(
         kernel: String::new(),
         wish: args.cut.wish(is_local),
         instead: None,
-        credits: args.cut.credits,
-        steals: !args.no_steal,
-        effort: args.verify,
-        threads: args.team.threads.map_or_else(default_threads, usize::from),
-        session_seed: bramble_cluster::random::seed()? as u32,
-        check_seed: bramble_cluster::random::seed()?,
-        random: bramble_cluster::random::random,
-        name: host_name(),
+        sessions: SessionRequest {
+            seed: bramble_cluster::random::seed()? as u32,
+            random: bramble_cluster::random::random,
+            name: host_name(),
+            credits: args.cut.credits,
+            steals: !args.no_steal,
+            // Measuring the time of each thread would slow small frames down.
+            account: args.verbose || args.trace.is_some(),
+            degraded: args.team.degraded,
+        },
+        check: CheckRequest {
+            effort: args.verify,
+            threads: args.team.threads.map_or_else(default_threads, usize::from),
+            seed: bramble_cluster::random::seed()?,
+        },
         began,
-        // Measuring the time of each thread would slow small frames down.
-        account: args.verbose || args.trace.is_some(),
-        degraded: args.team.degraded,
         log: None,
         journal,
         stop,
@@ -294,7 +301,7 @@ async fn compute(
     if request.kernel.is_empty() {
         request.kernel.clone_from(&gathered.kernel);
     }
-    (request.threads, request.log) = (gathered.threads, log);
+    (request.check.threads, request.log) = (gathered.threads, log);
     let result = multiply(request, gathered.ends, &watch).await;
     watch.done();
     if let (Err(PrimaryError::Changed(_)), Some(path)) = (&result, &args.output) {

@@ -45,12 +45,12 @@ pub(crate) async fn gather(
 ) -> Result<Participants, PrimaryError> {
     let mut missing = std::mem::take(&mut ends.missing);
     let later = ends.later.take();
-    let session = (request.session_seed | 1).wrapping_add(2 + ends.workers.len() as u32 * 2);
+    let session = (request.sessions.seed | 1).wrapping_add(2 + ends.workers.len() as u32 * 2);
     let opening = opening(request, problem, wants)?;
     let (local, mut workers, failed) = open_all(request, ends, &opening).await?;
     for e in failed {
         match e {
-            PrimaryError::Unreachable { .. } if request.degraded => missing.push(e.to_string()),
+            PrimaryError::Unreachable { .. } if request.sessions.degraded => missing.push(e.to_string()),
             other => return Err(other),
         }
     }
@@ -62,7 +62,7 @@ pub(crate) async fn gather(
     let kernel = has_one_kernel.then(|| local.welcome.kernel.clone());
     let may_compute: Vec<&Session> = std::iter::once(&local).chain(&workers).collect();
     let (rules, wish) = levels::adapt_wish(&may_compute, problem.dtype, request.wish)?;
-    let credits = request.credits.unwrap_or(u64::MAX);
+    let credits = request.sessions.credits.unwrap_or(u64::MAX);
     let kernels = AllowedKernels { same: kernel, dtype: problem.dtype, rules: rules.clone() };
     let join_source = later.map(|ends| JoinSource { ends, opening, session, credits, kernels });
     let (nic_bytes_per_s, silent) = measure(&mut workers).await?;
@@ -86,7 +86,7 @@ fn opening(request: &Request, problem: &Problem, wants: Wants) -> Result<Opening
         flops: problem.flops(),
         memory_bytes,
         kernel: request.kernel.clone(),
-        name: request.name.clone(),
+        name: request.sessions.name.clone(),
         wants,
     })
 }
@@ -98,7 +98,7 @@ async fn open_all(
     ends: MachineLinks,
     opening: &Opening,
 ) -> Result<(Session, Vec<Session>, Vec<PrimaryError>), PrimaryError> {
-    let first = request.session_seed | 1;
+    let first = request.sessions.seed | 1;
     let local = open(ends.local, opening, first).await?;
     let mut tasks = Vec::new();
     for (i, end) in ends.workers.into_iter().enumerate() {

@@ -53,9 +53,9 @@ impl Inspector {
             old_c: request.old_c.clone(),
             alpha: request.alpha,
             beta: request.beta,
-            effort: request.effort,
-            threads: request.threads,
-            seed: request.check_seed,
+            effort: request.check.effort,
+            threads: request.check.threads,
+            seed: request.check.seed,
             levels,
             tiles,
         })

@@ -36,7 +36,10 @@ pub use account::{
 };
 pub use error::{PrimaryError, off_loop};
 pub use neighbours::SecretSource;
-pub use product::{Finished, MachineLink, MachineLinks, ProductObserver, Request, multiply, prepare_resume};
+pub use product::{
+    CheckRequest, Finished, MachineLink, MachineLinks, ProductObserver, Request, SessionRequest, multiply,
+    prepare_resume,
+};
 pub use resume::Resumed;
 pub use stop::Stop;
 pub use survey::{Survey, Surveyed, survey, wait_for_welcomes};

@@ -51,34 +51,46 @@ pub struct Request {
     pub wish: PlanOptions,
     /// Names the strategy or kernel that replaces one that the user has ordered, and the reason. `None` in a new request.
     pub instead: Option<String>,
-    /// Most bytes that the primary may have outstanding at each worker.
-    pub credits: Option<u64>,
-    /// Whether idle machines steal work that a slow machine has not been sent.
-    pub steals: bool,
-    /// How thoroughly C is checked.
-    pub effort: Effort,
-    /// Threads for the check.
-    pub threads: usize,
-    /// Source of session numbers, which workers see.
-    pub session_seed: u32,
-    /// Source of the check's random vectors, which workers must not be able to guess.
-    pub check_seed: u64,
-    /// Source of the secrets with which relaying workers authenticate each other.
-    pub random: SecretSource,
-    /// Name by which the primary introduces itself.
-    pub name: String,
+    /// The sessions with the machines.
+    pub sessions: SessionRequest,
+    /// The verification of C.
+    pub check: CheckRequest,
     /// When the process began its work.
     pub began: Instant,
-    /// Whether processor time is accounted for, here and at workers.
-    pub account: bool,
-    /// Whether a worker that does not answer is left out; otherwise it is an error.
-    pub degraded: bool,
     /// The event log, if one is wanted.
     pub log: Option<EventLog>,
     /// The journal's options, if one is kept; with the journal of an earlier run, if this one resumes it.
     pub journal: Option<JournalOptions>,
     /// Tells whether the user asked for the end.
     pub stop: Rc<Stop>,
+}
+
+/// The sessions of a product.
+pub struct SessionRequest {
+    /// Source of session numbers, which workers see.
+    pub seed: u32,
+    /// Source of the secrets with which relaying workers authenticate each other.
+    pub random: SecretSource,
+    /// Name by which the primary introduces itself.
+    pub name: String,
+    /// Most bytes that the primary may have outstanding at each worker.
+    pub credits: Option<u64>,
+    /// Whether idle machines steal work that a slow machine has not been sent.
+    pub steals: bool,
+    /// Whether processor time is accounted for, here and at workers.
+    pub account: bool,
+    /// Whether a worker that does not answer is left out; otherwise it is an error.
+    pub degraded: bool,
+}
+
+/// The verification of a product.
+pub struct CheckRequest {
+    /// How thoroughly C is checked.
+    pub effort: Effort,
+    /// Threads for the check.
+    pub threads: usize,
+    /// Source of its random vectors, which workers must not be able to guess.
+    pub seed: u64,
 }
 
 /// A link to one machine.
@@ -167,7 +179,7 @@ pub async fn multiply(
     let alike = ends.alike;
     let mut recorder = EventRecorder::new(request.log.take());
     recorder.phase(Phase::Opening);
-    let wants = Wants { log: recorder.is_on(), account: request.account };
+    let wants = Wants { log: recorder.is_on(), account: request.sessions.account };
     let mut gathered = gather(&request, &problem, ends, wants, watch).await?;
     let making = MadeOperands { a: request.a.is_made(), b: request.b.is_made() };
     request.wish = PlanOptions { tiles_early: request.journal.as_ref().map(|_| making), ..gathered.wish };
@@ -180,7 +192,7 @@ pub async fn multiply(
     // The plan of a product that is resumed is there already, and C is not empty.
     let memory_rate = if before.is_none() { memory_rate_here(&request, &problem, &local) } else { None };
     let primary = Machine { nic_bytes_per_s, memory_rate, ..local.machine(None, false) };
-    let machines = described(&workers, request.credits, alike);
+    let machines = described(&workers, request.sessions.credits, alike);
     let decision = match before {
         None => strassen::choose(&request, &problem, &primary, &machines).await?,
         Some(journal) => resume::decision(journal, workers.len()),
@@ -194,7 +206,7 @@ pub async fn multiply(
     if decision.plan.relay {
         recorder.phase(Phase::Introducing);
     }
-    let mut connected = connect_members(&decision.plan, sessions, request.random, watch).await?;
+    let mut connected = connect_members(&decision.plan, sessions, request.sessions.random, watch).await?;
     connected.add_reserve(reserve);
     let tiles = levels::tile_levels(&rules, decision.plan.regions.first().map(|region| &region.grid));
     let inspector = Inspector::of(&request, decision.plan.strategy.levels, tiles);
@@ -206,9 +218,10 @@ pub async fn multiply(
     let subject = request.journal.is_some().then(subject);
     let journal = request.journal.take().zip(subject);
     let relay = decision.plan.relay.then(|| connected.report.clone());
-    let (began, effort) = (request.began, request.effort);
+    let (began, effort) = (request.began, request.check.effort);
     let (instead, stop) = (request.instead, request.stop);
-    let (steals, account, credits) = (request.steals, request.account, request.credits);
+    let (steals, account, credits) =
+        (request.sessions.steals, request.sessions.account, request.sessions.credits);
     let options =
         RunOptions { steals, account, credits, join_source, recorder, journal, before, stop, inspector };
     let outcome = run(plan, operands, bodies, request.output, connected, watch, options).await?;
@@ -382,7 +395,7 @@ async fn without_product(mut request: Request, problem: &Problem) -> Result<Fini
         io: None,
         machines: Vec::new(),
         changes: TeamChanges::default(),
-        check: CheckReport { verify, wrong: Vec::new(), suspect: None, effort: request.effort },
+        check: CheckReport { verify, wrong: Vec::new(), suspect: None, effort: request.check.effort },
         relay: None,
     };
     Ok(Finished { sealed, report, log, journal: None })

@@ -29,7 +29,7 @@ pub(crate) struct Measured {
 impl Measured {
     /// Reads all operands once.
     async fn of(request: &Request, problem: &Problem) -> Result<Self, PrimaryError> {
-        let (a, b, threads) = (request.a.clone(), request.b.clone(), request.threads);
+        let (a, b, threads) = (request.a.clone(), request.b.clone(), request.check.threads);
         let old_c = request.old_c.clone().filter(|_| problem.reads_c);
         let (scaling, old_c) = off_loop("looking at the operands", move || {
             let scaling = scaling(&a, &b, threads)?;
@@ -133,7 +133,7 @@ pub(crate) async fn choose(
     primary: &Machine,
     machines: &[Machine],
 ) -> Result<Decision, PrimaryError> {
-    let named = |e: PlanError| e.with_credits(request.credits);
+    let named = |e: PlanError| e.with_credits(request.sessions.credits);
     let decide_as =
         |cut: TileSize, wish: &PlanOptions| decide(problem, cut, primary, machines, wish).map_err(named);
     let mut decision = decide_as(request.cut, &request.wish)?;

@@ -90,7 +90,7 @@ impl JournalSubject {
             beta: request.beta,
             kernel,
             plan: plan.clone(),
-            threads: request.threads,
+            threads: request.check.threads,
         }
     }
 }
