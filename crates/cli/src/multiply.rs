@@ -39,10 +39,10 @@ struct Operands {
 
 /// Runs the verb.
 pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> {
-    if let Some(file) = &args.cluster {
+    if let Some(file) = &args.refused.cluster {
         return Err(crate::plan::only_described("multiply", file));
     }
-    if !args.nearest.is_empty() || args.labels.is_some() {
+    if !args.refused.nearest.is_empty() || args.refused.labels.is_some() {
         return Err(Failure::usage(
             "--nearest, --labels: the rows of a written C are compared by another verb; write C with -o C.npy, then use \
              bramble nearest C.npy --rows LIST --labels FILE",

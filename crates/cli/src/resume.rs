@@ -34,7 +34,7 @@ pub(crate) fn begin(
     let name = file.display().to_string();
     let found = found(&file, place.has_begun()?, place.target())?;
     let anew = |why: &str| {
-        if args.resume {
+        if args.journal.resume {
             bramble_report::say(&format!("bramble: --resume: {why}; starting over"));
         }
     };
@@ -43,11 +43,11 @@ pub(crate) fn begin(
             anew(&why);
             None
         }
-        Left::Tiles(before) if args.resume => {
+        Left::Tiles(before) if args.journal.resume => {
             same_kernel(args, &before.head.kernel)?;
             Some(before)
         }
-        Left::Tiles(before) if !args.restart => {
+        Left::Tiles(before) if !args.journal.restart => {
             return Err(Failure::usage(format!(
                 "{name}: an interrupted run left {}; continue it with --resume, or start over with --restart",
                 share_of(&before)
@@ -64,8 +64,8 @@ pub(crate) fn begin(
             place.restart(shape, dtype)?
         }
     };
-    let every = Duration::from_millis(args.journal_ms);
-    let on_step = args.die_at.map_or_else(DiskStepHook::default, killed_at);
+    let every = Duration::from_millis(args.journal.journal_ms);
+    let on_step = args.journal.die_at.map_or_else(DiskStepHook::default, killed_at);
     Ok((output, JournalOptions { path: file, before, every, on_step }))
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn is_done(
 ) -> Result<bool, Failure> {
     let target = target_of(path);
     let file = journal_of(&target);
-    let is_asked = args.resume || (old_c.is_some() && !args.restart);
+    let is_asked = args.journal.resume || (old_c.is_some() && !args.journal.restart);
     if !is_asked || part_of(&target).exists() || !target.exists() {
         return Ok(false);
     }
@@ -161,7 +161,7 @@ pub(crate) fn is_done(
     let same = factors.iter().all(|(was, is)| was.to_bits() == is.to_bits())
         && is_same(a, journal.head.a)?
         && is_same(b, journal.head.b)?;
-    match (is_result, same, args.resume) {
+    match (is_result, same, args.journal.resume) {
         (true, true, true) => {
             let _ = fs::remove_file(&file);
             Ok(true)

@@ -29,7 +29,7 @@ pub(crate) fn check(args: &MultiplyArgs) -> Result<(), Failure> {
     if args.beta != 0.0 {
         return refused("--beta reads the old C from the output file; name a file");
     }
-    if args.resume || args.restart {
+    if args.journal.resume || args.journal.restart {
         return refused("--resume and --restart are about a file; name one");
     }
     if io::stdout().is_terminal() {

@@ -161,6 +161,27 @@ pub(crate) struct MultiplyArgs {
     /// Disable work stealing: fast machines do not take over work that the plan gave to slow ones
     #[arg(long)]
     pub(crate) no_steal: bool,
+    #[command(flatten)]
+    pub(crate) journal: JournalArgs,
+    /// Print one JSON object instead of the report
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write a timeline of all threads and links to this file; open it at ui.perfetto.dev
+    #[arg(long, value_name = "FILE.json")]
+    pub(crate) trace: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) refused: RefusedArgs,
+    /// No progress, no report
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Report each machine, and how its threads spent their time
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+}
+
+/// What becomes of an interrupted run, and the journal of this one.
+#[derive(Args, Debug)]
+pub(crate) struct JournalArgs {
     /// Resume an interrupted run from the files that it left beside C (C.npy.part and C.npy.journal); operands and
     /// factors must be the same
     #[arg(long, requires = "output", conflicts_with = "restart")]
@@ -174,25 +195,18 @@ pub(crate) struct MultiplyArgs {
     /// The step of journal writing at which this process kills itself: for tests.
     #[arg(long, hide = true, env = "BRAMBLE_DIE_AT", value_parser = clap::value_parser!(i64).range(1..))]
     pub(crate) die_at: Option<i64>,
-    /// Print one JSON object instead of the report
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Write a timeline of all threads and links to this file; open it at ui.perfetto.dev
-    #[arg(long, value_name = "FILE.json")]
-    pub(crate) trace: Option<PathBuf>,
-    /// Accepted only to refuse it with a clear message: `bramble nearest` replaces it.
+}
+
+/// Options that multiply accepts only to refuse them with a clear message.
+#[derive(Args, Debug)]
+pub(crate) struct RefusedArgs {
+    /// `bramble nearest` replaces it.
     #[arg(long, value_name = "LIST", value_delimiter = ',', hide = true)]
     pub(crate) nearest: Vec<String>,
     /// As --nearest.
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) labels: Option<PathBuf>,
-    /// No progress, no report
-    #[arg(short, long, conflicts_with = "verbose")]
-    pub(crate) quiet: bool,
-    /// Report each machine, and how its threads spent their time
-    #[arg(short, long)]
-    pub(crate) verbose: bool,
-    /// Accepted only to refuse it with a clear message: a cluster file describes machines and cannot compute.
+    /// A cluster file describes machines and cannot compute.
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) cluster: Option<PathBuf>,
 }
