@@ -239,6 +239,20 @@ fn place(args: &MultiplyArgs, operands: &Operands) -> Result<(Output, Option<Jou
     Ok((output, Some(journal)))
 }
 
+/// The sessions with the machines.
+fn sessions(args: &MultiplyArgs) -> Result<SessionRequest, Failure> {
+    Ok(SessionRequest {
+        seed: bramble_cluster::random::seed()? as u32,
+        random: bramble_cluster::random::random,
+        name: host_name(),
+        credits: args.cut.credits,
+        steals: !args.no_steal,
+        // Measuring the time of each thread would slow small frames down.
+        account: args.verbose || args.trace.is_some(),
+        degraded: args.team.degraded,
+    })
+}
+
 /// Connects to the machines and multiplies.
 async fn compute(
     args: &MultiplyArgs,
@@ -271,16 +285,7 @@ async fn compute(
         kernel: String::new(),
         wish: args.cut.wish(is_local),
         instead: None,
-        sessions: SessionRequest {
-            seed: bramble_cluster::random::seed()? as u32,
-            random: bramble_cluster::random::random,
-            name: host_name(),
-            credits: args.cut.credits,
-            steals: !args.no_steal,
-            // Measuring the time of each thread would slow small frames down.
-            account: args.verbose || args.trace.is_some(),
-            degraded: args.team.degraded,
-        },
+        sessions: sessions(args)?,
         check: CheckRequest {
             effort: args.verify,
             threads: args.team.threads.map_or_else(default_threads, usize::from),
