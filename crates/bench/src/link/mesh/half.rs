@@ -1,8 +1,8 @@
 //! One endpoint of a connection between two child processes: created in their parent, passed to a child, opened
 //! there.
 //!
-//! Invariant: both halves are created together, so no other process can have one. Each link between processes is one
-//! variant of `Half`.
+//! Invariant: both halves are created together, so no other process can have one. Links of `LocalKind` share one
+//! variant of `Half`; any other link between processes has its own.
 
 use super::{LinkName, handed, tcp};
 use bramble_link::{Endpoint, LocalKind, local_pair};
