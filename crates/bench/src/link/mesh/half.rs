@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-/// /// One endpoint.
+/// One endpoint.
 pub(crate) enum Half {
     /// A connected TCP socket.
     Socket(OwnedFd),
