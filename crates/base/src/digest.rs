@@ -14,7 +14,7 @@ use core::fmt;
 /// Rows are gathered to this many bytes: this halves the time for rows of 4 KiB.
 const TOGETHER_BYTES: usize = 64 << 10;
 
-/// The first 16 bytes of a BLAKE3 hash.
+/// The first 16 bytes of a BLAKE3 hash. `Debug` writes them as 32 hexadecimal digits; there is no `Display`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Digest128(pub [u8; 16]);
 

@@ -51,7 +51,7 @@ pub enum BenchChild {
     End,
     /// The other side of a plain stream, without Bramble.
     Bare,
-    /// /// Only start and end.
+    /// Only start and end.
     Nothing,
 }
 

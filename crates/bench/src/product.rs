@@ -30,7 +30,7 @@ const VERB: Verb = Verb("bench product");
 /// The processes that multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProductSetup {
-    /// /// This process alone.
+    /// This process alone.
     Alone,
     /// Worker processes over a link.
     Workers(u16, LinkKind),

@@ -214,7 +214,7 @@ fn beside(real: Machines, file: Option<&ClusterFile>, problem: &Problem) -> Mach
     Machines { primary: real.primary, workers, watts, workers_only: false }
 }
 
-/// /// Makes the plan.
+/// Makes the plan.
 pub(crate) fn view(args: &PlanArgs, problem: &Problem, machines: Machines) -> Result<PlanView, Failure> {
     let Machines { primary, mut workers, watts, workers_only } = machines;
     if let (Some(credits), Some(_)) = (args.cut.credits, &args.cluster) {

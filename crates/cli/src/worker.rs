@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// /// This many failed connections are logged at once, and then one in each `STRANGERS_EVERY`, so that a flood of
+/// This many failed connections are logged at once, and then one in each `STRANGERS_EVERY`, so that a flood of
 /// connections cannot fill a disk.
 const STRANGERS_AT_ONCE: u32 = 100;
 /// See `STRANGERS_AT_ONCE`.

@@ -24,7 +24,7 @@ const STRANGERS: usize = 64;
 /// The environment variable with the one-time key.
 pub const KEY_VARIABLE: &str = "BRAMBLE_ONE_TIME_KEY";
 
-/// /// The worker processes that this process started.
+/// The worker processes that this process started.
 #[derive(Debug, Default)]
 pub struct LocalWorkers {
     children: Vec<Child>,
@@ -33,7 +33,7 @@ pub struct LocalWorkers {
 /// How a local worker gets its link.
 #[derive(Clone, Copy, Debug)]
 pub enum LocalTransport {
-    /// /// It dials this process over TCP.
+    /// It dials this process over TCP.
     Loopback,
     /// It inherits its end of the link.
     Inherited(LocalKind),

@@ -1,5 +1,7 @@
 //! The contract of every link, tested on each of them: order, whole frames, bodies from strided memory into strided
 //! memory, empty frames, backpressure, a closed peer, one closed direction, an end in the middle of a frame.
+//!
+//! Deliberately absent: deadlines. A broken link may hang here; `each` names the links, to be tried one by one.
 
 use super::*;
 use crate::mpi::tests as mpi;

@@ -97,6 +97,7 @@ pub(crate) fn with_early_tiles(
     options: &PlanOptions,
     making: MadeOperands,
 ) -> Plan {
+    // The strategies of `is_fixed` in `team.rs`.
     if matches!(plan.strategy.base, Base::Naive | Base::Row(_) | Base::Square(_)) {
         return plan;
     }

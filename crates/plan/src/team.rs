@@ -61,7 +61,8 @@ pub(crate) fn plan_team(team: &TeamInput<'_>, ids: &[usize]) -> Result<Plan, Vec
     }
 }
 
-/// Whether the strategy defines the block size: schemes of papers, whose traffic is part of their definition.
+/// Whether the strategy defines the block size: schemes of papers, whose traffic is part of their definition. Such blocks are
+/// neither halved, reordered nor relayed, and cells stay where the cut puts them. `with_early_tiles` has the same list.
 fn is_fixed(team: &TeamInput<'_>) -> bool {
     matches!(team.strategy.base, Base::Naive | Base::Row(_) | Base::Square(_))
 }

@@ -9,7 +9,7 @@ use bramble_primary::PrimaryError;
 pub enum Exit {
     /// Done as asked.
     Done,
-    /// /// Failed.
+    /// Failed.
     Failed,
     /// The command line is invalid, or its options contradict each other.
     Usage,

@@ -70,7 +70,7 @@ pub fn counted(count: u64, what: &str) -> String {
 
 /// Slowest allowed rate of a link, bits a second.
 const RATE_MIN: f64 = 64e3;
-/// /// Fastest allowed rate of a link, bits a second.
+/// Fastest allowed rate of a link, bits a second.
 const RATE_MAX: f64 = 400e9;
 
 /// Parses the rate of a link in bits a second, with kbit/s, Mbit/s or Gbit/s (powers of 1000).

@@ -22,7 +22,7 @@ pub(crate) const DATA: u8 = 1;
 /// Frame kind of signals without a body, for barriers and acknowledgements.
 pub(crate) const SIGNAL: u8 = 2;
 
-/// /// One end of a mesh.
+/// One end of a mesh.
 pub(crate) struct MeshEnd {
     pub(crate) rank: usize,
     pub(crate) out: MeshSenders,
@@ -59,7 +59,7 @@ impl MeshEnd {
     }
 }
 
-/// /// The senders of an end's links, by rank.
+/// The senders of an end's links, by rank.
 pub(crate) struct MeshSenders(Vec<Option<Box<dyn Sender>>>);
 
 impl MeshSenders {

@@ -15,7 +15,7 @@ const WINDOW_BYTES: usize = 64 << 20;
 const RING_BYTES: usize = 64 << 10;
 const _: () = assert!(RING_BYTES <= CHUNK_BYTES_MAX);
 
-/// /// A function.
+/// A function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Function {
     /// How long one message occupies the sender
@@ -31,7 +31,7 @@ pub(crate) enum Function {
     Broadcast,
     /// Sums of numbers from all ends, at one end
     Reduce,
-    /// /// Sums of numbers from all ends, at all ends
+    /// Sums of numbers from all ends, at all ends
     AllReduce,
     /// A different message from each end to each other end
     AllToAll,

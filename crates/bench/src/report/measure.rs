@@ -124,9 +124,9 @@ pub(crate) const SPREAD_MAX: f64 = 0.25;
 
 /// What a report does with a schema.
 pub(crate) enum Meaning {
-    /// /// Its lines are measurements.
+    /// Its lines are measurements.
     Measures(fn(&Line<'_>) -> Result<Vec<Measure>, String>),
-    /// /// Its lines describe the machine.
+    /// Its lines describe the machine.
     Machine,
     /// A schema of Bramble without measurements.
     Nothing,

@@ -309,7 +309,7 @@ pub(crate) fn is_standard_stream(name: impl AsRef<OsStr>) -> bool {
     name.as_ref() == "-"
 }
 
-/// /// Parses sizes such as `20000x20000x20000:f32`.
+/// Parses sizes such as `20000x20000x20000:f32`.
 pub(crate) fn sizes(text: &str) -> Result<Sizes, String> {
     let (sides, dtype) = match text.split_once(':') {
         Some((sides, name)) => (sides, element_type(name)?),

@@ -49,7 +49,7 @@ impl FaultSets {
     }
 }
 
-/// /// Simulates all runs.
+/// Simulates all runs.
 pub(super) fn all(case: &SimCase, wanted: &FaultSets) -> Result<Runs, Failure> {
     let run = |faults: &Faults| simulate_with(case.plan(), &case.machines, &case.setting, faults);
     let undisturbed = run(&Faults::default());

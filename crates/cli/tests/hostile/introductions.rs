@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// /// No bytes.
+/// No bytes.
 const NOTHING: [u8; 0] = [];
 const OTHER_KEY: [u8; 20] = [0x33; 20];
 

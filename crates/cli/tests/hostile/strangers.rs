@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Instant;
 
-/// /// No bytes.
+/// No bytes.
 const NOTHING: [u8; 0] = [];
 
 /// Sends bytes; returns the answer until the other end closes, which it has to.

@@ -38,7 +38,7 @@ impl Process {
         (!stat.is_over).then_some(Self { pid, started: stat.started })
     }
 
-    /// /// This process.
+    /// This process.
     pub(super) fn own() -> Option<Self> {
         Self::of(i32::try_from(std::process::id()).ok()?)
     }

@@ -22,7 +22,7 @@ pub struct FaultTrial {
     pub events: u64,
 }
 
-/// /// The results of all runs.
+/// The results of all runs.
 pub struct Runs {
     /// The run without faults.
     pub undisturbed: SimReport,
@@ -57,7 +57,7 @@ impl Runs {
 /// The activity of one machine in a run, summed over its sessions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct MachineActivity {
-    /// /// The machine's number.
+    /// The machine's number.
     pub(super) machine: usize,
     /// Its fraction of all operations, 0 to 1.
     pub(super) share: f64,

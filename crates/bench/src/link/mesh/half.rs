@@ -1,8 +1,8 @@
 //! One endpoint of a connection between two child processes: created in their parent, passed to a child, opened
 //! there.
 //!
-//! Invariant: both halves are created together, so no other process can have one. Each link between processes is one
-//! variant of `Half`.
+//! Invariant: both halves are created together, so no other process can have one. Links of `LocalKind` share one
+//! variant of `Half`; any other link between processes has its own.
 
 use super::{LinkName, handed, tcp};
 use bramble_link::{Endpoint, LocalKind, local_pair};
@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-/// /// One endpoint.
+/// One endpoint.
 pub(crate) enum Half {
     /// A connected TCP socket.
     Socket(OwnedFd),

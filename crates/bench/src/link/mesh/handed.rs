@@ -19,7 +19,7 @@ use std::os::unix::net::UnixStream;
 /// The message that accompanies a socket.
 const SOCKET: [u8; 1] = *b"s";
 
-/// /// The identity of an end.
+/// The identity of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) link: LinkName,
