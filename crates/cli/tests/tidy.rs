@@ -325,7 +325,10 @@ fn rooms_depend_only_on_the_rooms_that_they_may_know() {
             .filter(|r| !seen.contains(**r))
             .map(|r| format!("the table ROOMS names {r}, which is gone")),
     );
-    none(&findings, "a room uses only the rooms that ARCHITECTURE.md and the table ROOMS in tidy.rs allow; a new use changes both");
+    none(
+        &findings,
+        "a room uses only the rooms that ARCHITECTURE.md and the table ROOMS in tidy.rs allow; a new use changes both",
+    );
 }
 
 #[test]
@@ -360,7 +363,10 @@ fn unsafe_is_only_where_it_has_to_be() {
             lines.iter().filter(|l| has_word(&l.1, "unsafe")).map(|l| format!("{}:{}", source.path, l.0)),
         );
     }
-    none(&findings, "`unsafe` is only in the files of the list UNSAFE in tidy.rs; find a safe call, or enter the file there with its reason");
+    none(
+        &findings,
+        "`unsafe` is only in the files of the list UNSAFE in tidy.rs; find a safe call, or enter the file there with its reason",
+    );
 }
 
 #[test]
@@ -376,7 +382,10 @@ fn numbers_from_the_remote_end_are_never_cast() {
             findings.extend(lines.map(|(number, _)| format!("{}:{number}", source.path)));
         }
     }
-    none(&findings, "no `as` where numbers come from the remote end; use `From`, `TryFrom` or `bramble_matrix::number`");
+    none(
+        &findings,
+        "no `as` where numbers come from the remote end; use `From`, `TryFrom` or `bramble_matrix::number`",
+    );
 }
 
 #[test]
@@ -390,7 +399,10 @@ fn nothing_is_left_to_be_done() {
             findings.extend(macros.chain(marks).map(|what| format!("{}:{number}: {what}", source.path)));
         }
     }
-    none(&findings, "unfinished work is not in the code: finish it, or name the missing part in `//!` as deliberately absent");
+    none(
+        &findings,
+        "unfinished work is not in the code: finish it, or name the missing part in `//!` as deliberately absent",
+    );
 }
 
 #[test]
@@ -426,7 +438,10 @@ fn lines_fit_a_screen() {
             findings.extend(long);
         }
     }
-    none(&findings, &format!("a line has at most {LINE_CHARS_MAX} characters; rustfmt breaks no texts and comments"));
+    none(
+        &findings,
+        &format!("a line has at most {LINE_CHARS_MAX} characters; rustfmt breaks no texts and comments"),
+    );
 }
 
 #[test]
