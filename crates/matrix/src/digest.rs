@@ -21,8 +21,8 @@ impl TileLease {
 
 impl Matrix {
     /// The digest of element type, layout, shape and elements; of a generated matrix, that of its rule. So equal matrices of
-    /// different layouts, or one of them generated, have different digests. Reads all elements, on `threads` threads that end
-    /// with the call; `None` if `stop` becomes true meanwhile.
+    /// different layouts, or one of them generated, have different digests. Reads all elements, on `threads` threads that
+    /// end with the call; `None` if `stop` becomes true meanwhile.
     pub fn digest(
         &self,
         threads: usize,

@@ -160,7 +160,10 @@ fn paths_in_pages_exist() {
     let read = |page: &str| fs::read_to_string(root().join(page)).unwrap();
     let findings: Vec<String> =
         tree.pages().flat_map(|page| broken_of_page(&tree, page, &read(page))).collect();
-    none(&findings, "a page names in backticks only files and folders that exist");
+    none(
+        &findings,
+        "a page names in backticks only files and folders that exist; a README of a crate names other crates' from the root",
+    );
 }
 
 #[test]
