@@ -90,6 +90,15 @@ def assert_finished(folder, run, expected):
     (folder / "C.npy").unlink()
 
 
+def assert_finished_or_complete(folder, run, expected):
+    """The same, or the run before was killed when C had its name already, and this one says so."""
+    if run.out != "":
+        assert_finished(folder, run, expected)
+        return
+    assert run.code == 0 and "complete already" in run.err, run
+    assert digest_of(folder / "C.npy") == expected
+
+
 def die_at(step, *args, interval_ms=50):
     env = {"BRAMBLE_JOURNAL_MS": str(interval_ms), "BRAMBLE_DIE_AT": str(step)}
     return bramble("multiply", *args, "--json", env=env)
@@ -167,12 +176,7 @@ def test_killed_again_and_again(tmp_path, operands):
         lives += 1
         assert lives < 100, "no life gets any further"
     assert lives > 1
-    if run.out == "":
-        # The last life that was killed had C under its name already.
-        assert run.code == 0 and "complete already" in run.err, run
-        assert digest_of(tmp_path / "C.npy") == expected
-        return
-    assert_finished(tmp_path, run, expected)
+    assert_finished_or_complete(tmp_path, run, expected)
 
 
 def test_killed_several_times_in_a_row_with_the_old_c(tmp_path, operands):
@@ -190,11 +194,7 @@ def test_killed_several_times_in_a_row_with_the_old_c(tmp_path, operands):
     assert lives >= 3, run
     if run.code == KILLED:
         run = bramble("multiply", *product, "--resume", "--json")
-    if run.out == "":
-        assert "complete already" in run.err, run
-        assert digest_of(tmp_path / "C.npy") == expected
-    else:
-        assert_finished(tmp_path, run, expected)
+    assert_finished_or_complete(tmp_path, run, expected)
 
 
 def test_an_old_c_is_scaled_once_wherever_a_short_product_is_killed(tmp_path):

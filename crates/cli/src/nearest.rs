@@ -30,23 +30,23 @@ pub(crate) fn run(args: &NearestArgs) -> Result<Exit, Failure> {
     }
     let labels = args.labels.as_deref().map(|path| labels(path, rows)).transpose()?;
     for row in &args.rows {
-        place(row, labels.as_deref(), rows as usize)?;
+        row_number(row, labels.as_deref(), rows as usize)?;
     }
     if args.rows.is_empty() && !(2..=ROWS_MAX).contains(&rows) {
         return Err(Failure::failed(format!(
             "{name} has {rows} rows: all pairs are compared for 2 to {ROWS_MAX} rows; name some with --rows"
         )));
     }
-    let look = Look { norms: norms(&c)?, labels, c: &c };
+    let comparison = RowComparison { norms: norms(&c)?, labels, c: &c };
     let lines = match args.rows.is_empty() {
-        true => look.alike()?,
-        false => args.rows.iter().map(|name| look.nearest(name)).collect::<Result<_, _>>()?,
+        true => comparison.alike()?,
+        false => args.rows.iter().map(|name| comparison.nearest(name)).collect::<Result<_, _>>()?,
     };
     bramble_report::out(format!("{}\n", lines.join("\n")).as_bytes())
 }
 
 /// The row with this label or number.
-fn place(name: &str, labels: Option<&[String]>, rows: usize) -> Result<usize, Failure> {
+fn row_number(name: &str, labels: Option<&[String]>, rows: usize) -> Result<usize, Failure> {
     let by_label = labels.and_then(|l| l.iter().position(|x| x == name));
     let by_number = name.parse::<usize>().ok().filter(|i| *i < rows);
     by_label
@@ -94,13 +94,14 @@ fn norms(c: &Matrix) -> Result<Vec<f64>, Failure> {
     Ok(norms)
 }
 
-struct Look<'a> {
+/// The rows of X, compared by their cosines.
+struct RowComparison<'a> {
     c: &'a Matrix,
     norms: Vec<f64>,
     labels: Option<Vec<String>>,
 }
 
-impl Look<'_> {
+impl RowComparison<'_> {
     fn name(&self, i: usize) -> String {
         match &self.labels {
             Some(labels) => format!("{} (row {i})", labels[i]),
@@ -119,7 +120,7 @@ impl Look<'_> {
     }
 
     fn nearest(&self, name: &str) -> Result<String, Failure> {
-        let i = place(name, self.labels.as_deref(), self.norms.len())?;
+        let i = row_number(name, self.labels.as_deref(), self.norms.len())?;
         let cosines = self.cosines(i)?;
         let mut order: Vec<usize> = (0..cosines.len()).filter(|j| *j != i).collect();
         order.sort_by(|x, y| cosines[*y].total_cmp(&cosines[*x]));

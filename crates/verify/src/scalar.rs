@@ -203,6 +203,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_error_of_a_product_is_the_same_with_and_without_a_fused_multiply_add() {
+        let numbers = [1.0 + f64::EPSILON, 0.1, -3.0e7, 1.0 / 3.0, -7.5, 1e-100, 9.87654321e150];
+        for a in numbers {
+            for b in numbers {
+                let (product, error) = two_product(a, b, HasFma::NO);
+                with_widest_vectors(
+                    #[inline(always)]
+                    |has_fma| {
+                        let (fused_product, fused_error) = two_product(a, b, has_fma);
+                        assert_eq!(fused_product, product, "{a} * {b}");
+                        let difference = (fused_error - error).abs();
+                        assert!(difference <= product.abs() * 2f64.powi(-78), "{a} * {b}: {difference}");
+                    },
+                );
+            }
+        }
+    }
+
+    #[test]
     fn pairs_hold_what_single_numbers_lose() {
         let (s, e) = two_sum(1.0, 1e-30);
         assert_eq!((s, e), (1.0, 1e-30));
