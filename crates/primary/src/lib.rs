@@ -13,6 +13,7 @@
 mod account;
 mod bandwidth;
 mod bodies;
+mod elementwise;
 mod error;
 mod gathering;
 mod inspector;
@@ -34,6 +35,7 @@ pub use account::{
     CheckReport, IoUse, JoinedMachine, MachineLoss, MachineReport, MovedWork, PlanReport, ProductProgress,
     RelayReport, Report, TeamChanges, ThreadUse, Unreachable, VerifyReport, WrongTiles,
 };
+pub use elementwise::{Scaled, scaled_sum};
 pub use error::{PrimaryError, off_loop};
 pub use neighbours::SecretSource;
 pub use product::{
