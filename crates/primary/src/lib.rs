@@ -13,6 +13,7 @@
 mod account;
 mod bandwidth;
 mod bodies;
+mod cluster;
 mod elementwise;
 mod error;
 mod gathering;
@@ -35,11 +36,12 @@ pub use account::{
     CheckReport, IoUse, JoinedMachine, MachineLoss, MachineReport, MovedWork, PlanReport, ProductProgress,
     RelayReport, Report, TeamChanges, ThreadUse, Unreachable, VerifyReport, WrongTiles,
 };
+pub use cluster::{Cluster, ClusterOptions, multiply};
 pub use elementwise::{Scaled, scaled_sum};
 pub use error::{PrimaryError, off_loop};
 pub use neighbours::SecretSource;
 pub use product::{
-    CheckRequest, Finished, MachineLink, MachineLinks, ProductObserver, Request, SessionRequest, multiply,
+    CheckRequest, Finished, MachineLink, MachineLinks, ProductObserver, Request, SessionRequest,
     prepare_resume,
 };
 pub use resume::Resumed;

@@ -164,9 +164,8 @@ pub async fn prepare_resume(request: Request, watch: &dyn ProductObserver) -> Re
     resume::check(request, &problem, watch).await
 }
 
-/// Computes and checks a product. Must run inside a `tokio::task::LocalSet`. A C that fails the check is
-/// returned, too: `report.check.verify` tells, and the caller must not commit it.
-pub async fn multiply(
+/// Computes and checks a product.
+pub(crate) async fn one_product(
     request: Request,
     ends: MachineLinks,
     watch: &dyn ProductObserver,
