@@ -3,7 +3,7 @@
 mod product;
 
 pub(crate) use product::{
-    MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, is_standard_stream, sizes,
+    BatchArgs, MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, is_standard_stream, sizes,
 };
 
 use bramble_bench::BenchCommand;
@@ -31,6 +31,9 @@ pub(crate) enum Command {
     /// Multiply two matrices: C = alpha A B + beta C
     #[command(after_help = MULTIPLY_HELP)]
     Multiply(Box<MultiplyArgs>),
+    /// Run many tasks over connections that stay open: products, sums and copies of matrices, one a line
+    #[command(after_help = BATCH_HELP)]
+    Batch(Box<BatchArgs>),
     /// Show how a product would be computed, how long it would take and why, with a picture; computes nothing
     #[command(after_help = PLAN_HELP)]
     Plan(Box<PlanArgs>),
@@ -89,6 +92,12 @@ identity:N:DTYPE; 'bramble matrix FILE' lists what is in a file\n\
 Exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, but a machine was lost, missing or wrong; 4 verification \
 failed; 5 a worker is unreachable; 6 done, but part of C could not be verified; 129 terminal closed; 130 interrupted; \
 143 terminated";
+
+const BATCH_HELP: &str = "Tasks: y.npy = x.npy @ W.npy; H = 2.5 * A.npy @ B.npy.T + C.npy; S = H - C.npy; S -> S.npy; \
+free H. A name without a dot or slash keeps a result for later lines; signs stand between spaces; # begins a comment \
+(docs/batch.md)\n\
+Example: echo 'C.npy = A.npy @ B.npy' | bramble batch - -w pi1,pi2\n\
+Exit codes: as for multiply, of the first task that failed, else of the worst result";
 
 const MATRIX_HELP: &str = "Example: bramble matrix model.safetensors\nExit codes: 0 shown, whether Bramble can \
 multiply it or not; 1 unreadable";

@@ -9,6 +9,7 @@
 //! Deliberately absent: anything that computes, plans or moves matrices.
 
 mod args;
+mod batch;
 mod key;
 mod lab;
 mod levels;
@@ -77,6 +78,7 @@ fn run() -> u8 {
 fn done(command: Command, began: std::time::Instant) -> Result<Exit, Failure> {
     match command {
         Command::Multiply(args) => multiply::run(&args, began),
+        Command::Batch(args) => batch::run(&args, began),
         Command::Plan(args) => plan::run(&args),
         Command::Matrix(args) => matrix::run(&args),
         Command::Sim(args) => sim::run(&args),

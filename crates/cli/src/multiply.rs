@@ -192,22 +192,25 @@ fn with_old_c(dtype: DType, old: &Matrix, args: &MultiplyArgs) -> Result<DType, 
 }
 
 fn factors(args: &MultiplyArgs, dtype: DType) -> Result<(), Failure> {
-    for (name, x) in [("alpha", args.alpha), ("beta", args.beta)] {
-        if !x.is_finite() {
-            return Err(Failure::usage(format!("--{name} {x}: must be a finite number")));
-        }
-        let exact = x.fract() == 0.0 && x.abs() < EXACT_LIMIT;
-        let fits = dtype != DType::I32 || (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&x);
-        let fine = dtype.is_float() || (exact && fits);
-        if !fine {
-            // A factor is read as f64, which has every whole number below this limit.
-            let nearer = if dtype == DType::I64 { " (and nearer to 0 than 9007199254740992)" } else { "" };
-            return Err(Failure::usage(format!(
-                "--{name} {x}: the matrices are {dtype}, so it must be a whole number of that type{nearer}; or use --dtype f64"
-            )));
-        }
+    check_factor("--alpha", args.alpha, dtype)?;
+    check_factor("--beta", args.beta, dtype)
+}
+
+/// Checks that a factor goes with the element type; `name` is the user's name for it.
+pub(crate) fn check_factor(name: &str, x: f64, dtype: DType) -> Result<(), Failure> {
+    if !x.is_finite() {
+        return Err(Failure::usage(format!("{name} {x}: must be a finite number")));
     }
-    Ok(())
+    let exact = x.fract() == 0.0 && x.abs() < EXACT_LIMIT;
+    let fits = dtype != DType::I32 || (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&x);
+    if dtype.is_float() || (exact && fits) {
+        return Ok(());
+    }
+    // A factor is read as f64, which has every whole number below this limit.
+    let nearer = if dtype == DType::I64 { " (and nearer to 0 than 9007199254740992)" } else { "" };
+    Err(Failure::usage(format!(
+        "{name} {x}: the matrices are {dtype}, so it must be a whole number of that type{nearer}; or use --dtype f64"
+    )))
 }
 
 fn old_c(path: &Path, shape: Shape, args: &MultiplyArgs) -> Result<Matrix, Failure> {
@@ -241,16 +244,20 @@ fn place(args: &MultiplyArgs, operands: &Operands) -> Result<(Output, Option<Jou
 
 /// The sessions with the machines.
 fn sessions(args: &MultiplyArgs) -> Result<SessionRequest, Failure> {
-    Ok(SessionRequest {
-        seed: bramble_cluster::random::seed()? as u32,
-        random: bramble_cluster::random::random,
-        name: host_name(),
-        credits: args.cut.credits,
-        steals: !args.no_steal,
-        // Measuring the time of each thread would slow small frames down.
-        account: args.verbose || args.trace.is_some(),
-        degraded: args.team.degraded,
-    })
+    // Measuring the time of each thread would slow small frames down.
+    let account = args.verbose || args.trace.is_some();
+    sessions_of(args.cut.credits, !args.no_steal, account, args.team.degraded)
+}
+
+/// The same from the values of the options.
+pub(crate) fn sessions_of(
+    credits: Option<u64>,
+    steals: bool,
+    account: bool,
+    degraded: bool,
+) -> Result<SessionRequest, Failure> {
+    let (seed, random) = (bramble_cluster::random::seed()? as u32, bramble_cluster::random::random);
+    Ok(SessionRequest { seed, random, name: host_name(), credits, steals, account, degraded })
 }
 
 /// Connects to the machines and multiplies.
@@ -270,6 +277,7 @@ async fn compute(
         is_quiet: args.quiet,
         is_json: args.json,
         is_verbose: args.verbose,
+        is_brief: false,
         keeps_journal: args.file().is_some(),
     };
     let watch = ProgressDisplay::new(shown, lost);
@@ -369,17 +377,8 @@ async fn keep(
 /// Prints the report.
 fn conclude(args: &MultiplyArgs, kept: &Kept, began: Instant) -> Result<Exit, Failure> {
     let total_seconds = began.elapsed().as_secs_f64();
-    let (changes, wrong) = (&kept.report.changes, &kept.report.check.wrong);
-    let (lost, missing) = (&changes.lost, &changes.missing);
-    let is_whole = lost.is_empty() && missing.is_empty() && wrong.is_empty();
-    let exit = match is_whole {
-        // Exit code 6 takes precedence over 3: the report names lost machines, but an unverified C has to stop a
-        // script.
-        _ if !kept.report.check.verify.verdict.is_complete() => Exit::Partial,
-        true => Exit::Done,
-        false => Exit::Degraded,
-    };
-    wrong.iter().for_each(|wrong| bramble_report::say(&told(wrong)));
+    let exit = report::exit(&kept.report);
+    kept.report.check.wrong.iter().for_each(|wrong| bramble_report::say(&told(wrong)));
     let turned_away = kept.turned_away.as_ref().map(|turned_away| turned_away.borrow());
     if let Some(digest) = &kept.digest {
         let mut object = report::json(&kept.report, total_seconds, digest);
@@ -405,7 +404,7 @@ fn place_of_c(args: &MultiplyArgs) -> String {
 }
 
 /// The notice about wrong tiles: C is right now, but the machine needs attention.
-fn told(wrong: &WrongTiles) -> String {
+pub(crate) fn told(wrong: &WrongTiles) -> String {
     let (tiles, were) = match wrong.tiles {
         1 => ("one tile".to_owned(), "was"),
         more => (format!("{more} tiles"), "were"),
@@ -424,7 +423,7 @@ fn told(wrong: &WrongTiles) -> String {
 }
 
 /// BLAKE3 of C's bytes, in hexadecimal.
-fn digest(bytes: &[u8]) -> String {
+pub(crate) fn digest(bytes: &[u8]) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update_rayon(bytes);
     hasher.finalize().to_hex().to_string()

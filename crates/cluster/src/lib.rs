@@ -22,7 +22,7 @@ pub mod random;
 pub mod ranks;
 pub mod signals;
 pub mod team;
-mod text_file;
+pub mod text_file;
 pub mod toml_keys;
 pub mod trust;
 pub mod turned_away;

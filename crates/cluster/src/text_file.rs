@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// The text of a file of at most `bytes_max` bytes; `what` names the expected contents in errors. An error does not
 /// name the path.
-pub(crate) fn read(path: &Path, bytes_max: u64, what: &str) -> Result<String, String> {
+pub fn read(path: &Path, bytes_max: u64, what: &str) -> Result<String, String> {
     let unreadable = |e: std::io::Error| format!("cannot be read: {e}");
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(unreadable)?;

@@ -63,7 +63,12 @@ fn in_threads<T: Element>(
                 return Ok(());
             }
             let side = |at: u64, end: u64| Span::new(at * EDGE, end.min((at + 1) * EDGE));
-            square::<T>(x, y, output, Rect::new(side(at / across, shape.rows), side(at % across, shape.cols)))?;
+            square::<T>(
+                x,
+                y,
+                output,
+                Rect::new(side(at / across, shape.rows), side(at % across, shape.cols)),
+            )?;
         }
     };
     let others = to_u64(threads.get()).min(squares).saturating_sub(1);
@@ -73,14 +78,20 @@ fn in_threads<T: Element>(
             (0..others).map_while(|_| std::thread::Builder::new().spawn_scoped(scope, work).ok()).collect();
         let own = work();
         let joined = started.into_iter().map(|thread| thread.join());
-        let others = joined.map(|done| done.map_err(|_| PrimaryError::Failed("a thread of the sum failed".to_owned())));
+        let others = joined
+            .map(|done| done.map_err(|_| PrimaryError::Failed("a thread of the sum failed".to_owned())));
         std::iter::once(Ok(own)).chain(others).collect()
     });
     results.into_iter().try_for_each(|result| Ok(result??))
 }
 
 /// One square of C.
-fn square<T: Element>(x: &Scaled, y: Option<&Scaled>, output: &Output, rect: Rect) -> Result<(), MatrixError> {
+fn square<T: Element>(
+    x: &Scaled,
+    y: Option<&Scaled>,
+    output: &Output,
+    rect: Rect,
+) -> Result<(), MatrixError> {
     let (alpha, x) = x;
     let x_buffer = block(x, rect)?;
     let x_view = view::<T>(x, rect, &x_buffer);

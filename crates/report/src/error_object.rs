@@ -75,15 +75,23 @@ fn object(known: Option<&str>, failure: &Failure) -> Value {
     let message = failure.text.replace('\n', " ");
     let (found, next) = parts(&message);
     let what = known.or(found);
+    json!({"schema": "bramble.error/1", "error": error_of(failure.exit, &message, what, next)})
+}
+
+/// The member `error` of a failure, for an object with other members.
+pub fn error(failure: &Failure) -> Value {
+    let message = failure.text.replace('\n', " ");
+    let (what, next) = parts(&message);
+    error_of(failure.exit, &message, what, next)
+}
+
+fn error_of(exit: Exit, message: &str, what: Option<&str>, next: Option<&str>) -> Value {
     json!({
-        "schema": "bramble.error/1",
-        "error": {
-            "code": code(failure.exit),
-            "exit_code": failure.exit.number(),
-            "message": message,
-            "what": what,
-            "next": next,
-        },
+        "code": code(exit),
+        "exit_code": exit.number(),
+        "message": message,
+        "what": what,
+        "next": next,
     })
 }
 

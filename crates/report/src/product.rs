@@ -1,6 +1,7 @@
 //! The report: a few lines for a person, one JSON object for a program.
 
 use crate::account;
+use crate::exit::Exit;
 use crate::plan::view::limit;
 use crate::plan::{json as plan_json, text as plan_text};
 use crate::quantity::{bytes, counted, seconds};
@@ -76,6 +77,18 @@ pub fn text(
         out.extend(account::text(report));
     }
     out.join("\n") + "\n"
+}
+
+/// The exit code of a run with this report.
+pub fn exit(report: &Report) -> Exit {
+    let (changes, wrong) = (&report.changes, &report.check.wrong);
+    match changes.lost.is_empty() && changes.missing.is_empty() && wrong.is_empty() {
+        // Exit code 6 takes precedence over 3: the report names lost machines, but an unverified C has to stop a
+        // script.
+        _ if !report.check.verify.verdict.is_complete() => Exit::Partial,
+        true => Exit::Done,
+        false => Exit::Degraded,
+    }
 }
 
 /// The line about panels that workers relayed.

@@ -27,6 +27,8 @@ pub struct ProgressOptions {
     pub is_json: bool,
     /// Also the grid, the memory, and every pair of workers without a link.
     pub is_verbose: bool,
+    /// No lines about the plan: this product is one of many.
+    pub is_brief: bool,
     /// Whether this run keeps a journal, so that another run can resume it.
     pub keeps_journal: bool,
 }
@@ -35,7 +37,8 @@ pub struct ProgressOptions {
 pub struct ProgressDisplay {
     bar: ProgressBar,
     meter: RefCell<ProgressMeter>,
-    quiet: bool,
+    /// Whether the plan is described.
+    says_plan: bool,
     /// Whether joining workers are named.
     names_comers: bool,
     verbose: bool,
@@ -59,7 +62,7 @@ impl ProgressDisplay {
         Self {
             bar,
             meter: RefCell::default(),
-            quiet,
+            says_plan: !quiet && !options.is_brief,
             names_comers: !options.is_quiet,
             verbose: options.is_verbose,
             keeps_journal: options.keeps_journal,
@@ -79,7 +82,7 @@ impl ProgressDisplay {
 
 impl ProductObserver for ProgressDisplay {
     fn decided(&self, decision: &Decision) {
-        if self.quiet {
+        if !self.says_plan {
             return;
         }
         self.say(&decision.sentence);

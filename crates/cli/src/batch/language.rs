@@ -8,6 +8,7 @@
 //! Deliberately absent: shapes and element types, which are known only when a task starts: an earlier line may write its operand.
 
 use super::words::{Word, words};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -85,7 +86,9 @@ pub(super) fn parse(line: &str) -> Result<Option<BatchTask>, String> {
             _ if !is_name(name) => Err(format!(
                 "{name} -> …: only a kept matrix can be written; give the result a name first, as in H = A @ B"
             )),
-            Word::Plain(path) | Word::Quoted(path) => Ok(Some(BatchTask::Write(name.clone(), PathBuf::from(path)))),
+            Word::Plain(path) | Word::Quoted(path) => {
+                Ok(Some(BatchTask::Write(name.clone(), PathBuf::from(path))))
+            }
             Word::Sign(sign) => Err(format!("{name} -> {sign}: is no path; name a .npy file")),
         },
         [target, Word::Sign("="), expression @ ..] => {
@@ -98,6 +101,35 @@ pub(super) fn parse(line: &str) -> Result<Option<BatchTask>, String> {
     }
 }
 
+impl BatchTask {
+    /// The names of kept matrices that the task reads or forgets.
+    pub(super) fn uses(&self) -> Vec<&str> {
+        let operands = match self {
+            Self::Write(name, _) | Self::Free(name) => return vec![name],
+            Self::Compute(_, Expression::Product { a, b, plus, .. }) => {
+                [Some(a), Some(b), plus.as_ref().map(|plus| &plus.matrix)]
+            }
+            Self::Compute(_, Expression::Sum(x, y)) => [Some(&x.matrix), y.as_ref().map(|y| &y.matrix), None],
+        };
+        let mut used = Vec::new();
+        for operand in operands.into_iter().flatten() {
+            if let MatrixReference::Kept(name) = &operand.source {
+                used.push(name.as_str());
+            }
+        }
+        used
+    }
+
+    /// Changes the names of kept matrices as the task will.
+    pub(super) fn changes(&self, kept: &mut BTreeSet<String>) {
+        match self {
+            Self::Compute(Target::Name(name), _) => drop(kept.insert(name.clone())),
+            Self::Free(name) => drop(kept.remove(name)),
+            Self::Compute(Target::File(_), _) | Self::Write(..) => {}
+        }
+    }
+}
+
 fn is_assignment(words: &[Word]) -> bool {
     matches!(words, [_, Word::Sign("="), ..])
 }
@@ -106,9 +138,13 @@ fn target_of(word: &Word) -> Result<Target, String> {
     match word {
         Word::Quoted(path) => Ok(Target::File(PathBuf::from(path))),
         Word::Plain(text) if is_name(text) => Ok(Target::Name(text.clone())),
-        Word::Plain(text) if text == "-" => Err("-: results of a batch go to files or names; name one".to_owned()),
+        Word::Plain(text) if text == "-" => {
+            Err("-: results of a batch go to files or names; name one".to_owned())
+        }
         Word::Plain(text) => Ok(Target::File(PathBuf::from(text))),
-        Word::Sign(sign) => Err(format!("{sign} = …: the result needs a name or a .npy file before the =; {FORM}")),
+        Word::Sign(sign) => {
+            Err(format!("{sign} = …: the result needs a name or a .npy file before the =; {FORM}"))
+        }
     }
 }
 
@@ -132,7 +168,9 @@ impl Reader<'_> {
                 Word::Sign("+") => 1.0,
                 Word::Sign("-") => -1.0,
                 other => {
-                    return Err(format!("{other}: has no place here; use +, - or @ between matrices, between spaces"));
+                    return Err(format!(
+                        "{other}: has no place here; use +, - or @ between matrices, between spaces"
+                    ));
                 }
             };
             self.words = rest;
@@ -148,7 +186,9 @@ impl Reader<'_> {
             [Word::Plain(number), Word::Sign("*"), rest @ ..] => {
                 let parsed: Option<f64> = number.parse().ok().filter(|factor: &f64| factor.is_finite());
                 self.words = rest;
-                parsed.ok_or_else(|| format!("{number} * …: is not a finite number; write the factor first, as in 2.5 * A"))?
+                parsed.ok_or_else(|| {
+                    format!("{number} * …: is not a finite number; write the factor first, as in 2.5 * A")
+                })?
             }
             _ => 1.0,
         };
@@ -161,10 +201,15 @@ impl Reader<'_> {
             _ => None,
         };
         if let [Word::Sign("@"), ..] = self.words {
-            return Err("A @ B @ C: one product a line; give the first product a name, as in H = A @ B".to_owned());
+            return Err(
+                "A @ B @ C: one product a line; give the first product a name, as in H = A @ B".to_owned()
+            );
         }
         if let [Word::Sign("*"), ..] = self.words {
-            return Err("*: multiplies by a number that stands first, as in 2.5 * A; use @ for a product of matrices".to_owned());
+            return Err(
+                "*: multiplies by a number that stands first, as in 2.5 * A; use @ for a product of matrices"
+                    .to_owned(),
+            );
         }
         Ok(Factored { factor, left, right })
     }
@@ -184,7 +229,8 @@ impl Reader<'_> {
                 (MatrixReference::Described(path.clone()), transposed)
             }
             Word::Plain(text) => {
-                let (text, transposed) = text.strip_suffix(".T").map_or((&text[..], false), |text| (text, true));
+                let (text, transposed) =
+                    text.strip_suffix(".T").map_or((&text[..], false), |text| (text, true));
                 let source = match is_name(text) {
                     true => MatrixReference::Kept(text.to_owned()),
                     false => MatrixReference::Described(text.to_owned()),
@@ -215,8 +261,11 @@ fn combine(terms: Vec<Factored>) -> Result<Expression, String> {
     match (products.next(), products.next(), first, second, third) {
         (Some((alpha, a, b)), None, plus, None, None) => Ok(Expression::Product { alpha, a, b, plus }),
         (None, None, Some(first), second, None) => Ok(Expression::Sum(first, second)),
-        (_, Some(_), ..) => Err("two products in one line; give the first a name, as in H = A @ B".to_owned()),
-        _ => Err("too many matrices are added in one line; give a part of the sum a name, as in H = A + B".to_owned()),
+        (_, Some(_), ..) => {
+            Err("two products in one line; give the first a name, as in H = A @ B".to_owned())
+        }
+        _ => Err("too many matrices are added in one line; give a part of the sum a name, as in H = A + B"
+            .to_owned()),
     }
 }
 
@@ -253,8 +302,11 @@ mod tests {
     fn operand(text: &str) -> BatchOperand {
         let (text, transposed) = text.strip_suffix(".T").map_or((text, false), |text| (text, true));
         let text_owned = text.to_owned();
-        let source =
-            if is_name(text) { MatrixReference::Kept(text_owned) } else { MatrixReference::Described(text_owned) };
+        let source = if is_name(text) {
+            MatrixReference::Kept(text_owned)
+        } else {
+            MatrixReference::Described(text_owned)
+        };
         BatchOperand { source, transposed }
     }
 
@@ -278,7 +330,11 @@ mod tests {
             ("y.npy = x.npy @ W", Target::File("y.npy".into()), product(1.0, "x.npy", "W", None)),
             ("H = 2.5 * A @ B.T", Target::Name("H".into()), product(2.5, "A", "B.T", None)),
             ("H = A @ B - 2 * C", Target::Name("H".into()), product(1.0, "A", "B", Some(term(-2.0, "C")))),
-            ("H = C + -1e-3 * A @ B", Target::Name("H".into()), product(-1e-3, "A", "B", Some(term(1.0, "C")))),
+            (
+                "H = C + -1e-3 * A @ B",
+                Target::Name("H".into()),
+                product(-1e-3, "A", "B", Some(term(1.0, "C"))),
+            ),
             ("H = C - A @ B", Target::Name("H".into()), product(-1.0, "A", "B", Some(term(1.0, "C")))),
             (
                 "./H = m.safetensors:wte @ random:3x4:f32:1",
@@ -298,15 +354,23 @@ mod tests {
         assert_eq!(parsed("H = 3 * W.T"), kept(Expression::Sum(term(3.0, "W.T"), None)));
         assert_eq!(parsed("H -> \"a b.npy\" # note"), BatchTask::Write("H".into(), "a b.npy".into()));
         assert_eq!(parsed("free W"), BatchTask::Free("W".into()));
-        assert_eq!(parsed("free = W"), BatchTask::Compute(Target::Name("free".into()), Expression::Sum(term(1.0, "W"), None)));
+        assert_eq!(
+            parsed("free = W"),
+            BatchTask::Compute(Target::Name("free".into()), Expression::Sum(term(1.0, "W"), None))
+        );
         assert_eq!(parse("   # nothing"), Ok(None));
     }
 
     #[test]
     fn a_quoted_path_may_be_transposed_and_is_never_a_name() {
         let BatchTask::Compute(_, Expression::Sum(only, None)) = parsed("H = \"W\".T") else { panic!() };
-        assert_eq!(only.matrix, BatchOperand { source: MatrixReference::Described("W".into()), transposed: true });
-        assert!(matches!(parsed("\"H\" = W"), BatchTask::Compute(Target::File(path), _) if path == PathBuf::from("H")));
+        assert_eq!(
+            only.matrix,
+            BatchOperand { source: MatrixReference::Described("W".into()), transposed: true }
+        );
+        assert!(
+            matches!(parsed("\"H\" = W"), BatchTask::Compute(Target::File(path), _) if path == PathBuf::from("H"))
+        );
     }
 
     #[test]

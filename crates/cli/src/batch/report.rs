@@ -1,0 +1,136 @@
+//! What a batch prints: a line for each task, or one JSON object for each (docs/json.md).
+
+use super::tasks::Outcome;
+use bramble_primary::Report;
+use bramble_report::error_object;
+use bramble_report::exit::{Exit, Failure};
+use bramble_report::product;
+use bramble_report::quantity::{counted, seconds};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// The name of a JSON object of a task.
+const SCHEMA: &str = "bramble.batch/1";
+
+/// A task as the report names it.
+pub(super) struct TaskLine<'a> {
+    /// The number of its line, from 1.
+    pub(super) number: usize,
+    /// The line without spaces around it.
+    pub(super) text: &'a str,
+    /// How long it took, with opening its operands and keeping its result.
+    pub(super) took: Duration,
+}
+
+/// The exit code of a task that has a result.
+pub(super) fn exit_of(outcome: &Outcome) -> Exit {
+    match outcome {
+        Outcome::Product(report, _) => product::exit(report),
+        Outcome::Sum(..) | Outcome::Freed => Exit::Done,
+    }
+}
+
+/// Names the machines whose tiles were wrong, also with `--quiet`: the result is right, but they need attention.
+pub(super) fn warn(outcome: &Outcome) {
+    if let Outcome::Product(report, _) = outcome {
+        report.check.wrong.iter().for_each(|wrong| bramble_report::say(&crate::multiply::told(wrong)));
+    }
+}
+
+/// The line of a task; with `is_verbose` also the report of its product.
+pub(super) fn text(line: &TaskLine<'_>, outcome: &Outcome, is_verbose: bool) -> String {
+    let (number, task, took) = (line.number, line.text, seconds(line.took.as_secs_f64()));
+    match outcome {
+        Outcome::Product(report, _) => {
+            let p = &report.problem;
+            let verified = verified(report);
+            let head = format!(
+                "line {number}: {task}: {}x{} {}, k = {}, in {took}; {:.1} Gflop/s, first job after {}; {verified}\n",
+                p.m,
+                p.n,
+                p.dtype,
+                p.k,
+                report.gflops(),
+                seconds(report.opening_seconds),
+            );
+            let rest = is_verbose.then(|| product::text(report, task, true, line.took.as_secs_f64(), None));
+            head + &rest.unwrap_or_default()
+        }
+        Outcome::Sum(shape, dtype, _) => format!("line {number}: {task}: {shape} {dtype} in {took}\n"),
+        Outcome::Freed => format!("line {number}: {task}\n"),
+    }
+}
+
+fn verified(report: &Report) -> &'static str {
+    match () {
+        () if report.unverified() => "not verified (--verify off)",
+        () if report.check.verify.verdict.is_complete() => "verified",
+        () => "verified in part",
+    }
+}
+
+/// The object of a task that has a result.
+pub(super) fn json(line: &TaskLine<'_>, outcome: &Outcome) -> Value {
+    let took = line.took.as_secs_f64();
+    let mut object = head(line);
+    let fields = match outcome {
+        Outcome::Product(report, digest) => {
+            let digest = digest.as_deref().unwrap_or_default();
+            json!({"kind": "product", "digest": digest, "product": product::json(report, took, digest)})
+        }
+        Outcome::Sum(shape, dtype, digest) => {
+            json!({"kind": "sum", "digest": digest, "rows": shape.rows, "cols": shape.cols, "dtype": dtype.name()})
+        }
+        Outcome::Freed => json!({"kind": "free"}),
+    };
+    merge(&mut object, fields);
+    object
+}
+
+/// The object of a task that failed.
+pub(super) fn error_json(line: &TaskLine<'_>, failure: &Failure) -> Value {
+    let mut object = head(line);
+    merge(&mut object, json!({"kind": "error", "error": error_object::error(failure)}));
+    object
+}
+
+fn head(line: &TaskLine<'_>) -> Value {
+    json!({"schema": SCHEMA, "line": line.number, "task": line.text, "seconds": line.took.as_secs_f64()})
+}
+
+fn merge(object: &mut Value, fields: Value) {
+    if let (Value::Object(object), Value::Object(fields)) = (object, fields) {
+        object.extend(fields);
+    }
+}
+
+/// Counts of a batch.
+pub(super) struct Tally {
+    began: Instant,
+    kinds: BTreeMap<&'static str, u64>,
+}
+
+impl Tally {
+    pub(super) fn new(began: Instant) -> Self {
+        Self { began, kinds: BTreeMap::new() }
+    }
+
+    /// Counts a task.
+    pub(super) fn add(&mut self, result: Result<&Outcome, &Failure>) {
+        let kind = match result {
+            Ok(Outcome::Product(..)) => "product",
+            Ok(Outcome::Sum(..)) => "sum",
+            Ok(Outcome::Freed) => return,
+            Err(_) => "failure",
+        };
+        *self.kinds.entry(kind).or_default() += 1;
+    }
+
+    /// The last line.
+    pub(super) fn text(&self) -> String {
+        let counts: Vec<String> = self.kinds.iter().map(|(kind, count)| counted(*count, kind)).collect();
+        let counts = if counts.is_empty() { "nothing to do".to_owned() } else { counts.join(", ") };
+        format!("total {}: {counts}\n", seconds(self.began.elapsed().as_secs_f64()))
+    }
+}
