@@ -73,7 +73,7 @@ fn in_threads<T: Element>(
     };
     let others = to_u64(threads.get()).min(squares).saturating_sub(1);
     let results: Vec<_> = std::thread::scope(|scope| {
-        // Where the system gives no more threads, those that there are do the work.
+        // If the system gives no more threads, the threads that have started do the work.
         let started: Vec<_> =
             (0..others).map_while(|_| std::thread::Builder::new().spawn_scoped(scope, work).ok()).collect();
         let own = work();

@@ -180,7 +180,7 @@ impl Reader<'_> {
         combine(terms)
     }
 
-    /// FACTOR * MATRIX [@ MATRIX], where the factor may be left out.
+    /// [FACTOR *] MATRIX [@ MATRIX].
     fn term(&mut self) -> Result<Factored, String> {
         let factor = match self.words {
             [Word::Plain(number), Word::Sign("*"), rest @ ..] => {
@@ -369,7 +369,7 @@ mod tests {
             BatchOperand { source: MatrixReference::Described("W".into()), transposed: true }
         );
         assert!(
-            matches!(parsed("\"H\" = W"), BatchTask::Compute(Target::File(path), _) if path == PathBuf::from("H"))
+            matches!(parsed("\"H\" = W"), BatchTask::Compute(Target::File(path), _) if path.as_os_str() == "H")
         );
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Place in the flow: `mod.rs` passes each parsed task in, and prints the outcome that comes out.
 //!
-//! Invariants: a task that fails leaves the cluster, the kept matrices and existing files as they were. A result is kept or gets its
-//! file name only if it is complete and, for products, passed verification.
+//! Invariants: a task that fails leaves the cluster, the kept matrices and existing files as they were. A result is complete,
+//! and if it is a product verified, before it is kept or gets its file name.
 //!
 //! Deliberately absent: a journal. A batch that is interrupted starts again with the task that was not finished.
 
@@ -159,7 +159,7 @@ impl<'a> TaskRunner<'a> {
         let first = self.open(&x.matrix, Side::Alone)?;
         let shape = first.shape();
         let second = y.map(|y| self.addend(y, shape)).transpose()?;
-        let dtype = second.as_ref().map_or(first.dtype(), |(_, second)| first.promoted(second));
+        let dtype = second.as_ref().map_or_else(|| first.dtype(), |(_, second)| first.promoted(second));
         for factor in [Some(x.factor), y.map(|y| y.factor)].into_iter().flatten() {
             check_factor("the factor of a matrix", factor, dtype)?;
         }
@@ -305,8 +305,8 @@ struct KernelChoice {
 }
 
 impl KernelChoice {
-    /// The kernel's name for a product of so many operations. Once kernels were compared for a type, the result holds for all its
-    /// products; the decision not to compare holds only for smaller products.
+    /// The kernel's name for a product of so many operations. One comparison of kernels for a type holds for all its products; the
+    /// decision not to compare holds only for smaller products.
     fn name(&mut self, dtype: DType, flops: f64) -> Result<String, Failure> {
         check_kernel(self.asked, dtype)?;
         if self.asked != Choice::Auto || !self.here {
