@@ -236,6 +236,36 @@ pub struct Link {
     pub proven: Proven,
 }
 
+/// A link without its sender and receiver, while these are with the tasks that use them.
+#[derive(Clone, Debug)]
+pub struct LinkFacts {
+    peer: String,
+    addresses: Option<Addresses>,
+    name: &'static str,
+    shares_memory: bool,
+    refers_to_files: bool,
+    cipher: Option<&'static str>,
+    proven: Proven,
+}
+
+impl Link {
+    /// The sender and the receiver, and the rest.
+    pub fn split(self) -> (LinkFacts, Box<dyn Sender>, Box<dyn Receiver>) {
+        let Self { sender, receiver, peer, addresses, name, shares_memory, refers_to_files, cipher, proven } =
+            self;
+        let facts = LinkFacts { peer, addresses, name, shares_memory, refers_to_files, cipher, proven };
+        (facts, sender, receiver)
+    }
+}
+
+impl LinkFacts {
+    /// The link again, with the sender and receiver that `split` returned.
+    pub fn rejoin(self, sender: Box<dyn Sender>, receiver: Box<dyn Receiver>) -> Link {
+        let Self { peer, addresses, name, shares_memory, refers_to_files, cipher, proven } = self;
+        Link { sender, receiver, peer, addresses, name, shares_memory, refers_to_files, cipher, proven }
+    }
+}
+
 /// A length as `u64`.
 fn to_u64(bytes: usize) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)

@@ -391,7 +391,7 @@ pub(crate) fn report_stub(session: &Session, share: f64) -> MachineReport {
         memory_bytes: 0,
         threads: Vec::new(),
         io: None,
-        link_bytes_per_s: session.rate.map(|r| r.bytes_per_s),
-        round_trip_s: session.rate.map(|r| r.round_trip_s),
+        link_bytes_per_s: session.known.rate.map(|r| r.bytes_per_s),
+        round_trip_s: session.known.rate.map(|r| r.round_trip_s),
     }
 }

@@ -3,13 +3,20 @@
 //! Place in the flow: the caller passes links in and runs products; each product opens a session over every link, and gives the
 //! links back when it ends. `multiply` is a cluster of one product.
 //!
-//! Invariants: products run one at a time. A link is either idle, in `Cluster`, or with the product that runs. A product that
-//! fails for its own reasons (bad operands, too little memory) leaves the links idle.
+//! Invariants: products run one at a time. A connection is either idle, in `IdleConnections`, or with the product that runs. A
+//! product that fails or is stopped says goodbye to all machines, and a machine that answers serves the next product. Session
+//! numbers are never used twice.
 //!
 //! Deliberately absent: where links come from (the caller knows), and matrices that stay with workers between products.
 
+mod idle;
+
 use crate::PrimaryError;
+use crate::opening::Connection;
 use crate::product::{Finished, MachineLinks, ProductObserver, Request, one_product};
+pub(crate) use idle::IdleConnections;
+use std::cell::Cell;
+use std::rc::Rc;
 
 /// How a cluster is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,33 +28,77 @@ pub struct ClusterOptions {
 
 /// Connections with machines that compute one product after another. Must be used inside one `tokio::task::LocalSet`.
 pub struct Cluster {
-    links: Option<MachineLinks>,
+    pub(crate) idle: IdleConnections,
+    pub(crate) numbers: Rc<Numbers>,
+    /// Whether the workers are known to be alike.
+    pub(crate) alike: bool,
+    /// Workers that could not be reached, one sentence each.
+    pub(crate) missing: Vec<String>,
+    /// Measured bandwidth of all links together, if it was measured.
+    pub(crate) nic_bytes_per_s: Option<f64>,
 }
 
 impl Cluster {
     /// A cluster of these machines. `watch` is told of the machines that could not be reached.
     pub async fn open(
         links: MachineLinks,
-        _options: ClusterOptions,
-        _watch: &dyn ProductObserver,
+        options: ClusterOptions,
+        watch: &dyn ProductObserver,
     ) -> Result<Self, PrimaryError> {
-        Ok(Self { links: Some(links) })
+        let MachineLinks { local, workers, alike, missing, later } = links;
+        missing.iter().for_each(|why| watch.missing(why));
+        let numbers = Rc::new(Numbers::default());
+        let mut idle = IdleConnections::new(options.keeps_links, later);
+        for end in std::iter::once(local).chain(workers) {
+            idle.add(Connection::new(end, numbers.connection()));
+        }
+        Ok(Self { idle, numbers, alike, missing, nic_bytes_per_s: None })
     }
 
     /// Computes and checks one product on all machines that are there. A C that fails the check is returned, too:
     /// `report.check.verify` tells, and the caller must not commit it. After an error the next product can run, on the machines
-    /// whose links have survived. If the future is dropped, all links are closed.
+    /// whose links have survived. If the future is dropped, the links that it uses are closed.
     pub async fn run(
         &mut self,
         request: Request,
         watch: &dyn ProductObserver,
     ) -> Result<Finished, PrimaryError> {
-        let closed = || PrimaryError::Failed("the cluster is closed".to_owned());
-        one_product(request, self.links.take().ok_or_else(closed)?, watch).await
+        one_product(request, self, watch).await
     }
 
-    /// Says goodbye to all machines.
-    pub async fn close(self) {}
+    /// Closes all links, which tells the machines that no product follows.
+    pub async fn close(mut self) {
+        self.idle.close().await;
+    }
+}
+
+/// Numbers for connections and sessions; each is given once.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    connections: Cell<u64>,
+    /// The next session's; 0 before the first product has begun.
+    session: Cell<u32>,
+}
+
+impl Numbers {
+    /// The number of a new connection. The first is that of this process's own threads.
+    pub(crate) fn connection(&self) -> u64 {
+        self.connections.replace(self.connections.get() + 1)
+    }
+
+    /// Begins a product; the first one's seed decides about all session numbers. Whether this is the first.
+    pub(crate) fn begin_product(&self, seed: u32) -> bool {
+        let is_first = self.session.get() == 0;
+        if is_first {
+            self.session.set(seed | 1);
+        }
+        is_first
+    }
+
+    /// The number of a new session. Odd, and so never 0, which frames outside a product carry.
+    pub(crate) fn session(&self) -> u32 {
+        self.session.replace(self.session.get().wrapping_add(2))
+    }
 }
 
 /// Computes and checks a product. Must run inside a `tokio::task::LocalSet`. A C that fails the check is

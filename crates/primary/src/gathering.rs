@@ -7,12 +7,13 @@
 
 use crate::PrimaryError;
 use crate::account::{MachineLoss, RelayReport};
+use crate::cluster::{Cluster, IdleConnections};
 use crate::levels;
 use crate::measure::measure;
 use crate::neighbours::{ConnectedPeers, SecretSource, introduce};
-use crate::opening::{Opening, Session, dismiss, one_kernel, open};
-use crate::product::{MachineLinks, ProductObserver, Request};
-use crate::run::{AllowedKernels, JoinSource};
+use crate::opening::{Connection, LostConnection, Opening, Session, one_kernel, open};
+use crate::product::{ProductObserver, Request};
+use crate::run::{AllowedKernels, JoinTerms};
 use bramble_matrix::Winograd;
 use bramble_plan::{Decision, Plan, PlanOptions, Problem, memory_to_ask};
 use bramble_schedule::message::Wants;
@@ -28,51 +29,55 @@ pub(crate) struct Participants {
     pub(crate) missing: Vec<String>,
     /// Workers that were lost after they had answered.
     pub(crate) lost: Vec<MachineLoss>,
-    /// Machines that may join later.
-    pub(crate) join_source: Option<JoinSource>,
+    /// Conditions for machines that join later, if any may.
+    pub(crate) join_terms: Option<JoinTerms>,
     /// The rules by which Strassen kernels among the machines cut products, and the user's wish, adapted to them.
     pub(crate) rules: Vec<Winograd>,
     pub(crate) wish: PlanOptions,
 }
 
-/// Opens all sessions and measures their links.
+/// Opens sessions with all machines of the cluster and measures links that are new. After an error the connections are idle
+/// again.
 pub(crate) async fn gather(
     request: &Request,
     problem: &Problem,
-    mut ends: MachineLinks,
+    cluster: &mut Cluster,
     wants: Wants,
     watch: &dyn ProductObserver,
 ) -> Result<Participants, PrimaryError> {
-    let mut missing = std::mem::take(&mut ends.missing);
-    let later = ends.later.take();
-    let session = (request.sessions.seed | 1).wrapping_add(2 + ends.workers.len() as u32 * 2);
     let opening = opening(request, problem, wants)?;
-    let (local, mut workers, failed) = open_all(request, ends, &opening).await?;
-    for e in failed {
-        match e {
-            PrimaryError::Unreachable { .. } if request.sessions.degraded => missing.push(e.to_string()),
-            other => return Err(other),
-        }
-    }
-    missing.iter().for_each(|why| watch.missing(why));
+    let OpenedSessions { local, mut workers, mut lost } = open_all(request, &opening, cluster, watch).await?;
     let has_one_kernel = request.wish.reproducible && problem.dtype.is_float();
-    if has_one_kernel {
-        one_kernel(&local, &workers)?;
-    }
-    let kernel = has_one_kernel.then(|| local.welcome.kernel.clone());
+    let is_one = if has_one_kernel { one_kernel(&local, &workers) } else { Ok(()) };
     let may_compute: Vec<&Session> = std::iter::once(&local).chain(&workers).collect();
-    let (rules, wish) = levels::adapt_wish(&may_compute, problem.dtype, request.wish)?;
+    let adapted = is_one.and_then(|()| levels::adapt_wish(&may_compute, problem.dtype, request.wish));
+    let (rules, wish) = match adapted {
+        Ok(adapted) => adapted,
+        Err(e) => {
+            workers.push(local);
+            cluster.idle.release(workers).await;
+            return Err(e);
+        }
+    };
+    let same = has_one_kernel.then(|| local.welcome.kernel.clone());
     let credits = request.sessions.credits.unwrap_or(u64::MAX);
-    let kernels = AllowedKernels { same: kernel, dtype: problem.dtype, rules: rules.clone() };
-    let join_source = later.map(|ends| JoinSource { ends, opening, session, credits, kernels });
-    let (nic_bytes_per_s, silent) = measure(&mut workers).await?;
-    let mut lost = Vec::new();
+    let kernels = AllowedKernels { same, dtype: problem.dtype, rules: rules.clone() };
+    let numbers = cluster.numbers.clone();
+    let join_terms = cluster.idle.later.is_some().then_some(JoinTerms { opening, numbers, credits, kernels });
+    let (nic_bytes_per_s, silent) = measure(&mut workers, cluster.nic_bytes_per_s).await?;
+    cluster.nic_bytes_per_s = nic_bytes_per_s;
     for e in silent {
         let PrimaryError::Unreachable { name, why } = e else { return Err(e) };
-        watch.lost(&name, &why, true);
-        lost.push(MachineLoss { name, why, at_s: 0.0, parts: 0, part: 0.0 });
+        lost.push(early_loss(watch, name, why));
     }
-    Ok(Participants { local, workers, nic_bytes_per_s, missing, lost, join_source, rules, wish })
+    let missing = cluster.missing.clone();
+    Ok(Participants { local, workers, nic_bytes_per_s, missing, lost, join_terms, rules, wish })
+}
+
+/// A machine that is lost before the product begins.
+fn early_loss(watch: &dyn ProductObserver, name: String, why: String) -> MachineLoss {
+    watch.lost(&name, &why, true);
+    MachineLoss { name, why, at_s: 0.0, parts: 0, part: 0.0 }
 }
 
 /// The hello for every worker.
@@ -91,44 +96,98 @@ fn opening(request: &Request, problem: &Problem, wants: Wants) -> Result<Opening
     })
 }
 
+/// Sessions with the machines that answered.
+struct OpenedSessions {
+    local: Session,
+    workers: Vec<Session>,
+    /// Machines that have served before, and do not answer any more.
+    lost: Vec<MachineLoss>,
+}
+
 /// Opens the session with this machine's own threads first, so that their probe is undisturbed (workers may be processes on
-/// the same machine), then all others concurrently. Returns this machine's, the others', and the errors.
+/// the same machine), then all others concurrently. A machine that has never answered is an error, or missing; one that has
+/// joined since the last product, and does not answer, is turned away.
 async fn open_all(
     request: &Request,
-    ends: MachineLinks,
     opening: &Opening,
-) -> Result<(Session, Vec<Session>, Vec<PrimaryError>), PrimaryError> {
-    let first = request.sessions.seed | 1;
-    let local = open(ends.local, opening, first).await?;
-    let mut tasks = Vec::new();
-    for (i, end) in ends.workers.into_iter().enumerate() {
-        let opening = opening.clone();
-        let session = first.wrapping_add(2 + i as u32 * 2);
-        tasks.push(tokio::task::spawn_local(async move { open(end, &opening, session).await }));
+    cluster: &mut Cluster,
+    watch: &dyn ProductObserver,
+) -> Result<OpenedSessions, PrimaryError> {
+    let is_first = cluster.numbers.begin_product(request.sessions.seed);
+    let (mut connections, gone) = cluster.idle.take().await;
+    let mut lost: Vec<MachineLoss> =
+        gone.into_iter().map(|LostConnection { name, why }| early_loss(watch, name, why)).collect();
+    let last_known = connections.last().map_or(0, |connection| connection.known.number);
+    // Machines that join the first product are admitted while it runs.
+    while let Some(Ok(end)) = cluster.idle.later.as_mut().filter(|_| !is_first).map(|later| later.try_recv())
+    {
+        connections.push(Connection::new(end, cluster.numbers.connection()));
     }
-    let (mut opened, mut failed) = (Vec::new(), Vec::new());
-    for task in tasks {
-        match task.await {
-            Ok(Ok(session)) => opened.push(session),
-            Ok(Err(e)) => failed.push(e),
-            Err(e) => failed.push(PrimaryError::Failed(format!("opening a session: {e}"))),
+    let local = match connections.first() {
+        Some(first) if first.known.number == 0 => connections.remove(0),
+        _ => {
+            connections.into_iter().for_each(|connection| cluster.idle.add(connection));
+            let why = "the compute threads of this process have ended: open the cluster again";
+            return Err(PrimaryError::Failed(why.to_owned()));
+        }
+    };
+    let local = match open(local, opening, cluster.numbers.session()).await {
+        Ok(local) => local,
+        Err(e) => {
+            connections.into_iter().for_each(|connection| cluster.idle.add(connection));
+            return Err(e);
+        }
+    };
+    let mut tasks = Vec::new();
+    for connection in connections {
+        let (known, opening, session) = (connection.known, opening.clone(), cluster.numbers.session());
+        let task = tokio::task::spawn_local(async move { open(connection, &opening, session).await });
+        tasks.push((known, task));
+    }
+    let (mut workers, mut failed) = (Vec::new(), Ok(()));
+    for (known, task) in tasks {
+        let opened =
+            task.await.unwrap_or_else(|e| Err(PrimaryError::Failed(format!("opening a session: {e}"))));
+        let has_joined = !is_first && known.number > last_known;
+        match opened {
+            Ok(session) => {
+                if has_joined {
+                    watch.joined(&session.name);
+                }
+                workers.push(session);
+            }
+            Err(e) if has_joined => watch.turned_away(&e),
+            Err(PrimaryError::Unreachable { name, why }) if known.has_served => {
+                lost.push(early_loss(watch, name, why));
+            }
+            Err(e @ PrimaryError::Unreachable { .. }) if request.sessions.degraded => {
+                watch.missing(&e.to_string());
+                cluster.missing.push(e.to_string());
+            }
+            Err(e) => failed = failed.and(Err(e)),
         }
     }
-    Ok((local, opened, failed))
+    if let Err(e) = failed {
+        workers.push(local);
+        cluster.idle.release(workers).await;
+        return Err(e);
+    }
+    Ok(OpenedSessions { local, workers, lost })
 }
 
 /// The sessions of the plan's members, in their order, and that with this process's own threads if it has no share: it stays as a
-/// reserve until no other machine is left. The other sessions are dismissed.
+/// reserve until no other machine is left. The other sessions end.
 pub(crate) async fn select_sessions(
     decision: &Decision,
     local: Session,
     workers: Vec<Session>,
+    idle: &mut IdleConnections,
 ) -> (Vec<Session>, Option<Session>) {
     // In the decision's order: first the primary, then the workers.
     let mut slots: Vec<Option<Session>> = std::iter::once(local).chain(workers).map(Some).collect();
     let sessions = decision.plan.members.iter().filter_map(|m| slots[m.machine].take()).collect();
     let reserve = slots.first_mut().and_then(Option::take);
-    dismiss(slots.into_iter().flatten().collect()).await;
+    idle.release(slots.into_iter().flatten().collect()).await;
     (sessions, reserve)
 }
 

@@ -1,6 +1,6 @@
 //! Measures links: each by itself, then all at once, because they share the primary's network card.
 //!
-//! Place in the flow: after the welcomes, before the plan.
+//! Place in the flow: after the welcomes, before the plan; once for each connection.
 //!
 //! Invariants: bytes travel as in a product: in frames of the session, with the same cipher. Every wait has a deadline that
 //! names the machine. A token bucket on the way lets a burst through after a pause; so each measurement directly follows as
@@ -39,8 +39,15 @@ const FEW: usize = 16;
 /// Bytes a second of all links together, and the errors of links that failed.
 type Measured = (Option<f64>, Vec<PrimaryError>);
 
-/// Measures every link that moves bytes, and all of them together. Sessions whose link fails are removed.
-pub(crate) async fn measure(sessions: &mut Vec<Session>) -> Result<Measured, PrimaryError> {
+/// Measures every link that moves bytes and was not measured before, and then all links together. Sessions whose link fails are
+/// removed. `before` is the rate of all links together from an earlier call, which stays if there is nothing to measure.
+pub(crate) async fn measure(
+    sessions: &mut Vec<Session>,
+    before: Option<f64>,
+) -> Result<Measured, PrimaryError> {
+    if sessions.iter().all(|s| s.known.rate.is_some() || s.link.shares_memory) {
+        return Ok((before, Vec::new()));
+    }
     let at_once = if sessions.len() > FEW { sessions.len() / FEW } else { 1 };
     let turns = Rc::new(Semaphore::new(at_once));
     let each = |session: Session| {
@@ -60,7 +67,7 @@ pub(crate) async fn measure(sessions: &mut Vec<Session>) -> Result<Measured, Pri
     }
     let mut best: Option<f64> = None;
     for warm in [false, true, true] {
-        if sessions.iter().filter(|s| s.rate.is_some()).count() < 2 {
+        if sessions.iter().filter(|s| s.known.rate.is_some()).count() < 2 {
             return Ok((None, failed));
         }
         let rate = measure_together(sessions, &mut failed).await?;
@@ -87,12 +94,13 @@ where
 
 /// Round trip of an empty ping (best of four), then bytes a second with a large one.
 async fn measure_one(mut session: Session) -> Result<Session, PrimaryError> {
-    if session.link.shares_memory {
+    if session.link.shares_memory || session.known.rate.is_some() {
         return Ok(session);
     }
     let name = session.name.clone();
     let (rate, clock) = in_time(&name, FIRST_BYTES, rate(&mut session.link)).await?;
-    Ok(Session { rate: Some(rate), clock: Some(clock), ..session })
+    (session.known.rate, session.known.clock) = (Some(rate), Some(clock));
+    Ok(session)
 }
 
 /// All links at once, each with as many bytes as it can carry in `TOGETHER`; returns bytes a second of all.
@@ -102,7 +110,7 @@ async fn measure_together(
 ) -> Result<f64, PrimaryError> {
     let began = Instant::now();
     let each = |mut session: Session| async move {
-        let Some(rate) = session.rate else { return (0, Ok(session)) };
+        let Some(rate) = session.known.rate else { return (0, Ok(session)) };
         let share = rate.bytes_per_s * TOGETHER.as_secs_f64();
         let bytes = (share as usize).clamp(1 << 10, CHUNK_BYTES_MAX);
         let name = session.name.clone();
@@ -118,7 +126,7 @@ async fn measure_together(
         (to_u64(bytes) * times, ended.map(|()| session))
     };
     let (mut bytes, mut waited) = (0, Duration::ZERO);
-    let trips = sessions.iter().filter_map(|s| s.rate).map(|r| r.round_trip_s).fold(0.0, f64::max);
+    let trips = sessions.iter().filter_map(|s| s.known.rate).map(|r| r.round_trip_s).fold(0.0, f64::max);
     for (count, session) in for_all(std::mem::take(sessions), each).await? {
         bytes += count;
         waited = waited.max(began.elapsed());
@@ -203,7 +211,8 @@ async fn best_ping(link: &mut Link, bytes: usize) -> Result<Duration, String> {
     Ok(ping(link, 7, bytes).await?.min(ping(link, 8, bytes).await?))
 }
 
-async fn ping(link: &mut Link, nonce: u64, bytes: usize) -> Result<Duration, String> {
+/// Duration of a ping.
+pub(crate) async fn ping(link: &mut Link, nonce: u64, bytes: usize) -> Result<Duration, String> {
     Ok(timed_ping(link, nonce, bytes).await?.0)
 }
 

@@ -159,7 +159,9 @@ fn choose_dialler(first: &Session, second: &Session) -> Option<(Dials, SocketAdd
     match (to_second, to_first) {
         (Some(door), None) => Some((Dials::First, door)),
         (None, Some(door)) => Some((Dials::Second, door)),
-        (Some(_), Some(door)) if first.was_dialled && !second.was_dialled => Some((Dials::Second, door)),
+        (Some(_), Some(door)) if first.known.was_dialled && !second.known.was_dialled => {
+            Some((Dials::Second, door))
+        }
         (Some(door), Some(_)) => Some((Dials::First, door)),
         (None, None) => None,
     }

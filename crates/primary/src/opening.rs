@@ -1,10 +1,12 @@
-//! Opens sessions: hello and welcome, with every machine concurrently.
+//! Opens sessions: hello and welcome, with every machine concurrently. Ends those that no product uses.
 //!
-//! Invariants: a machine that does not answer in time is an error that names it; no part of a product is sent here.
+//! Invariants: a machine that does not answer in time is an error that names it; no part of a product is sent here. What is
+//! known of a connection (`KnownConnection`) is kept from one session to the next.
 
 use crate::PrimaryError;
 use crate::log::ClockSample;
 use crate::product::MachineLink;
+use crate::run::GOODBYE;
 use bramble_link::{Body, Frame, FrameLimits, Link, LinkError, NoBodies, Proven};
 use bramble_matrix::DType;
 use bramble_matrix::number::{nearest_f64, to_u64};
@@ -13,19 +15,49 @@ use bramble_schedule::limits::WELCOME_DEADLINE;
 use bramble_schedule::message::{Bye, Hello, Kind, Wants, Welcome, decode_error};
 use std::net::SocketAddr;
 
+/// A connection with a machine, between two products.
+pub(crate) struct Connection {
+    pub(crate) link: Link,
+    pub(crate) known: KnownConnection,
+}
+
+/// What the primary knows of a connection, whichever product uses it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KnownConnection {
+    /// Its place in the order of the cluster's connections.
+    pub(crate) number: u64,
+    /// Most threads that products may use there; 0 means no limit.
+    pub(crate) threads_max: u16,
+    /// Whether the primary has dialled the machine.
+    pub(crate) was_dialled: bool,
+    /// Whether a session over it has been opened.
+    pub(crate) has_served: bool,
+    /// Measured rate of the link; `None` before the measurement, and where memory is shared.
+    pub(crate) rate: Option<LinkRate>,
+    /// Offset of the machine's clock, if its link was measured.
+    pub(crate) clock: Option<ClockSample>,
+}
+
+impl Connection {
+    /// A new connection, with that number.
+    pub(crate) fn new(end: MachineLink, number: u64) -> Self {
+        let MachineLink { link, threads_max, was_dialled } = end;
+        let (rate, clock, has_served) = (None, None, false);
+        let known = KnownConnection { number, threads_max, was_dialled, has_served, rate, clock };
+        Self { link, known }
+    }
+}
+
 /// A session with a machine that answered.
 pub(crate) struct Session {
     pub(crate) link: Link,
     pub(crate) welcome: Welcome,
-    /// Measured rate of the link; `None` before the measurement, and where memory is shared.
-    pub(crate) rate: Option<LinkRate>,
+    pub(crate) known: KnownConnection,
+    /// Whether it is the first session over its connection.
+    pub(crate) is_first: bool,
     pub(crate) name: String,
-    /// Offset of its clock, if its link was measured.
-    pub(crate) clock: Option<ClockSample>,
     /// The address at which other workers can dial it, as far as the primary knows.
     pub(crate) door: Option<SocketAddr>,
-    /// Whether the primary has dialled it.
-    pub(crate) was_dialled: bool,
 }
 
 impl Session {
@@ -39,7 +71,7 @@ impl Session {
             gflops: self.welcome.gflops,
             peak_gflops: self.welcome.peak_gflops,
             memory_bytes,
-            link: self.rate,
+            link: self.known.rate,
             shares_cores,
             nic_bytes_per_s: None,
             memory_rate: None,
@@ -61,10 +93,15 @@ pub(crate) struct Opening {
     pub(crate) wants: Wants,
 }
 
-/// Opens a session over a link.
-pub(crate) async fn open(end: MachineLink, opening: &Opening, session: u32) -> Result<Session, PrimaryError> {
-    let (peer, shares_memory, was_dialled) = (end.link.peer.clone(), end.link.shares_memory, end.was_dialled);
-    match tokio::time::timeout(WELCOME_DEADLINE, greet(end, opening, session)).await {
+/// Opens a session over a connection.
+pub(crate) async fn open(
+    connection: Connection,
+    opening: &Opening,
+    session: u32,
+) -> Result<Session, PrimaryError> {
+    let Connection { link, known } = connection;
+    let (peer, shares_memory) = (link.peer.clone(), link.shares_memory);
+    match tokio::time::timeout(WELCOME_DEADLINE, greet(link, known.threads_max, opening, session)).await {
         Err(_) => {
             let why = format!("no answer within {} s; is it a bramble worker?", WELCOME_DEADLINE.as_secs());
             Err(PrimaryError::Unreachable { name: peer, why })
@@ -75,8 +112,10 @@ pub(crate) async fn open(end: MachineLink, opening: &Opening, session: u32) -> R
             // The plan must not use more than was asked for.
             welcome.memory_bytes = welcome.memory_bytes.min(opening.memory_bytes);
             let name = if link.shares_memory { welcome.name.clone() } else { peer };
-            let door = worker_address(&link, welcome.port, was_dialled);
-            Ok(Session { link, welcome, rate: None, name, clock: None, door, was_dialled })
+            let door = worker_address(&link, welcome.port, known.was_dialled);
+            let is_first = !known.has_served;
+            let known = KnownConnection { has_served: true, ..known };
+            Ok(Session { link, welcome, known, is_first, name, door })
         }
     }
 }
@@ -94,6 +133,49 @@ pub(crate) async fn dismiss(sessions: Vec<Session>) {
         let frame = Frame::new(Kind::Bye.code(), Bye::default().encode(), Body::Empty);
         let _ = session.link.sender.send(frame).await;
         let _ = session.link.sender.close().await;
+    }
+}
+
+/// Says goodbye and waits, at most `GOODBYE`, for the machine's goodbye: then the connection is free for the next session.
+pub(crate) async fn end_session(session: Session) -> Result<Connection, LostConnection> {
+    let Session { mut link, known, name, .. } = session;
+    let why = match tokio::time::timeout(GOODBYE, goodbyes(&mut link)).await {
+        Ok(Ok(())) => return Ok(idle(link, known)),
+        Ok(Err(why)) => why,
+        Err(_) => no_goodbye(),
+    };
+    Err(LostConnection { name, why })
+}
+
+/// A connection that broke, or whose machine does not answer, while no product ran.
+pub(crate) struct LostConnection {
+    pub(crate) name: String,
+    pub(crate) why: String,
+}
+
+/// Why a connection is not used again.
+pub(crate) fn no_goodbye() -> String {
+    format!("it did not say goodbye within {} s", GOODBYE.as_secs())
+}
+
+/// A connection after both goodbyes.
+pub(crate) fn idle(mut link: Link, known: KnownConnection) -> Connection {
+    link.sender.set_session(0);
+    link.receiver.set_session(0);
+    Connection { link, known }
+}
+
+/// Both goodbyes of a session without work. What the machine sent before its goodbye does not matter.
+async fn goodbyes(link: &mut Link) -> Result<(), String> {
+    let bye = Frame::new(Kind::Bye.code(), Bye::default().encode(), Body::Empty);
+    link.sender.send(bye).await.map_err(|e| e.to_string())?;
+    loop {
+        let arrived = link.receiver.receive(&mut NoBodies).await.map_err(|e| e.to_string())?;
+        match Kind::from_code(arrived.kind).map_err(|e| e.0)? {
+            Kind::Bye => return Ok(()),
+            Kind::Error => return Err(decode_error(&arrived.head).map_err(|e| e.0)?),
+            _ => {}
+        }
     }
 }
 
@@ -121,8 +203,12 @@ pub(crate) fn one_kernel(local: &Session, workers: &[Session]) -> Result<(), Pri
     workers.iter().try_for_each(|worker| same_kernel(&local.welcome.kernel, worker))
 }
 
-async fn greet(end: MachineLink, opening: &Opening, session: u32) -> Result<(Link, Welcome), String> {
-    let MachineLink { mut link, threads_max, was_dialled: _ } = end;
+async fn greet(
+    mut link: Link,
+    threads_max: u16,
+    opening: &Opening,
+    session: u32,
+) -> Result<(Link, Welcome), String> {
     let hello = Hello {
         session,
         dtype: opening.dtype,

@@ -7,6 +7,7 @@ use crate::account::{
 };
 use crate::bandwidth::memory_rate;
 use crate::bodies::Bodies;
+use crate::cluster::Cluster;
 use crate::gathering::{Participants, connect_members, gather, select_sessions};
 use crate::inspector::Inspector;
 use crate::journal_writer::{JournalFile, JournalOptions, JournalSubject};
@@ -15,7 +16,7 @@ use crate::log::{EventLog, EventRecorder, Phase};
 use crate::neighbours::SecretSource;
 use crate::opening::{Session, even_speeds};
 use crate::resume::{self, Resumed};
-use crate::run::{InspectionResult, ResumePoint, RunOptions, RunOutcome, run};
+use crate::run::{InspectionResult, PreparedProduct, ResumePoint, RunOptions, RunOutcome, run};
 use crate::stop::Stop;
 use crate::strassen;
 use bramble_kernel::factors;
@@ -164,10 +165,11 @@ pub async fn prepare_resume(request: Request, watch: &dyn ProductObserver) -> Re
     resume::check(request, &problem, watch).await
 }
 
-/// Computes and checks a product.
+/// Computes and checks a product on the machines of a cluster. Their connections are idle again afterwards, also after an
+/// error.
 pub(crate) async fn one_product(
     request: Request,
-    ends: MachineLinks,
+    cluster: &mut Cluster,
     watch: &dyn ProductObserver,
 ) -> Result<Finished, PrimaryError> {
     let problem = problem(&request)?;
@@ -175,30 +177,24 @@ pub(crate) async fn one_product(
         return without_product(request, &problem).await;
     }
     let (mut request, measured) = strassen::replace_unsafe_kernel(request, &problem).await?;
-    let alike = ends.alike;
     let mut recorder = EventRecorder::new(request.log.take());
     recorder.phase(Phase::Opening);
     let wants = Wants { log: recorder.is_on(), account: request.sessions.account };
-    let mut gathered = gather(&request, &problem, ends, wants, watch).await?;
-    let making = MadeOperands { a: request.a.is_made(), b: request.b.is_made() };
-    request.wish = PlanOptions { tiles_early: request.journal.as_ref().map(|_| making), ..gathered.wish };
-    let everybody = std::iter::once(&gathered.local).chain(&gathered.workers);
-    strassen::check_own_kernels(&request, &problem, everybody, measured).await?;
-    let before = request.journal.as_ref().and_then(|journal| journal.before.as_deref());
-    let kernel = resume::fitting_kernel(&mut gathered, before, &problem)?;
-    let Participants { local, workers, nic_bytes_per_s, missing, lost, join_source, rules, .. } = gathered;
-    recorder.phase(Phase::Planning);
-    // The plan of a product that is resumed is there already, and C is not empty.
-    let memory_rate = if before.is_none() { memory_rate_here(&request, &problem, &local) } else { None };
-    let primary = Machine { nic_bytes_per_s, memory_rate, ..local.machine(None, false) };
-    let machines = described(&workers, request.sessions.credits, alike);
-    let decision = match before {
-        None => strassen::choose(&request, &problem, &primary, &machines).await?,
-        Some(journal) => resume::decision(journal, workers.len()),
+    let mut gathered = gather(&request, &problem, cluster, wants, watch).await?;
+    let chosen = choose(&mut request, &problem, &mut gathered, measured, cluster.alike, &mut recorder).await;
+    let Participants { local, mut workers, missing, lost, join_terms, rules, .. } = gathered;
+    let (decision, kernel) = match chosen {
+        Ok(chosen) => chosen,
+        Err(e) => {
+            workers.push(local);
+            cluster.idle.release(workers).await;
+            return Err(e);
+        }
     };
     watch.decided(&decision);
+    let before = request.journal.as_ref().and_then(|journal| journal.before.as_deref());
     let (sessions, reserve) = match before {
-        None => select_sessions(&decision, local, workers).await,
+        None => select_sessions(&decision, local, workers, &mut cluster.idle).await,
         Some(_) => resume::resuming_machines((local, workers), request.wish.who),
     };
     let before = before.map(|journal| ResumePoint::of(journal, sessions.len()));
@@ -209,23 +205,55 @@ pub(crate) async fn one_product(
     connected.add_reserve(reserve);
     let tiles = levels::tile_levels(&rules, decision.plan.regions.first().map(|region| &region.grid));
     let inspector = Inspector::of(&request, decision.plan.strategy.levels, tiles);
-    let operands = operand_layouts(&request, &problem);
-    let bodies = Bodies::new(request.a.clone(), request.b.clone(), request.old_c.clone());
-    let plan = decision.plan.clone();
     let members = if before.is_some() { 0 } else { decision.plan.members.len() };
-    let subject = || JournalSubject::of(&request, &problem, kernel, &plan);
+    let subject = || JournalSubject::of(&request, &problem, kernel, &decision.plan);
     let subject = request.journal.is_some().then(subject);
     let journal = request.journal.take().zip(subject);
     let relay = decision.plan.relay.then(|| connected.report.clone());
     let (began, effort) = (request.began, request.check.effort);
-    let (instead, stop) = (request.instead, request.stop);
-    let (steals, account, credits) =
-        (request.sessions.steals, request.sessions.account, request.sessions.credits);
+    let product = PreparedProduct {
+        plan: decision.plan.clone(),
+        operands: operand_layouts(&request, &problem),
+        bodies: Bodies::new(request.a, request.b, request.old_c),
+        output: request.output,
+        connected,
+    };
+    let SessionRequest { steals, account, credits, .. } = request.sessions;
+    let stop = request.stop;
     let options =
-        RunOptions { steals, account, credits, join_source, recorder, journal, before, stop, inspector };
-    let outcome = run(plan, operands, bodies, request.output, connected, watch, options).await?;
+        RunOptions { steals, account, credits, join_terms, recorder, journal, before, stop, inspector };
+    let outcome = run(product, watch, options, &mut cluster.idle).await?;
+    let instead = request.instead;
     let before_run = BeforeRun { problem, decision, members, began, effort, instead, missing, lost, relay };
     finished(before_run, outcome, watch)
+}
+
+/// Chooses the plan, or takes that of the run that this one resumes; also the kernel of all machines, for the journal.
+async fn choose(
+    request: &mut Request,
+    problem: &Problem,
+    gathered: &mut Participants,
+    measured: Option<strassen::Measured>,
+    alike: bool,
+    recorder: &mut EventRecorder,
+) -> Result<(Decision, String), PrimaryError> {
+    let making = MadeOperands { a: request.a.is_made(), b: request.b.is_made() };
+    request.wish = PlanOptions { tiles_early: request.journal.as_ref().map(|_| making), ..gathered.wish };
+    let everybody = std::iter::once(&gathered.local).chain(&gathered.workers);
+    strassen::check_own_kernels(request, problem, everybody, measured).await?;
+    let before = request.journal.as_ref().and_then(|journal| journal.before.as_deref());
+    let kernel = resume::fitting_kernel(gathered, before, problem)?;
+    recorder.phase(Phase::Planning);
+    let Participants { local, workers, nic_bytes_per_s, .. } = &*gathered;
+    // The plan of a product that is resumed is there already, and C is not empty.
+    let memory_rate = if before.is_none() { memory_rate_here(request, problem, local) } else { None };
+    let primary = Machine { nic_bytes_per_s: *nic_bytes_per_s, memory_rate, ..local.machine(None, false) };
+    let machines = described(workers, request.sessions.credits, alike);
+    let decision = match before {
+        None => strassen::choose(request, problem, &primary, &machines).await?,
+        Some(journal) => resume::decision(journal, workers.len()),
+    };
+    Ok((decision, kernel))
 }
 
 /// What the report says about the time before the run.

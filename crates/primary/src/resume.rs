@@ -193,8 +193,8 @@ pub(crate) fn fitting_kernel(
     }
     let kernel = gathered.local.welcome.kernel.clone();
     let is_one = is_other(&kernel).is_none() && problem.dtype.is_float();
-    if let (Some(join_source), Some(was)) = (&mut gathered.join_source, was) {
-        join_source.kernels.same = Some(was.clone());
+    if let (Some(join_terms), Some(was)) = (&mut gathered.join_terms, was) {
+        join_terms.kernels.same = Some(was.clone());
     }
     Ok(if is_one { kernel } else { String::new() })
 }

@@ -7,6 +7,7 @@ mod inspection;
 mod joins;
 mod land;
 mod link_tasks;
+mod links;
 mod loss;
 mod options;
 mod relay;
@@ -21,6 +22,7 @@ use crate::account::{
     IoUse, JoinedMachine, MachineReport, ProductProgress, joined, report_stubs, take_account,
 };
 use crate::bodies::Bodies;
+use crate::cluster::IdleConnections;
 use crate::error::off_loop;
 use crate::journal_writer::{JournalFile, JournalWriter};
 use crate::log::{EventLog, EventRecorder, Phase};
@@ -32,8 +34,9 @@ use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
 use bramble_schedule::primary::{Operands, Primary, PrimaryAction, PrimaryEvent};
 pub(crate) use inspection::InspectionResult;
-pub(crate) use joins::{AllowedKernels, JoinSource};
-use joins::{Tasks, admit};
+pub(crate) use joins::{AllowedKernels, JoinTerms};
+use joins::{Tasks, admit, end_admission};
+use links::{LentLink, collect};
 pub(crate) use options::RunOptions;
 pub(crate) use resume_point::ResumePoint;
 use setup::peer_infos;
@@ -44,18 +47,18 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use supervise::{Supervisor, finish, supervise};
+use supervise::{Supervisor, part, run_to_end};
 use tokio::sync::{Notify, mpsc};
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::AbortHandle;
 
 /// Interval between ticks of the state machine.
 const TICK: Duration = Duration::from_millis(100);
 /// How long the primary waits for the workers' goodbyes; their results have arrived by then.
-const GOODBYE: Duration = Duration::from_secs(2);
+pub(crate) const GOODBYE: Duration = Duration::from_secs(2);
 /// Smallest reported share of the work: less than a tile of any product, and more than rounding leaves of a share that moved.
 const SHARE_MIN: f64 = 1e-12;
 /// How long links may take to close.
-const CLOSING: Duration = Duration::from_millis(200);
+pub(crate) const CLOSING: Duration = Duration::from_millis(200);
 
 /// One worker while the product runs.
 struct Peer {
@@ -70,11 +73,17 @@ struct Peer {
     arriving: Rc<Cell<u64>>,
     leaving: SendProgressProbe,
     moved_bytes: (u64, u64),
+    /// Their values before the product.
+    moved_before: (u64, u64),
     goodbye: Option<Bye>,
+    /// A goodbye to it is queued or sent, and its link has not broken.
+    is_leaving: bool,
     /// Asks the reader of this link to end, and the reason.
     disconnect: Rc<Notify>,
     why: Option<String>,
     writer: Option<AbortHandle>,
+    /// Its link, until that is collected.
+    lent: Option<LentLink>,
 }
 
 impl Peer {
@@ -133,28 +142,24 @@ pub(crate) struct RunOutcome {
     pub(crate) joined: Vec<JoinedMachine>,
 }
 
-/// Closes all links, waits until no task holds the state any more, and gives it back.
-async fn closed(core: Rc<RefCell<Core>>, tasks: Tasks) -> Result<Core, PrimaryError> {
-    // A writer with an empty queue closes its link, which tells the worker that the session is over.
-    core.borrow_mut().peers.iter_mut().for_each(|p| p.to = None);
-    let Tasks { mut writers, mut readers } = tasks;
-    let _ = tokio::time::timeout(CLOSING, async { while writers.join_next().await.is_some() {} }).await;
-    writers.shutdown().await;
-    readers.shutdown().await;
-    let core = Rc::into_inner(core).map(RefCell::into_inner);
-    core.ok_or_else(|| PrimaryError::Failed("a task outlived its product".to_owned()))
+/// A product that is ready to run.
+pub(crate) struct PreparedProduct {
+    pub(crate) plan: bramble_plan::Plan,
+    pub(crate) operands: Operands,
+    pub(crate) bodies: Bodies,
+    pub(crate) output: Output,
+    /// The sessions: those of the plan's members, in their order, and reserves.
+    pub(crate) connected: ConnectedPeers,
 }
 
-/// Executes a plan on its members' sessions, in the order of the members.
+/// Executes a plan on its members' sessions. Links that can serve again are in `idle` afterwards, also after an error.
 pub(crate) async fn run(
-    plan: bramble_plan::Plan,
-    operands: Operands,
-    bodies: Bodies,
-    output: Output,
-    connected: ConnectedPeers,
+    product: PreparedProduct,
     watch: &dyn ProductObserver,
     mut options: RunOptions,
+    idle: &mut IdleConnections,
 ) -> Result<RunOutcome, PrimaryError> {
+    let PreparedProduct { plan, operands, bodies, output, connected } = product;
     let ConnectedPeers { sessions, neighbours, dead, report: _ } = connected;
     let before = options.before.take();
     // A resumed product has no members: all its work starts unowned.
@@ -163,8 +168,15 @@ pub(crate) async fn run(
     let machines = report_stubs(&plan, members.len(), &sessions);
     options.recorder.peers(&sessions, working);
     let infos = peer_infos(&sessions, neighbours, &bodies, members, (working, options.credits));
-    let write_back = WriteBack::of(&plan, before.is_some())?;
-    let state = resume_point::state(plan, operands, infos, before.as_ref(), options.steals)?;
+    let write_back = WriteBack::of(&plan, before.is_some());
+    let state = resume_point::state(plan, operands, infos, before.as_ref(), options.steals);
+    let (write_back, state) = match write_back.and_then(|write_back| Ok((write_back, state?))) {
+        Ok(ready) => ready,
+        Err(e) => {
+            idle.release(sessions).await;
+            return Err(e);
+        }
+    };
     let state = if options.inspector.is_on() { state.with_spot_checks(ROWS_MIN) } else { state };
     let changed = Rc::new(Notify::new());
     let core = Rc::new(RefCell::new(Core {
@@ -189,11 +201,9 @@ pub(crate) async fn run(
     for (session, why) in sessions.into_iter().zip(&dead) {
         tasks.add_peer(&core, session, why.is_some());
     }
-    core.borrow_mut().keep_journal(options.journal.take())?;
-    core.borrow_mut().start(dead);
     let (admitted, joining) = mpsc::channel(1);
-    let admission =
-        options.join_source.take().map(|join_source| tokio::task::spawn_local(admit(join_source, admitted)));
+    let terms = options.join_terms.take().zip(idle.later.take());
+    let admission = terms.map(|(terms, ends)| tokio::task::spawn_local(admit(ends, terms, admitted)));
     let mut supervisor = Supervisor {
         changed: &changed,
         watch,
@@ -204,11 +214,16 @@ pub(crate) async fn run(
         inspector: options.inspector.clone(),
         spot_checker: SpotChecker::default(),
     };
-    supervise(&core, &mut supervisor).await;
-    let (inspected, journal) = finish(&core, &mut supervisor, &options.inspector).await?;
-    admission.iter().for_each(JoinHandle::abort);
-    let mut core = closed(core, supervisor.tasks).await?;
+    let result = run_to_end(&core, &mut supervisor, (options.journal.take(), dead)).await;
+    if idle.keeps() {
+        part(&core, &mut supervisor).await;
+    }
+    let Supervisor { tasks, joining, .. } = supervisor;
+    end_admission(admission, joining, idle).await;
+    let (mut core, connections) = collect(core, tasks, watch, idle.keeps()).await?;
+    connections.into_iter().for_each(|connection| idle.add(connection));
     while core.write_back.hints.join_next().await.is_some() {}
+    let (inspected, journal) = result?;
     core.into_outcome(inspected, journal?)
 }
 
@@ -280,10 +295,11 @@ impl Core {
             let (came, left) = (self.peers[peer].arriving.get(), (self.peers[peer].leaving)());
             let moved = (came, left.acknowledged);
             if std::mem::replace(&mut self.peers[peer].moved_bytes, moved) != moved {
+                let before = self.peers[peer].moved_before;
                 self.dispatch(PrimaryEvent::Flow {
                     peer,
-                    received: came,
-                    acknowledged: left.acknowledged,
+                    received: came.wrapping_sub(before.0),
+                    acknowledged: left.acknowledged.saturating_sub(before.1),
                     buffered: left.buffered,
                 });
             }
@@ -343,6 +359,9 @@ impl Core {
             Kind::Log => {
                 self.recorder.add_job_records(peer, &arrived.head)?;
                 self.dispatch(PrimaryEvent::Alive { peer });
+            }
+            Kind::Bye if !self.times.has_said_goodbye => {
+                return Err(ProtocolError::new("it says goodbye in the middle of the product"));
             }
             Kind::Bye => {
                 self.peers[peer].goodbye = Some(Bye::decode(&arrived.head)?);

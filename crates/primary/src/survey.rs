@@ -6,7 +6,7 @@
 
 use crate::PrimaryError;
 use crate::measure::measure;
-use crate::opening::{Opening, Session, dismiss, even_speeds, one_kernel, open};
+use crate::opening::{Connection, Opening, Session, dismiss, even_speeds, one_kernel, open};
 use crate::product::{MachineLink, MachineLinks};
 use bramble_matrix::DType;
 use bramble_plan::Machine;
@@ -56,7 +56,7 @@ pub async fn survey(
 ) -> Result<(Surveyed, Vec<Result<Surveyed, PrimaryError>>), PrimaryError> {
     let opening = survey.opening();
     let (first, alike) = (survey.session_seed | 1, ends.alike);
-    let local = open(ends.local, &opening, first).await?;
+    let local = open(Connection::new(ends.local, 0), &opening, first).await?;
     let opened = open_all(ends.workers, &opening, first).await;
     // Workers that did not answer are not measured.
     let mut failed = BTreeMap::new();
@@ -71,7 +71,7 @@ pub async fn survey(
         one_kernel(&local, &sessions)?;
     }
     // Sessions that fall silent meanwhile are removed.
-    let (nic_bytes_per_s, silent) = measure(&mut sessions).await?;
+    let (nic_bytes_per_s, silent) = measure(&mut sessions, None).await?;
     let mut own = surveyed(&local, None, false);
     own.machine.nic_bytes_per_s = nic_bytes_per_s;
     let mut answers = sessions.iter().map(|session| surveyed(session, survey.credits, alike));
@@ -110,7 +110,9 @@ async fn open_all(
     for end in ends {
         session = session.wrapping_add(2);
         let opening = opening.clone();
-        tasks.push(tokio::task::spawn_local(async move { open(end, &opening, session).await }));
+        tasks.push(tokio::task::spawn_local(async move {
+            open(Connection::new(end, 0), &opening, session).await
+        }));
     }
     let mut opened = Vec::new();
     for task in tasks {

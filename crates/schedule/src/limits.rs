@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 /// Version of the protocol. Both ends must have the same.
-pub const PROTOCOL: u16 = 5;
+pub const PROTOCOL: u16 = 6;
 /// Longest body of a frame: control is never stuck behind more than this.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 /// Longest head of a frame.

@@ -1,6 +1,7 @@
 //! The ledger of one worker: memory, number of sessions, the lock for measurements, and results of measurements.
 //!
-//! Place in the flow: a session takes a grant between hello and welcome, and returns it when it ends.
+//! Place in the flow: a session takes a grant between hello and welcome, and returns it when it ends. A connection between two
+//! products holds a grant without memory for matrices: it counts as a session, and its compute threads keep scratch memory.
 //!
 //! Invariants: all grants, and the scratch memory of those sessions' kernels, never exceed the worker's
 //! memory. A grant is returned however its session ends, and not before the last compute thread has dropped
@@ -35,7 +36,7 @@ struct State {
     holders: BTreeMap<u64, Holder>,
 }
 
-/// A session with a grant.
+/// A session with a grant, or a connection between two products.
 #[derive(Debug)]
 struct Holder {
     who: SessionOwner,
@@ -85,6 +86,44 @@ impl Grant {
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
+
+    /// A place for the same primary between two products: without memory for matrices, but with the scratch memory that
+    /// compute threads keep.
+    pub(crate) fn idle_place(&self) -> Self {
+        let mut state = self.ledger.state();
+        let (who, scratch_bytes) = match state.holders.get(&self.key) {
+            Some(holder) => (holder.who.clone(), holder.scratch_bytes),
+            None => unreachable!("a grant is in the ledger until it is dropped"),
+        };
+        let key = state.enter(Holder { who, granted_bytes: 0, scratch_bytes, since: Instant::now() });
+        Self { ledger: self.ledger.clone(), key, bytes: 0 }
+    }
+
+    /// Scratch memory that compute threads may keep.
+    pub(crate) fn scratch_bytes(&self) -> u64 {
+        self.ledger.state().holders.get(&self.key).map_or(0, |holder| holder.scratch_bytes)
+    }
+
+    /// The compute threads that kept scratch memory have ended.
+    pub(crate) fn drop_scratch(&self) {
+        if let Some(holder) = self.ledger.state().holders.get_mut(&self.key) {
+            holder.scratch_bytes = 0;
+        }
+    }
+}
+
+impl State {
+    fn enter(&mut self, holder: Holder) -> u64 {
+        let key = self.next;
+        self.next += 1;
+        self.holders.insert(key, holder);
+        key
+    }
+
+    /// Sessions that have memory for matrices.
+    fn computing(&self) -> usize {
+        self.holders.values().filter(|holder| holder.granted_bytes > 0).count()
+    }
 }
 
 impl Drop for Grant {
@@ -111,7 +150,7 @@ impl SessionLedger {
 
     /// Whether at most one session has memory, so that no other session computes during a measurement.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.state().holders.len() <= 1
+        self.state().computing() <= 1
     }
 
     /// Grants the request, or the rest of the memory; `None` if that is too little or there are too many sessions.
@@ -123,10 +162,8 @@ impl SessionLedger {
         if state.holders.len() >= SESSIONS_MAX || bytes < wish.least_bytes() {
             return None;
         }
-        let key = state.next;
-        state.next += 1;
         let (granted_bytes, scratch_bytes, since) = (bytes, wish.scratch_bytes, Instant::now());
-        state.holders.insert(key, Holder { who: who.clone(), granted_bytes, scratch_bytes, since });
+        let key = state.enter(Holder { who: who.clone(), granted_bytes, scratch_bytes, since });
         drop(state);
         Some(Grant { ledger: self.clone(), key, bytes })
     }
@@ -208,6 +245,9 @@ impl Holder {
             name.pop();
         }
         let name = if name.is_empty() { "somebody" } else { &name };
+        if self.granted_bytes == 0 {
+            return format!("{name} ({}, between two products)", self.who.peer);
+        }
         let (mib, seconds) = (self.granted_bytes.div_ceil(1 << 20), self.since.elapsed().as_secs());
         format!("{name} ({}, {mib} MiB for {seconds} s)", self.who.peer)
     }
@@ -216,6 +256,7 @@ impl Holder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bramble_matrix::number::to_u64;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     const MIB: u64 = 1 << 20;
@@ -261,6 +302,27 @@ mod tests {
         let _most = ledger.grant(&who("a"), wish(512 * MIB - 4096)).unwrap();
         assert!(ledger.grant(&who("b"), wish(2 * MIB)).is_none());
         assert_eq!(ledger.grant(&who("b"), wish(4000)).unwrap().bytes(), 4000);
+    }
+
+    #[test]
+    fn a_connection_between_products_counts_as_a_session_with_the_scratch_memory_of_its_threads() {
+        let ledger = SessionLedger::new();
+        let wish = MemoryRequest { scratch_bytes: 200 * MIB, ..wish(100 * MIB) };
+        let grant = ledger.grant(&who("a"), wish).unwrap();
+        let place = grant.idle_place();
+        drop(grant);
+        assert_eq!((place.bytes(), place.scratch_bytes(), ledger.is_quiet()), (0, 200 * MIB, true));
+        assert_eq!(ledger.grant(&who("b"), wish).unwrap().bytes(), 100 * MIB);
+        place.drop_scratch();
+        let all = MemoryRequest { wanted_bytes: u64::MAX, scratch_bytes: 0, ..wish };
+        let others: Vec<Grant> =
+            (2..SESSIONS_MAX).map(|_| ledger.grant(&who("c"), self::wish(1)).unwrap()).collect();
+        assert_eq!(ledger.grant(&who("b"), all).unwrap().bytes(), 512 * MIB - to_u64(others.len()));
+        let _last = ledger.grant(&who("b"), self::wish(1)).unwrap();
+        assert!(ledger.grant(&who("d"), self::wish(1)).is_none());
+        drop(place);
+        drop(others);
+        assert!(ledger.state().holders.len() == 1);
     }
 
     #[test]

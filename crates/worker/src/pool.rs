@@ -4,6 +4,9 @@
 //! configured, compute threads yield to the thread that moves bytes; dropping the pool drops tasks that have not begun. A
 //! task that panics is reported, never lost. A thread is started when there is work for it: small products need few.
 //!
+//! A pool may serve one session after another, with the same threads. A session's tasks that have not begun are dropped with
+//! it; the result of one that still runs goes to the session that submitted it, which no longer reads it.
+//!
 //! A result is reported at once, unless brief tasks follow: then a thread collects up to `UNREPORTED_MAX` results, for at
 //! most `UNREPORTED_FOR` and one more brief task. It reports all before it waits, while another thread waits, before a task
 //! that is not brief, and when it took the last task in the queue. Reporting each addition by itself would cost the session
@@ -42,7 +45,9 @@ const _: () = assert!(BRIEF_ADDITIONS_PER_THREAD >= 2 * UNREPORTED_MAX);
 
 /// Waiting tasks, and the state of the threads.
 struct Queue<R> {
+    /// Tasks of `session`.
     tasks: PriorityQueue<(ComputeTask<R>, TaskLength)>,
+    session: Arc<PoolSession<R>>,
     started: usize,
     idle: usize,
     closed: bool,
@@ -51,10 +56,15 @@ struct Queue<R> {
 struct PoolState<R> {
     queue: Mutex<Queue<R>>,
     more: Condvar,
+    threads_max: usize,
+    hosting: ThreadPlacement,
+}
+
+/// One session's use of the threads.
+struct PoolSession<R> {
     accounts: Vec<ThreadAccount>,
     /// Whether the processor time of tasks is measured, too.
     reads_cpu: bool,
-    hosting: ThreadPlacement,
     done: Box<dyn Fn(Vec<EndedTask<R>>) + Send + Sync>,
 }
 
@@ -91,20 +101,39 @@ impl ThreadAccount {
 }
 
 impl<R: Send + 'static> ComputePool<R> {
-    /// A pool of up to `threads` threads. Each calls `done` with the results of its tasks, in the order in which they
-    /// ended; `reads_cpu`: accounts include processor time.
+    /// A pool of up to `threads` threads, for its first session. Each thread calls `done` with the results of its tasks, in the
+    /// order in which they ended; `reads_cpu`: accounts include processor time.
     pub(crate) fn new(
         threads: usize,
         hosting: ThreadPlacement,
         reads_cpu: bool,
         done: impl Fn(Vec<EndedTask<R>>) + Send + Sync + 'static,
     ) -> Self {
-        let accounts = (0..threads).map(|_| Default::default()).collect();
-        let queue = Mutex::new(Queue { tasks: PriorityQueue::default(), started: 0, idle: 0, closed: false });
-        let done = Box::new(done);
-        Self {
-            shared: Arc::new(PoolState { queue, more: Condvar::new(), accounts, reads_cpu, hosting, done }),
-        }
+        let session = Arc::new(PoolSession::new(threads, 0, reads_cpu, done));
+        let queue = Queue { tasks: PriorityQueue::default(), session, started: 0, idle: 0, closed: false };
+        let (queue, more) = (Mutex::new(queue), Condvar::new());
+        Self { shared: Arc::new(PoolState { queue, more, threads_max: threads, hosting }) }
+    }
+
+    /// Ends the current session and begins another with the same threads, and accounts of its own.
+    pub(crate) fn begin_session(
+        &self,
+        reads_cpu: bool,
+        done: impl Fn(Vec<EndedTask<R>>) + Send + Sync + 'static,
+    ) {
+        let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.tasks.clear();
+        queue.session = Arc::new(PoolSession::new(self.shared.threads_max, queue.started, reads_cpu, done));
+    }
+
+    /// Drops the current session's tasks that have not begun.
+    pub(crate) fn end_session(&self) {
+        self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner).tasks.clear();
+    }
+
+    /// Most threads of this pool.
+    pub(crate) fn threads_max(&self) -> usize {
+        self.shared.threads_max
     }
 
     /// Queues a task, and starts a thread for it if none is idle and the limit allows. An error if the
@@ -117,10 +146,10 @@ impl<R: Send + 'static> ComputePool<R> {
     ) -> std::io::Result<()> {
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.tasks.put((task, length), turn);
-        if queue.idle < queue.tasks.count() && queue.started < self.shared.accounts.len() {
-            let (shared, index) = (self.shared.clone(), queue.started);
+        if queue.idle < queue.tasks.count() && queue.started < self.shared.threads_max {
+            let (shared, session, index) = (self.shared.clone(), queue.session.clone(), queue.started);
             let thread = std::thread::Builder::new().name(format!("compute-{index}"));
-            match thread.spawn(move || run_thread(&shared, index)) {
+            match thread.spawn(move || run_thread(&shared, session, index)) {
                 Ok(_) => queue.started += 1,
                 Err(e) if queue.started == 0 => return Err(e),
                 // The threads that are running will do it.
@@ -131,9 +160,26 @@ impl<R: Send + 'static> ComputePool<R> {
         Ok(())
     }
 
-    /// The account of each thread so far.
+    /// The account of each thread in this session so far.
     pub(crate) fn accounts(&self) -> Vec<ThreadReport> {
-        self.shared.accounts.iter().map(ThreadAccount::report).collect()
+        let queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.session.accounts.iter().map(ThreadAccount::report).collect()
+    }
+}
+
+impl<R> PoolSession<R> {
+    /// A session in which the first `started` threads are there from its beginning.
+    fn new(
+        threads: usize,
+        started: usize,
+        reads_cpu: bool,
+        done: impl Fn(Vec<EndedTask<R>>) + Send + Sync + 'static,
+    ) -> Self {
+        let accounts: Vec<ThreadAccount> = (0..threads).map(|_| Default::default()).collect();
+        for account in accounts.iter().take(started) {
+            account.began.get_or_init(Instant::now);
+        }
+        Self { accounts, reads_cpu, done: Box::new(done) }
     }
 }
 
@@ -146,8 +192,9 @@ impl<R> Drop for ComputePool<R> {
     }
 }
 
-/// Results that a thread has not reported yet.
+/// Results that a thread has not reported yet, all of one session.
 struct UnreportedResults<R> {
+    session: Arc<PoolSession<R>>,
     ended: Vec<EndedTask<R>>,
     since: Option<Instant>,
 }
@@ -164,15 +211,23 @@ impl<R> UnreportedResults<R> {
         length == TaskLength::Brief && is_young && self.ended.len() < UNREPORTED_MAX
     }
 
-    fn report_all(&mut self, shared: &PoolState<R>) {
+    fn report_all(&mut self) {
         if self.since.take().is_some() {
-            (shared.done)(std::mem::take(&mut self.ended));
+            (self.session.done)(std::mem::take(&mut self.ended));
+        }
+    }
+
+    /// Reports what is left of another session.
+    fn enter(&mut self, session: Arc<PoolSession<R>>) {
+        if !Arc::ptr_eq(&self.session, &session) {
+            self.report_all();
+            self.session = session;
         }
     }
 }
 
 /// The next task, `None` after the pool was dropped; reports collected results before it waits, or that may not wait for the
-/// task.
+/// task. Afterwards `unreported` is of the task's session.
 fn next<R>(shared: &PoolState<R>, unreported: &mut UnreportedResults<R>) -> Option<ComputeTask<R>> {
     let lock = || shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
     let mut queue = lock();
@@ -181,16 +236,17 @@ fn next<R>(shared: &PoolState<R>, unreported: &mut UnreportedResults<R>) -> Opti
             return None;
         }
         if let Some((task, length)) = queue.tasks.take() {
-            let has_more = queue.tasks.count() > 0 && queue.idle == 0;
+            let (has_more, session) = (queue.tasks.count() > 0 && queue.idle == 0, queue.session.clone());
             drop(queue);
             if !has_more || !unreported.may_wait(length) {
-                unreported.report_all(shared);
+                unreported.report_all();
             }
+            unreported.enter(session);
             return Some(task);
         }
         if unreported.since.is_some() {
             drop(queue);
-            unreported.report_all(shared);
+            unreported.report_all();
             queue = lock();
             continue;
         }
@@ -200,7 +256,7 @@ fn next<R>(shared: &PoolState<R>, unreported: &mut UnreportedResults<R>) -> Opti
     }
 }
 
-fn run_thread<R>(shared: &PoolState<R>, index: usize) {
+fn run_thread<R>(shared: &PoolState<R>, session: Arc<PoolSession<R>>, index: usize) {
     if let Some(first) = shared.hosting.pin_from {
         pin(first + index);
     }
@@ -208,11 +264,13 @@ fn run_thread<R>(shared: &PoolState<R>, index: usize) {
         // On Linux this affects only the calling thread, elsewhere the process. A failure only means equal priorities.
         let _ = rustix::process::nice(GIVES_WAY_BY);
     }
-    let account = &shared.accounts[index];
-    account.began.get_or_init(Instant::now);
-    let mut unreported = UnreportedResults { ended: Vec::new(), since: None };
+    session.accounts[index].began.get_or_init(Instant::now);
+    let mut unreported = UnreportedResults { session, ended: Vec::new(), since: None };
     while let Some(task) = next(shared, &mut unreported) {
-        let cpu_before = if shared.reads_cpu { thread_cpu_ns() } else { 0 };
+        let session = unreported.session.clone();
+        let account = &session.accounts[index];
+        account.began.get_or_init(Instant::now);
+        let cpu_before = if session.reads_cpu { thread_cpu_ns() } else { 0 };
         let began = Instant::now();
         // A bug in a kernel must end the session with a message, not leave the primary waiting.
         let result = catch_unwind(AssertUnwindSafe(task)).map_err(|panic| {
@@ -222,7 +280,7 @@ fn run_thread<R>(shared: &PoolState<R>, index: usize) {
         let took = began.elapsed();
         account.jobs.fetch_add(1, Ordering::Relaxed);
         account.busy_ns.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
-        if shared.reads_cpu {
+        if session.reads_cpu {
             account.cpu_ns.fetch_add(thread_cpu_ns() - cpu_before, Ordering::Relaxed);
         }
         unreported.add(EndedTask { result, thread: index, began, took }, began + took);
@@ -352,7 +410,8 @@ mod tests {
 
     #[test]
     fn results_that_waited_long_enough_are_reported_before_the_next_task() {
-        let mut unreported = UnreportedResults { ended: Vec::new(), since: None };
+        let session = Arc::new(PoolSession::new(1, 0, false, |_: Vec<EndedTask<i32>>| ()));
+        let mut unreported = UnreportedResults { session, ended: Vec::new(), since: None };
         let now = Instant::now();
         assert!(unreported.may_wait(TaskLength::Brief));
         let ended = || EndedTask { result: Ok(1), thread: 0, began: now, took: Duration::ZERO };
@@ -360,5 +419,31 @@ mod tests {
         std::thread::sleep(UNREPORTED_FOR);
         unreported.add(ended(), Instant::now());
         assert!(!unreported.may_wait(TaskLength::Brief));
+    }
+
+    #[test]
+    fn a_session_gets_the_threads_of_the_one_before_and_none_of_its_results() {
+        let (first_tx, first_rx) = mpsc::channel();
+        let (second_tx, second_rx) = mpsc::channel();
+        let (begin, begun) = mpsc::channel::<()>();
+        let (open, gate) = mpsc::channel::<()>();
+        let send = |tx: mpsc::Sender<usize>| {
+            move |r: Vec<EndedTask<usize>>| r.into_iter().for_each(|e| tx.send(e.result.unwrap()).unwrap())
+        };
+        let pool = ComputePool::new(1, ThreadPlacement::default(), true, send(first_tx));
+        let held = move || begin.send(()).map_or(99, |()| gate.recv().map_or(99, |()| 0));
+        pool.submit(Box::new(held), Priority(0), TaskLength::Any).unwrap();
+        begun.recv().unwrap();
+        pool.submit(Box::new(|| 1), Priority(0), TaskLength::Any).unwrap();
+        pool.end_session();
+        pool.begin_session(true, send(second_tx));
+        pool.submit(Box::new(|| 2), Priority(0), TaskLength::Any).unwrap();
+        open.send(()).unwrap();
+        assert_eq!(second_rx.recv(), Ok(2));
+        // The session is over, and with it the sender of its results; the task that had not begun is dropped.
+        assert_eq!(first_rx.iter().collect::<Vec<_>>(), [0]);
+        let [account] = pool.accounts()[..] else { panic!("one thread") };
+        assert_eq!(account.jobs, 1);
+        assert_eq!(pool.shared.queue.lock().unwrap().started, 1);
     }
 }

@@ -71,7 +71,7 @@ impl EventRecorder {
                 name: session.name.clone(),
                 link: session.link.name,
                 threads: session.welcome.threads,
-                clocks: [own.or(session.clock), None],
+                clocks: [own.or(session.known.clock), None],
                 lost_records: 0,
             };
             let (machine, reserve) = match at < working {

@@ -4,33 +4,33 @@
 //!
 //! Invariants: indices are given in the order of arrival and never reused: a lost machine that returns is a new peer.
 //! Sessions of joining machines are opened beside the product, which does not wait for them. A machine that may not take part
-//! (its kernel differs where bits must be the same) gets a goodbye.
+//! (its kernel differs where bits must be the same) gets a goodbye when the product ends, as does one that comes too late.
 //!
 //! Deliberately absent: where joining machines come from (the command line knows), and which work they get (the schedule
 //! decides). Their links are not measured; the schedule observes their rates.
 
 use super::link_tasks::{read, write};
+use super::links::LentLink;
 use super::{Core, Peer};
 use crate::PrimaryError;
 use crate::account::report_stub;
+use crate::cluster::{IdleConnections, Numbers};
 use crate::levels;
-use crate::opening::{Opening, Session, dismiss, open, same_kernel};
+use crate::opening::{Connection, Opening, Session, open, same_kernel};
 use crate::product::MachineLink;
 use bramble_matrix::{DType, Winograd};
 use bramble_schedule::primary::{PeerInfo, PrimaryEvent};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
-/// The source of machines that may join while the product runs, and the conditions for joining.
-pub(crate) struct JoinSource {
-    /// Links with joining machines.
-    pub(crate) ends: mpsc::Receiver<MachineLink>,
+/// The conditions for machines that join while the product runs.
+pub(crate) struct JoinTerms {
     /// The hello for each of them.
     pub(crate) opening: Opening,
-    /// The session number of the first to join; each later one adds two.
-    pub(crate) session: u32,
+    /// Numbers for their connections and sessions.
+    pub(crate) numbers: Rc<Numbers>,
     /// Most bytes that the primary may have outstanding at each of them.
     pub(crate) credits: u64,
     pub(crate) kernels: AllowedKernels,
@@ -51,21 +51,27 @@ const JOINS_MAX: usize = 1000;
 /// A session with a machine that joins, or why it takes no part.
 pub(super) type Admission = Result<Session, PrimaryError>;
 
-/// Opens a session with each machine that joins. Ends when no more can come.
-pub(super) async fn admit(mut join_source: JoinSource, came: mpsc::Sender<Admission>) {
+/// Opens a session with each machine that joins, until the receiver of `came` is closed.
+pub(super) async fn admit(
+    mut ends: mpsc::Receiver<MachineLink>,
+    terms: JoinTerms,
+    came: mpsc::Sender<Admission>,
+) -> AdmissionEnd {
     let mut opening = JoinSet::new();
+    let mut unused = Vec::new();
     let mut is_open = true;
     let mut admitted = 0;
-    while is_open || !opening.is_empty() {
+    loop {
         tokio::select! {
-            end = join_source.ends.recv(), if is_open => match end {
+            () = came.closed() => return AdmissionEnd { ends, opening, unused },
+            end = ends.recv(), if is_open => match end {
                 // The report has an entry for each machine that was admitted, so their number is limited.
                 Some(_) if admitted >= JOINS_MAX => {}
                 Some(end) => {
                     admitted += 1;
-                    let (told, number) = (join_source.opening.clone(), join_source.session);
-                    join_source.session = join_source.session.wrapping_add(2);
-                    opening.spawn_local(async move { open(end, &told, number).await });
+                    let connection = Connection::new(end, terms.numbers.connection());
+                    let (told, number) = (terms.opening.clone(), terms.numbers.session());
+                    opening.spawn_local(async move { open(connection, &told, number).await });
                 }
                 None => is_open = false,
             },
@@ -74,28 +80,65 @@ pub(super) async fn admit(mut join_source: JoinSource, came: mpsc::Sender<Admiss
                     .unwrap_or_else(|e| Err(PrimaryError::Failed(format!("opening a session: {e}"))));
                 let result = match opened {
                     Ok(mut session) => {
-                        session.welcome.memory_bytes = session.welcome.memory_bytes.min(join_source.credits);
-                        admit_if_compatible(session, &join_source.kernels).await
+                        session.welcome.memory_bytes = session.welcome.memory_bytes.min(terms.credits);
+                        admit_if_compatible(session, &terms.kernels, &mut unused)
                     }
                     Err(e) => Err(e),
                 };
-                if came.send(result).await.is_err() {
-                    return;
+                if let Err(mpsc::error::SendError(Ok(session))) = came.send(result).await {
+                    unused.push(session);
                 }
             }
         }
     }
 }
 
-/// The session, if its machine's kernel is allowed.
-async fn admit_if_compatible(session: Session, kernels: &AllowedKernels) -> Admission {
-    let is_same = kernels.same.as_ref().map_or(Ok(()), |kernel| same_kernel(kernel, &session));
-    match is_same.and_then(|()| levels::check_joining_kernel(&session, kernels.dtype, &kernels.rules)) {
+/// Admits no more machines. Those that were admitted too late are let go, or kept for the next product.
+pub(super) async fn end_admission(
+    admission: Option<JoinHandle<AdmissionEnd>>,
+    mut joining: mpsc::Receiver<Admission>,
+    idle: &mut IdleConnections,
+) {
+    let Some(admission) = admission else { return };
+    joining.close();
+    let mut late = Vec::new();
+    while let Some(came) = joining.recv().await {
+        late.extend(came);
+    }
+    // If its task panics, nobody joins the next product.
+    let Ok(AdmissionEnd { ends, opening, unused }) = admission.await else { return };
+    late.extend(unused);
+    idle.release(late).await;
+    idle.release_later(opening);
+    idle.later = Some(ends);
+}
+
+/// What is left when no more machines are admitted to a product.
+pub(super) struct AdmissionEnd {
+    /// Links with machines that join later.
+    pub(super) ends: mpsc::Receiver<MachineLink>,
+    /// Sessions that are being opened.
+    pub(super) opening: JoinSet<Result<Session, PrimaryError>>,
+    /// Sessions that take no part in the product.
+    pub(super) unused: Vec<Session>,
+}
+
+/// The session, if its machine's kernel is allowed; otherwise it is in `unused`.
+fn admit_if_compatible(session: Session, kernels: &AllowedKernels, unused: &mut Vec<Session>) -> Admission {
+    match kernels.check(&session) {
         Ok(()) => Ok(session),
         Err(e) => {
-            dismiss(vec![session]).await;
+            unused.push(session);
             Err(e)
         }
+    }
+}
+
+impl AllowedKernels {
+    /// Refuses a machine that joins with another kernel.
+    pub(crate) fn check(&self, session: &Session) -> Result<(), PrimaryError> {
+        self.same.as_ref().map_or(Ok(()), |kernel| same_kernel(kernel, session))?;
+        levels::check_joining_kernel(session, self.dtype, &self.rules)
     }
 }
 
@@ -134,27 +177,35 @@ impl Tasks {
         let (sent, received) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
         let before = (session.link.sender.bytes_sent(), session.link.receiver.bytes_received());
         let index = core.borrow().peers.len();
+        let shares_memory = session.link.shares_memory;
+        let (facts, sender, receiver) = session.link.split();
+        let (arriving, leaving) = (receiver.arriving(), sender.send_progress());
+        // Bytes of the measurement count as this product's, those of earlier products do not.
+        let moved_before = if session.is_first { (0, 0) } else { (arriving.get(), leaving().acknowledged) };
         core.borrow_mut().peers.push(Peer {
             name: session.name,
             to: Some(to),
-            shares_memory: session.link.shares_memory,
+            shares_memory,
             bytes_sent: sent.clone(),
             bytes_received: received.clone(),
             before,
-            arriving: session.link.receiver.arriving(),
-            leaving: session.link.sender.send_progress(),
-            moved_bytes: (0, 0),
+            arriving,
+            leaving,
+            moved_before,
+            moved_bytes: moved_before,
             goodbye: None,
+            is_leaving: false,
             disconnect: Rc::new(Notify::new()),
             why: None,
             writer: None,
+            lent: Some(LentLink::new(facts, session.known)),
         });
         if is_dead {
             return;
         }
-        let writer = self.writers.spawn_local(write(session.link.sender, frames, core.clone(), index, sent));
+        let writer = self.writers.spawn_local(write(sender, frames, core.clone(), index, sent));
         core.borrow_mut().peers[index].writer = Some(writer);
-        self.readers.spawn_local(read(session.link.receiver, core.clone(), index, received));
+        self.readers.spawn_local(read(receiver, core.clone(), index, received));
     }
 
     /// Adds a machine that joins while the product runs.

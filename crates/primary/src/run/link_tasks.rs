@@ -1,7 +1,8 @@
 //! The two tasks of each link: one writes to the worker, one reads from it.
 //!
 //! Invariants: frames leave in the order in which the core queued them; each frame that arrives is handled by the core
-//! before the next is read.
+//! before the next is read. A task that ends in order gives its half of the link back: the writer when its queue is closed and
+//! empty, the reader after both goodbyes.
 
 use super::Core;
 use bramble_link::{BodyPlacer, Frame, HEADER_BYTES, Landing, Receiver, Section, Sender};
@@ -15,7 +16,7 @@ use tokio::sync::mpsc;
 /// How long the reader may still read what the worker sent last, after sending to it has failed.
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
-/// Sends the frames that the core queues for a worker, in order, and closes the link after the last of them.
+/// Sends the frames that the core queues for a worker, in order, and gives the sender back after the last of them.
 pub(super) async fn write(
     mut sender: Box<dyn Sender>,
     mut frames: mpsc::UnboundedReceiver<Frame>,
@@ -47,11 +48,12 @@ pub(super) async fn write(
             }
         }
     }
-    // An error does not matter here: the product is over.
-    let _ = sender.close().await;
+    if let Some(lent) = &mut core.borrow_mut().peers[peer].lent {
+        lent.sender = Some(sender);
+    }
 }
 
-/// Reads what a worker sends until its link ends.
+/// Reads what a worker sends until both ends have said goodbye, or its link ends.
 pub(super) async fn read(
     mut receiver: Box<dyn Receiver>,
     core: Rc<RefCell<Core>>,
@@ -77,6 +79,12 @@ pub(super) async fn read(
             arrived.map_err(|e| core.describe(e)).and_then(|a| core.arrived(peer, a).map_err(|e| e.0));
         if let Err(why) = result {
             return core.link_ended(peer, why);
+        }
+        if core.peers[peer].goodbye.is_some() {
+            if let Some(lent) = &mut core.peers[peer].lent {
+                lent.receiver = Some(receiver);
+            }
+            return;
         }
     }
 }

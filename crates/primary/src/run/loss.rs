@@ -15,6 +15,7 @@ impl Core {
     pub(super) fn disconnect(&mut self, peer: usize, why: String) {
         let peer = &mut self.peers[peer];
         peer.to = None;
+        peer.is_leaving = false;
         peer.why.get_or_insert(why);
         peer.disconnect.notify_one();
     }
@@ -22,6 +23,7 @@ impl Core {
     /// A link has ended, and no row from it is landing any more.
     pub(super) fn link_ended(&mut self, peer: usize, why: String) {
         self.peers[peer].to = None;
+        self.peers[peer].is_leaving = false;
         if let Some(writer) = self.peers[peer].writer.take() {
             writer.abort();
         }

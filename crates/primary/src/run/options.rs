@@ -1,7 +1,7 @@
 //! Options of a run, and the closing messages to its workers.
 
 use super::resume_point::ResumePoint;
-use super::{Core, JoinSource};
+use super::{Core, JoinTerms};
 use crate::inspector::Inspector;
 use crate::journal_writer::{JournalOptions, JournalSubject};
 use crate::log::{EventRecorder, Phase};
@@ -19,8 +19,8 @@ pub(crate) struct RunOptions {
     pub(crate) account: bool,
     /// Most bytes that the primary may have outstanding at each worker, if the user set a limit.
     pub(crate) credits: Option<u64>,
-    /// Machines that may join while the product runs.
-    pub(crate) join_source: Option<JoinSource>,
+    /// Conditions for machines that join while the product runs, if any may.
+    pub(crate) join_terms: Option<JoinTerms>,
     /// The event log; inactive unless the user asked for one.
     pub(crate) recorder: EventRecorder,
     /// The journal's options, and the contents of its head.
@@ -34,14 +34,18 @@ pub(crate) struct RunOptions {
 }
 
 impl Core {
-    /// Sends goodbye to every worker; before it, the last clock readings for the event log.
+    /// Sends goodbye to every worker, once, and nothing after it; before it, the last clock readings for the event log.
     pub(super) fn say_goodbye(&mut self) {
+        if std::mem::replace(&mut self.times.has_said_goodbye, true) {
+            return;
+        }
         self.recorder.phase(Phase::Closing);
         for peer in 0..self.peers.len() {
             for question in self.recorder.clock_requests(peer) {
                 self.send(peer, Kind::Ping, question, Body::Empty);
             }
             self.send(peer, Kind::Bye, Bye::default().encode(), Body::Empty);
+            self.peers[peer].is_leaving = self.peers[peer].to.take().is_some();
         }
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn peer_infos(
             referred: bodies.referred(&s.link),
             neighbours,
             work_per_s: s.welcome.gflops * 1e9 / 2.0,
-            link_bytes_per_s: s.rate.map(|rate| rate.bytes_per_s),
+            link_bytes_per_s: s.known.rate.map(|rate| rate.bytes_per_s),
             is_reserve: at >= working,
         })
         .collect()

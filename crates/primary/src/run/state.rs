@@ -72,6 +72,8 @@ pub(super) struct RunTimes {
     pub(super) inspecting: Duration,
     /// When the user asked for the end, by the clock.
     pub(super) stopped: Option<Duration>,
+    /// Whether goodbyes are queued for all machines.
+    pub(super) has_said_goodbye: bool,
 }
 
 impl RunTimes {
@@ -82,6 +84,7 @@ impl RunTimes {
             first_job: None,
             inspecting: Duration::ZERO,
             stopped: None,
+            has_said_goodbye: false,
         }
     }
 

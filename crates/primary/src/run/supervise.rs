@@ -11,7 +11,7 @@ use super::spot_check::SpotChecker;
 use super::{Core, GOODBYE, TICK};
 use crate::PrimaryError;
 use crate::inspector::Inspector;
-use crate::journal_writer::JournalFile;
+use crate::journal_writer::{JournalFile, JournalOptions, JournalSubject};
 use crate::product::ProductObserver;
 use crate::stop::Stop;
 use bramble_schedule::primary::PrimaryEvent;
@@ -54,6 +54,19 @@ impl Supervisor<'_> {
             self.losses_reported += 1;
         }
     }
+}
+
+/// Runs the product to its end, whatever that is. `dead`: for each link, why it has broken already, if it has.
+pub(super) async fn run_to_end(
+    core: &Rc<RefCell<Core>>,
+    supervisor: &mut Supervisor<'_>,
+    (journal, dead): (Option<(JournalOptions, JournalSubject)>, Vec<Option<String>>),
+) -> Result<(Option<InspectionResult>, Result<Option<JournalFile>, PrimaryError>), PrimaryError> {
+    core.borrow_mut().keep_journal(journal)?;
+    core.borrow_mut().start(dead);
+    supervise(core, supervisor).await;
+    let inspector = supervisor.inspector.clone();
+    finish(core, supervisor, &inspector).await
 }
 
 /// Ticks until every tile is committed, the run has failed, or the user has ended it.
@@ -101,7 +114,7 @@ pub(super) async fn while_alive<T>(
 }
 
 /// Ends a run: closes the journal, inspects C while all workers are still connected, and says goodbye.
-pub(super) async fn finish(
+async fn finish(
     core: &Rc<RefCell<Core>>,
     supervisor: &mut Supervisor<'_>,
     inspector: &Arc<Inspector>,
@@ -121,17 +134,29 @@ pub(super) async fn finish(
     Ok((inspected, journal))
 }
 
-/// Says goodbye to every worker and waits, at most `GOODBYE`, for their accounts.
+/// Sees to it that every machine is told goodbye, also after a failure, and waits for the answers: a machine that answers can
+/// serve another product.
+pub(super) async fn part(core: &Rc<RefCell<Core>>, supervisor: &mut Supervisor<'_>) {
+    core.borrow_mut().say_goodbye();
+    wait_for_goodbyes(core, supervisor.changed).await;
+    supervisor.report_losses(&core.borrow());
+}
+
+/// Says goodbye to every worker and waits for their accounts, unless the product has failed or was stopped.
 async fn goodbyes(core: &Rc<RefCell<Core>>, changed: &Notify) {
     if core.borrow().failed.is_some() {
         return;
     }
     core.borrow_mut().say_goodbye();
-    if core.borrow().times.stopped.is_some() {
-        return;
+    if core.borrow().times.stopped.is_none() {
+        wait_for_goodbyes(core, changed).await;
     }
+}
+
+/// Waits, at most `GOODBYE`, until every worker that was told goodbye has answered.
+async fn wait_for_goodbyes(core: &Rc<RefCell<Core>>, changed: &Notify) {
     let deadline = tokio::time::Instant::now() + GOODBYE;
-    while core.borrow().peers.iter().any(|p| p.goodbye.is_none() && p.to.is_some()) {
+    while core.borrow().peers.iter().any(|p| p.goodbye.is_none() && p.is_leaving) {
         if tokio::time::timeout_at(deadline, changed.notified()).await.is_err() {
             return;
         }

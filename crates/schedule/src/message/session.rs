@@ -17,7 +17,7 @@ const GFLOPS_MAX: f64 = 1e9;
 /// Primary to worker: parameters of the session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hello {
-    /// Number that all later frames carry.
+    /// Number that all later frames of this product carry; not 0, which frames outside a product carry.
     pub session: u32,
     /// Element type of every matrix.
     pub dtype: DType,
@@ -153,6 +153,9 @@ impl Hello {
         let mut r = FieldReader::new(head);
         let version = check_opening(&mut r)?;
         let session = r.u32()?;
+        if session == 0 {
+            return Err(ProtocolError::new("a product with the number 0"));
+        }
         let dtype =
             DType::from_code(r.u8()?).ok_or_else(|| ProtocolError::new("an element type that is unknown"))?;
         let (alpha, beta, flops) = (r.f64()?, r.f64()?, r.f64()?);

@@ -62,7 +62,7 @@ proptest! {
 
     #[test]
     fn openings_round_trip(
-        session in any::<u32>(),
+        session in 1u32..,
         dtype in dtype(),
         alpha in -1e9f64..1e9,
         threads in 1u16..,
@@ -168,7 +168,7 @@ fn the_hello_of_the_page_is_this() {
         name: "laptop".into(),
         ..hello()
     };
-    let want = b"BRMB\x05\x00\x050.1.0\x77\x56\x34\x12\x00\
+    let want = b"BRMB\x06\x00\x050.1.0\x77\x56\x34\x12\x00\
         \x00\x00\x00\x00\x00\x00\xf0\x3f\x00\x00\x00\x00\x00\x00\x00\x00\
         \x00\x00\x00\x00\x00\x00\x30\x40\x00\x00\x80\x0a\x00\x00\x00\x00\x00\x00\x00\x04auto\x06laptop";
     assert_eq!(hello.encode(), want);
@@ -181,6 +181,7 @@ fn a_hello_of_no_sensible_size_is_refused() {
         assert!(Hello::decode(&Hello { flops, ..hello() }.encode()).is_err(), "{flops}");
     }
     assert!(Hello::decode(&Hello { memory_bytes: 0, ..hello() }.encode()).is_err());
+    assert!(Hello::decode(&Hello { session: 0, ..hello() }.encode()).is_err());
 }
 
 #[test]
@@ -238,6 +239,9 @@ fn another_protocol_version_is_named() {
     bytes[4] = 77;
     let error = Hello::decode(&bytes).unwrap_err().to_string();
     assert!(error.contains("bramble 9.9 with protocol 77"), "{error}");
+    bytes[4] = 5;
+    let error = Hello::decode(&bytes).unwrap_err().to_string();
+    assert!(error.contains("9.9 with protocol 5") && error.contains("with protocol 6"), "{error}");
     bytes[0] = b'X';
     assert!(Hello::decode(&bytes).unwrap_err().to_string().contains("does not speak"));
 }

@@ -45,7 +45,7 @@ pub(super) struct OutgoingFrame {
 pub(super) struct Core {
     pub(super) state: Worker,
     pub(super) store: Store,
-    pub(super) pool: ComputePool<TaskResult>,
+    pub(super) pool: Rc<ComputePool<TaskResult>>,
     /// Returned with the session, or when the last compute thread has finished its task for it.
     pub(super) grant: Arc<Grant>,
     pub(super) kernel: Arc<dyn Kernel>,

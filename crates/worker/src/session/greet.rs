@@ -1,9 +1,10 @@
-//! Hello and welcome: the exchange before the first job of a session.
+//! Hello and welcome: the exchange before the first job of a session. The first hello of a connection comes from a stranger.
 //!
 //! Invariants: an unauthenticated peer is read with the limits for strangers, and within a deadline; work that a hello causes
 //! (opening, comparing and measuring kernels) runs beside the event loop, one at a time.
 
 use super::WorkerError;
+use super::connection::AdmittedProduct;
 use crate::ledger::{Grant, MemoryRequest, SessionLedger, SessionOwner};
 use crate::machine::{Config, probe, sustained};
 use crate::speeds::{ProbeEffort, Speed, Speeds};
@@ -16,12 +17,12 @@ use bramble_schedule::message::{Hello, Join, Kind, Welcome};
 use std::time::Duration;
 
 /// How long a primary waits for memory that other sessions hold, before it is refused.
-const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A peer that may stay so far.
 pub(super) enum GreetedPeer {
     /// A primary: its hello, and the kernel and memory for it.
-    Primary(Hello, Pick, Grant),
+    Primary(AdmittedProduct),
     /// Another worker, which a session may be waiting for.
     Neighbour(Join),
 }
@@ -44,7 +45,10 @@ pub(super) async fn greet(
     let Some(slot) = slot else {
         // This worker has dialled, or the primary is in the same process.
         return match within(DIALLED_HELLO_PATIENCE, first_message(link)).await? {
-            FirstMessage::Hello(hello) => choose_kernel_and_memory(hello, &link.peer, config, ledger).await,
+            FirstMessage::Hello(hello) => {
+                let admitted = choose_kernel_and_memory(hello, &link.peer, config, ledger, None).await?;
+                Ok(GreetedPeer::Primary(admitted))
+            }
             FirstMessage::Join(_) => Err(not_a_hello()),
         };
     };
@@ -52,7 +56,8 @@ pub(super) async fn greet(
         FirstMessage::Join(join) => Ok(GreetedPeer::Neighbour(join)),
         FirstMessage::Hello(hello) => {
             slot.known();
-            slot.guard(choose_kernel_and_memory(hello, &link.peer, config, ledger)).await
+            let choosing = choose_kernel_and_memory(hello, &link.peer, config, ledger, None);
+            Ok(GreetedPeer::Primary(slot.guard(choosing).await?))
         }
     }
 }
@@ -93,13 +98,14 @@ fn not_a_hello() -> WorkerError {
     ProtocolError::new("its first message is not a hello").into()
 }
 
-/// The kernel and memory for a hello.
-async fn choose_kernel_and_memory(
+/// The kernel and memory for a hello. `idle` is the place that the connection has had since its last product.
+pub(super) async fn choose_kernel_and_memory(
     hello: Hello,
     peer: &str,
     config: &Config,
     ledger: &SessionLedger,
-) -> Result<GreetedPeer, WorkerError> {
+    idle: Option<Grant>,
+) -> Result<AdmittedProduct, WorkerError> {
     let choice: Choice = match config.kernel {
         Some(choice) => choice,
         None => hello.kernel.parse().map_err(|e| WorkerError::Here(format!("{e}")))?,
@@ -111,13 +117,13 @@ async fn choose_kernel_and_memory(
     let picked = ledger.measured(pick).await?;
     let pick = picked.map_err(|e| WorkerError::Here(e.to_string()))?;
     let who = SessionOwner { name: hello.name.clone(), peer: peer.to_owned() };
-    let wish = MemoryRequest {
-        wanted_bytes: hello.memory_bytes,
-        scratch_bytes: Config::scratch_bytes(&*pick.kernel, threads),
-        capacity_bytes,
-    };
+    // Compute threads that stay keep the scratch memory of earlier kernels.
+    let kept_bytes = idle.as_ref().map_or(0, Grant::scratch_bytes);
+    let scratch_bytes = Config::scratch_bytes(&*pick.kernel, threads).max(kept_bytes);
+    let wish = MemoryRequest { wanted_bytes: hello.memory_bytes, scratch_bytes, capacity_bytes };
+    drop(idle);
     let grant = ledger.grant_within(MEMORY_PATIENCE, &who, wish, config.memory_bytes).await?;
-    Ok(GreetedPeer::Primary(hello, pick, grant))
+    Ok((hello, pick, grant))
 }
 
 /// The kernel that was asked for. `auto` avoids a faster kernel that needs more than half of the

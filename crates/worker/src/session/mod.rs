@@ -1,26 +1,30 @@
-//! One session: from the primary's hello to its goodbye.
+//! One session: from the primary's hello to both goodbyes. Then the link is free for the next one (`connection.rs`).
 //!
 //! Invariants: all state of a session is on one event loop and is dropped with it; a broken rule, a
-//! lost link or a failed task ends the session, never the worker. The session's state machine decides; this
-//! file only carries out.
+//! lost link or a failed task ends the session and its connection, never the worker. The session's state machine decides; this
+//! file only carries out. A session that ends in order has sent all its frames and reads none of the next.
 
+mod connection;
 mod core;
 mod greet;
 mod log;
 mod neighbours;
 mod outbox;
 mod relay;
+mod silence;
 
+use self::connection::Connection;
 use self::core::{Core, OutgoingFrame, TaskResult};
-use self::greet::{FirstMessage, GreetedPeer, first_message_at_door, greet, session_threads, welcome};
+use self::greet::{FirstMessage, GreetedPeer, first_message_at_door, greet, session_threads};
 use self::neighbours::neighbours;
 use self::outbox::Outbox;
 use self::relay::Neighbours;
+use self::silence::primary_silence;
 use crate::job_recorder::JobRecorder;
 use crate::ledger::{Grant, SessionLedger};
 use crate::machine::Config;
 use crate::memory::Store;
-use crate::pool::{ComputePool, EndedTask, ThreadPlacement};
+use crate::pool::EndedTask;
 use crate::tickets::NeighbourTickets;
 use bramble_kernel::Pick;
 use bramble_link::{
@@ -29,18 +33,19 @@ use bramble_link::{
 };
 use bramble_matrix::number::to_u64;
 use bramble_schedule::ProtocolError;
-use bramble_schedule::clock::{StepClock, WORKER_STEP};
-use bramble_schedule::limits::{CHUNK_BYTES_MAX, PING_AFTER, PRIMARY_SILENCE_MAX};
+use bramble_schedule::limits::CHUNK_BYTES_MAX;
 use bramble_schedule::message::{
     Hello, Kind, Neighbour, Pong, Reached, StoreHead, decode_error, decode_forwards, decode_number,
     encode_error,
 };
 use bramble_schedule::worker::{StartLimits, Worker, WorkerEvent};
 use std::cell::{Cell, RefCell};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 const _: () = assert!(CHUNK_BYTES_MAX == bramble_link::CHUNK_BYTES_MAX);
 
@@ -69,13 +74,13 @@ pub enum WorkerError {
 /// Result of serving a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// It was a session, which has ended.
+    /// It came from a primary, whose products are done.
     Session,
     /// It came from another worker, and was passed to the session that waited for it.
     Neighbour,
 }
 
-/// Serves one primary over a link, from hello to goodbye, without relaying. `slot` is the link's place among
+/// Serves one primary over a link, product after product, without relaying. `slot` is the link's place among
 /// the strangers, if it came through a door; `ledger` is the one of all sessions of this worker.
 pub async fn serve_link(
     link: Link,
@@ -95,8 +100,8 @@ pub async fn serve_arrival(
     ledger: &SessionLedger,
     tickets: Option<&NeighbourTickets>,
 ) -> Result<Served, WorkerError> {
-    let (hello, pick, grant) = match greet(&mut link, slot, config, ledger).await {
-        Ok(GreetedPeer::Primary(hello, pick, grant)) => (hello, pick, grant),
+    let admitted = match greet(&mut link, slot, config, ledger).await {
+        Ok(GreetedPeer::Primary(admitted)) => admitted,
         Ok(GreetedPeer::Neighbour(join)) => {
             let unknown = || ProtocolError::new("it joins, but this worker does not relay").into();
             let handed = tickets.ok_or_else(unknown).and_then(|m| m.hand_over(link, &join.ticket));
@@ -104,18 +109,18 @@ pub async fn serve_arrival(
         }
         Err(e) => return Err(refuse(link, e).await),
     };
-    let port = tickets.map_or(0, NeighbourTickets::port);
-    if let Err(e) = welcome(&mut link, config, ledger, &hello, &pick, &grant, port).await {
-        return Err(refuse(link, e).await);
-    }
-    run(link, config, hello, pick, grant, tickets).await.map(|()| Served::Session)
+    let connection = Connection { config, ledger, tickets, pool: None };
+    connection.serve(link, admitted).await.map(|()| Served::Session)
 }
 
 /// Sends the primary the reason for the refusal, if it still reads; returns the reason.
 async fn refuse(mut link: Link, why: WorkerError) -> WorkerError {
-    let frame = Frame::new(Kind::Error.code(), encode_error(&why.to_string()), Body::Empty);
-    let _ = tokio::time::timeout(LAST_WORDS, link.sender.send(frame)).await;
+    let _ = tokio::time::timeout(LAST_WORDS, link.sender.send(error_frame(&why))).await;
     why
+}
+
+fn error_frame(why: &WorkerError) -> Frame {
+    Frame::new(Kind::Error.code(), encode_error(&why.to_string()), Body::Empty)
 }
 
 /// Passes another worker's link to the session that waits for it; primaries are refused.
@@ -130,14 +135,15 @@ pub(crate) async fn serve_neighbour(
     }
 }
 
+/// One session, from its welcome to both goodbyes. Afterwards the link is free for the next session, and has a place in the
+/// ledger; `None` if the primary has closed the link before this worker's goodbye was sent.
 async fn run(
-    link: Link,
-    config: &Config,
+    mut link: Link,
+    connection: &mut Connection<'_>,
     hello: Hello,
     pick: Pick,
     grant: Grant,
-    tickets: Option<&NeighbourTickets>,
-) -> Result<(), WorkerError> {
+) -> Result<Option<(Link, Grant)>, WorkerError> {
     // Neither channel needs a limit of its own: they hold tiles and jobs, which the grant bounds, at
     // most `ANSWERS_MAX` pongs, one credit, one goodbye, one error.
     let (out, leaving) = mpsc::unbounded_channel();
@@ -145,18 +151,13 @@ async fn run(
     let (introduced, introductions) = mpsc::unbounded_channel();
     let (done_tx, mut done) = mpsc::unbounded_channel();
     let wants = hello.wants;
-    let hosting = ThreadPlacement { pin_from: config.pin_from, gives_way: config.gives_way };
-    let threads = session_threads(config, &hello);
-    let pool = ComputePool::new(threads, hosting, wants.account, move |result| {
-        // After the session the result is not needed.
-        let _ = done_tx.send(result);
-    });
-    let meter = Rc::new(SectionMeter::new(wants.account));
+    let pool = connection.threads(&hello, done_tx);
+    let threads = session_threads(connection.config, &hello);
     let core = Rc::new(RefCell::new(Core {
         state: Worker::new(grant.bytes(), StartLimits::for_threads(threads)),
         store: Store::new(),
         grant: Arc::new(grant),
-        pool,
+        pool: pool.clone(),
         kernel: pick.kernel,
         hello,
         outbox: Outbox::new(out),
@@ -164,52 +165,76 @@ async fn run(
         is_heard: true,
         sums_bodies: link.sender.sums_bodies(),
         neighbours: Neighbours::new(introduced),
-        meter: meter.clone(),
+        meter: Rc::new(SectionMeter::new(wants.account)),
         recorder: JobRecorder::new(wants.log),
     }));
-    let watched = !link.shares_memory;
-    let (sender, mut receiver) = (link.sender, link.receiver);
-    let arriving = receiver.arriving();
+    let mut neighbour_links = JoinSet::new();
     let goodbye = Rc::new(Cell::new(false));
-    let mut writing = std::pin::pin!(write(sender, leaving, core.clone(), goodbye.clone()));
-    let mut written = false;
-    let result = tokio::select! {
-        r = read(&mut *receiver, core.clone(), &goodbye) => r,
-        r = &mut writing => {
-            written = true;
-            r
-        }
-        r = collect(&mut done, core.clone()) => r,
-        r = watch(core.clone(), arriving), if watched => r,
-        r = neighbours(introductions, core.clone(), tickets) => r,
-        r = log::send_regularly(core.clone()), if wants.log => r,
-    };
-    let has_reason = send_reason(&mut core.borrow_mut(), &result);
-    let broken = matches!(result, Err(WorkerError::Link(_)));
-    if !written && !broken {
-        let draining = async {
-            if has_reason {
-                let _ = receiver.drain().await;
+    let has_sent_all = {
+        let (watched, arriving) = (!link.shares_memory, link.receiver.arriving());
+        let was_heard = || std::mem::take(&mut core.borrow_mut().is_heard);
+        let mut silence = std::pin::pin!(primary_silence(was_heard, arriving));
+        let mut writing = std::pin::pin!(write(&mut *link.sender, leaving, core.clone(), goodbye.clone()));
+        let mut written = false;
+        let result = tokio::select! {
+            r = read(&mut *link.receiver, core.clone(), &goodbye) => r,
+            r = &mut writing => {
+                written = true;
+                r.map(drop)
             }
+            r = collect(&mut done, core.clone()) => r,
+            e = &mut silence, if watched => Err(e),
+            r = neighbours(introductions, core.clone(), connection.tickets, &mut neighbour_links) => r,
+            r = log::send_regularly(core.clone()), if wants.log => r,
         };
-        let _ = tokio::time::timeout(LAST_WORDS, async { tokio::join!(writing, draining) }).await;
-    }
-    result
+        if let Err(why) = result {
+            let writing = (!written).then_some(writing);
+            return Err(end_early(&core, &mut *link.receiver, writing, why).await);
+        }
+        // The goodbye is the last frame in the queue.
+        tokio::select! {
+            r = &mut writing, if !written => r?,
+            e = &mut silence, if watched => return Err(e),
+            else => false,
+        }
+    };
+    pool.end_session();
+    neighbour_links.shutdown().await;
+    let place = core.borrow().grant.idle_place();
+    Ok(has_sent_all.then_some((link, place)))
 }
 
-/// Tells the primary why the session ends, unless it ends in order or the primary knows; whether there is a reason. Nothing
+/// Ends a session before the goodbyes: tells the primary the reason, unless it knows; returns the reason. `writing` is the
+/// writer, if it still runs.
+async fn end_early(
+    core: &Rc<RefCell<Core>>,
+    receiver: &mut dyn Receiver,
+    writing: Option<Pin<&mut impl Future<Output = Result<bool, WorkerError>>>>,
+    why: WorkerError,
+) -> WorkerError {
+    let has_reason = send_reason(&mut core.borrow_mut(), &why);
+    let Some(writing) = writing.filter(|_| !matches!(why, WorkerError::Link(_))) else { return why };
+    let draining = async {
+        if has_reason {
+            let _ = receiver.drain().await;
+        }
+    };
+    let _ = tokio::time::timeout(LAST_WORDS, async { tokio::join!(writing, draining) }).await;
+    why
+}
+
+/// Tells the primary why the session ends, unless the primary knows; whether there is a reason. Nothing
 /// more may be sent afterwards: queued frames, the reason included, still leave, then the writer ends.
-fn send_reason(core: &mut Core, result: &Result<(), WorkerError>) -> bool {
-    let reason =
-        result.as_ref().err().filter(|e| matches!(e, WorkerError::Protocol(_) | WorkerError::Here(_)));
-    if let Some(e) = reason {
-        core.send(Kind::Error, encode_error(&e.to_string()), Body::Empty);
+fn send_reason(core: &mut Core, why: &WorkerError) -> bool {
+    let has_reason = matches!(why, WorkerError::Protocol(_) | WorkerError::Here(_));
+    if has_reason {
+        core.send(Kind::Error, encode_error(&why.to_string()), Body::Empty);
     }
     core.outbox.close();
-    reason.is_some()
+    has_reason
 }
 
-/// Reads frames until the primary's goodbye and the end of the link.
+/// Reads frames until the primary's goodbye, and queues this worker's goodbye as the last frame of the session.
 async fn read(
     receiver: &mut dyn Receiver,
     core: Rc<RefCell<Core>>,
@@ -219,8 +244,6 @@ async fn read(
     let meter = core.borrow().meter.clone();
     loop {
         let arrived = match meter.timed(Section::Receiving, receiver.receive(&mut placer)).await {
-            // After the goodbyes, any end of the link is orderly.
-            Err(LinkError::Closed | LinkError::Broken(_)) if goodbye.get() => return Ok(()),
             Err(LinkError::Refused(why)) => return Err(ProtocolError::new(why).into()),
             other => other?,
         };
@@ -234,12 +257,13 @@ async fn read(
                 }
                 core.borrow().send(Kind::Pong, Pong { nonce, clock_ns: clock_ns() }.encode(), Body::Empty);
             }
-            Kind::Bye if goodbye.get() => return Err(ProtocolError::new("it says goodbye twice").into()),
             Kind::Bye => {
                 goodbye.set(true);
-                core.borrow_mut().send_log(true);
-                let report = core.borrow().report();
-                core.borrow().send(Kind::Bye, report.encode(), Body::Empty);
+                let mut core = core.borrow_mut();
+                core.send_log(true);
+                core.send(Kind::Bye, core.report().encode(), Body::Empty);
+                core.outbox.close();
+                return Ok(());
             }
             Kind::Relay => {
                 let forwards = decode_forwards(&arrived.head)?;
@@ -271,13 +295,14 @@ async fn read(
     }
 }
 
-/// Sends queued frames in order.
+/// Sends queued frames in order, until the queue is closed and empty; whether all have been sent. Without goodbyes the link is
+/// closed afterwards.
 async fn write(
-    mut sender: Box<dyn Sender>,
+    sender: &mut dyn Sender,
     mut leaving: mpsc::UnboundedReceiver<OutgoingFrame>,
     core: Rc<RefCell<Core>>,
     goodbye: Rc<Cell<bool>>,
-) -> Result<(), WorkerError> {
+) -> Result<bool, WorkerError> {
     let meter = core.borrow().meter.clone();
     while let Some(OutgoingFrame { frame, last_of }) = leaving.recv().await {
         let is_answer = frame.as_ref().is_some_and(|f| f.kind == Kind::Pong.code());
@@ -288,7 +313,7 @@ async fn write(
         }
         match meter.timed(Section::Sending, sender.send(frame)).await {
             // After the goodbye the primary does not wait for the rest.
-            Err(LinkError::Closed | LinkError::Broken(_)) if goodbye.get() => return Ok(()),
+            Err(LinkError::Closed | LinkError::Broken(_)) if goodbye.get() => return Ok(false),
             sent => sent?,
         }
         let mut core = core.borrow_mut();
@@ -301,9 +326,11 @@ async fn write(
             core.returned(tile, buffer)?;
         }
     }
-    // An error does not matter here: the session is over.
-    let _ = sender.close().await;
-    Ok(())
+    if !goodbye.get() {
+        // An error does not matter here: the connection is over.
+        let _ = sender.close().await;
+    }
+    Ok(true)
 }
 
 /// Takes the results of the compute threads.
@@ -316,27 +343,6 @@ async fn collect(
         core.borrow_mut().collected(batch)?;
     }
     Ok(())
-}
-
-/// Ends a session whose primary is silent: it pings after two seconds of silence, so this limit is long. Bytes
-/// of a partial frame count as a sign of life: on a slow link a megabyte takes long. Time in which this process was suspended
-/// does not count as silence.
-async fn watch(core: Rc<RefCell<Core>>, arriving: Rc<Cell<u64>>) -> Result<(), WorkerError> {
-    let (began, mut clock) = (Instant::now(), StepClock::new(WORKER_STEP));
-    let (mut seen, mut heard) = (0, Duration::ZERO);
-    loop {
-        tokio::time::sleep(PING_AFTER).await;
-        let now = clock.advance_to(began.elapsed());
-        let moves = std::mem::replace(&mut seen, arriving.get()) != arriving.get();
-        if std::mem::take(&mut core.borrow_mut().is_heard) || moves {
-            heard = now;
-        }
-        let silence = now.saturating_sub(heard);
-        if silence > PRIMARY_SILENCE_MAX {
-            let what = format!("the primary has been silent for {} s", silence.as_secs());
-            return Err(WorkerError::Here(what));
-        }
-    }
 }
 
 /// Places the bodies of store messages and pings.

@@ -31,13 +31,13 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 type Shared = Rc<RefCell<Core>>;
 
-/// Links with neighbours as they are introduced, and serves the links. An error ends the session.
+/// Links with neighbours as they are introduced, and serves the links, each in a task of `links`. An error ends the session.
 pub(super) async fn neighbours(
     mut introduced: mpsc::UnboundedReceiver<NeighbourIntroduction>,
     core: Shared,
     tickets: Option<&NeighbourTickets>,
+    links: &mut JoinSet<Result<(), WorkerError>>,
 ) -> Result<(), WorkerError> {
-    let mut links = JoinSet::new();
     loop {
         tokio::select! {
             Some(NeighbourIntroduction { neighbour, signals }) = introduced.recv() => {

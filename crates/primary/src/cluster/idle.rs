@@ -1,0 +1,144 @@
+//! The connections of a cluster while no product uses them: kept alive, and collected again after each product.
+//!
+//! Place in the flow: a product takes all connections, and gives back those that ended in order, or whose session it did not
+//! need.
+//!
+//! Invariants: a connection that may serve again has said both goodbyes. An idle machine hears from the primary every
+//! `PING_AFTER`. A connection that breaks meanwhile is reported when the next product begins. Nothing is kept if no other
+//! product may follow.
+//!
+//! Deliberately absent: new connections (the cluster numbers them).
+
+use crate::PrimaryError;
+use crate::measure::ping;
+use crate::opening::{Connection, LostConnection, Session, dismiss, end_session};
+use crate::product::MachineLink;
+use crate::run::CLOSING;
+use bramble_schedule::limits::{PING_AFTER, SILENCE_MAX};
+use std::rc::Rc;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::{JoinHandle, JoinSet};
+
+/// A connection, or why it ended.
+type Kept = Result<Connection, LostConnection>;
+
+/// Connections that no product uses, and the source of new ones.
+pub(crate) struct IdleConnections {
+    /// Whether another product may follow.
+    keeps: bool,
+    /// Machines that join later.
+    pub(crate) later: Option<mpsc::Receiver<MachineLink>>,
+    resting: Vec<Connection>,
+    /// Connections that are kept alive, each in a task that ends on its signal.
+    pinged: Vec<(Rc<Notify>, JoinHandle<Kept>)>,
+    /// Sessions that say goodbye, at most for `GOODBYE`.
+    ending: JoinSet<()>,
+    /// Sessions that are being opened for a product that is over.
+    opening: JoinSet<()>,
+    ended: mpsc::UnboundedReceiver<Kept>,
+    end: mpsc::UnboundedSender<Kept>,
+}
+
+impl IdleConnections {
+    pub(crate) fn new(keeps: bool, later: Option<mpsc::Receiver<MachineLink>>) -> Self {
+        // Bounded by the number of connections.
+        let (end, ended) = mpsc::unbounded_channel();
+        let (ending, opening) = (JoinSet::new(), JoinSet::new());
+        Self { keeps, later, resting: Vec::new(), pinged: Vec::new(), ending, opening, ended, end }
+    }
+
+    /// Whether another product may follow.
+    pub(crate) fn keeps(&self) -> bool {
+        self.keeps
+    }
+
+    /// Adds a connection that is idle or new.
+    pub(crate) fn add(&mut self, connection: Connection) {
+        // A new machine waits for its first hello. Threads of this process end with it.
+        if !self.keeps || connection.link.shares_memory || !connection.known.has_served {
+            return self.resting.push(connection);
+        }
+        let stop = Rc::new(Notify::new());
+        let task = tokio::task::spawn_local(keep_alive(connection, stop.clone()));
+        self.pinged.push((stop, task));
+    }
+
+    /// Ends sessions whose product does not need them, beside the product.
+    pub(crate) async fn release(&mut self, sessions: Vec<Session>) {
+        if !self.keeps {
+            return dismiss(sessions).await;
+        }
+        for session in sessions {
+            let end = self.end.clone();
+            self.ending.spawn_local(async move {
+                let _ = end.send(end_session(session).await);
+            });
+        }
+    }
+
+    /// Ends sessions that are still being opened, when they are open.
+    pub(crate) fn release_later(&mut self, mut opening: JoinSet<Result<Session, PrimaryError>>) {
+        if !self.keeps {
+            return;
+        }
+        let end = self.end.clone();
+        self.opening.spawn_local(async move {
+            while let Some(opened) = opening.join_next().await {
+                if let Ok(Ok(session)) = opened {
+                    let _ = end.send(end_session(session).await);
+                }
+            }
+        });
+    }
+
+    /// All connections, in the order of their numbers, and those that have ended.
+    pub(crate) async fn take(&mut self) -> (Vec<Connection>, Vec<LostConnection>) {
+        let (mut connections, mut lost) = (std::mem::take(&mut self.resting), Vec::new());
+        let mut sort = |kept: Kept| match kept {
+            Ok(connection) => connections.push(connection),
+            Err(why) => lost.push(why),
+        };
+        self.pinged.iter().for_each(|(stop, _)| stop.notify_one());
+        for (_, task) in self.pinged.drain(..) {
+            // A task that panics loses its connection, as at the end of the process.
+            task.await.into_iter().for_each(&mut sort);
+        }
+        while self.ending.join_next().await.is_some() {}
+        while self.opening.try_join_next().is_some() {}
+        while let Ok(kept) = self.ended.try_recv() {
+            sort(kept);
+        }
+        connections.sort_by_key(|connection| connection.known.number);
+        (connections, lost)
+    }
+
+    /// Closes all connections. Sessions that are being opened are dropped.
+    pub(crate) async fn close(&mut self) {
+        let (connections, _) = self.take().await;
+        let mut closing = JoinSet::new();
+        for mut connection in connections {
+            // An error does not matter here: the connection is over.
+            closing.spawn_local(async move { drop(connection.link.sender.close().await) });
+        }
+        let _ = tokio::time::timeout(CLOSING, async { while closing.join_next().await.is_some() {} }).await;
+    }
+}
+
+/// Pings an idle machine regularly, until the signal; or why its connection has ended.
+async fn keep_alive(mut connection: Connection, stop: Rc<Notify>) -> Kept {
+    let ended = |connection: Connection, why| Err(LostConnection { name: connection.link.peer, why });
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.notified() => return Ok(connection),
+            () = tokio::time::sleep(PING_AFTER) => {}
+        }
+        match tokio::time::timeout(SILENCE_MAX, ping(&mut connection.link, 0, 0)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(why)) => return ended(connection, why),
+            Err(_) => {
+                return ended(connection, format!("it has been silent for {} s", SILENCE_MAX.as_secs()));
+            }
+        }
+    }
+}
