@@ -24,6 +24,7 @@ def needs(*modules):
     ("integers", ["i32", "i64"]),
     ("kernels", ["auto", "simd"]),
     ("startup", ["start to first job"]),
+    ("open_cluster", ["later: task to report", "descriptors"]),
     ("memory", ["largest worker"]),
     ("encrypted_link", ["encrypted"]),
     ("local_workers", ["dask futures"]),
