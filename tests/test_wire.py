@@ -56,7 +56,7 @@ def test_a_worker_that_vanishes_is_named_and_done_without(tmp_path):
 def test_a_worker_of_another_protocol_is_named_with_both_versions(tmp_path):
     worker = WireWorker(protocol=7)
     result = run(tmp_path, worker, matrix(7, 5, "f8", 1), matrix(5, 8, "f8", 2))
-    assert result.code == 5 and "protocol 7" in result.err and "protocol 5" in result.err, result
+    assert result.code == 5 and "protocol 7" in result.err and "protocol 6" in result.err, result
     assert "0.1.0-python" in result.err and worker.address in result.err
 
 

@@ -22,11 +22,11 @@ class WirePrimary:
         self.stream = socket.create_connection((host, int(port)), timeout=30)
         self.dtype, self.session, self.spent, self.shapes = np.dtype(dtype), 0, 0, {}
         self.records = []
-        hello = b"BRMB" + struct.pack("<H", 5) + text("0.1.0-python") + struct.pack(
+        hello = b"BRMB" + struct.pack("<H", 6) + text("0.1.0-python") + struct.pack(
             "<IBdddHQB", SESSION, DTYPES.index(self.dtype.type), alpha, beta, 1e6, 0, MEMORY, wants) + text("simd") + text("python")
         self.send(HELLO, hello)
         kind, head, _ = self.receive()
-        assert kind == WELCOME and head[:6] == b"BRMB" + struct.pack("<H", 5), (kind, head)
+        assert kind == WELCOME and head[:6] == b"BRMB" + struct.pack("<H", 6), (kind, head)
         self.session = SESSION
 
     def __enter__(self):

@@ -48,7 +48,7 @@ class WireWorker(threading.Thread):
     """Serves one primary. `spoil(tile)` may change a finished tile before it is sent; `protocol` is the version in the
     welcome; after `die_after` results it closes the connection."""
 
-    def __init__(self, spoil=None, protocol=5, die_after=None, memory=1 << 24, raw_welcome=None):
+    def __init__(self, spoil=None, protocol=6, die_after=None, memory=1 << 24, raw_welcome=None):
         super().__init__(daemon=True)
         self.spoil, self.protocol, self.die_after = spoil, protocol, die_after
         self.memory, self.raw_welcome = memory, raw_welcome
@@ -95,7 +95,7 @@ class WireWorker(threading.Thread):
 
     def serve(self):
         kind, self.session, head, _ = self.receive()
-        assert kind == HELLO and head[:4] == b"BRMB" and struct.unpack_from("<H", head, 4) == (5,)
+        assert kind == HELLO and head[:4] == b"BRMB" and struct.unpack_from("<H", head, 4) == (6,)
         at = 7 + head[6]
         hello = struct.unpack_from("<IBdddHQB", head, at)
         session, dtype, self.alpha, self.beta, _flops, _threads, self.wanted, self.wants = hello
