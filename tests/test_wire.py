@@ -7,7 +7,7 @@ import pytest
 
 from helpers import Run, bramble, matrix, save
 from wire_primary import WirePrimary
-from wire_worker import ADD, CLOSE, CONTINUE, DATA, MULTIPLY, PARTIAL, RETURN, SUBTRACT, VACANT, WANTS_LOG, WireWorker
+from wire_worker import ADD, CLOSE, CONTINUE, DATA, HELLO, MULTIPLY, PARTIAL, RETURN, SUBTRACT, VACANT, WANTS_LOG, WireWorker
 
 
 def run(tmp_path, worker, a, b, *options):
@@ -56,7 +56,7 @@ def test_a_worker_that_vanishes_is_named_and_done_without(tmp_path):
 def test_a_worker_of_another_protocol_is_named_with_both_versions(tmp_path):
     worker = WireWorker(protocol=7)
     result = run(tmp_path, worker, matrix(7, 5, "f8", 1), matrix(5, 8, "f8", 2))
-    assert result.code == 5 and "protocol 7" in result.err and "protocol 5" in result.err, result
+    assert result.code == 5 and "protocol 7" in result.err and "protocol 6" in result.err, result
     assert "0.1.0-python" in result.err and worker.address in result.err
 
 
@@ -149,3 +149,32 @@ def test_who_asks_is_told_of_every_job(somebody):
     assert told == [(SUBTRACT, 0, 3, 4), (MULTIPLY, 0, 3, 6), (ADD, 1, 3, 9)]
     starts = [(start, start + took) for *_, start, took in primary.records]
     assert all(before[1] <= after[0] for before, after in zip(starts, starts[1:])), starts
+
+
+def product(primary, x, y):
+    """C = XY as one tile."""
+    primary.store([primary.matrix(1, x.shape, DATA, 1, elements=x)])
+    primary.store([primary.matrix(2, y.shape, DATA, 1, elements=y), primary.matrix(3, (x.shape[0], y.shape[1]), VACANT, 0)],
+                  [primary.job(MULTIPLY, RETURN, 1, 2, 3, 0)])
+    return primary.results([3])[3][2]
+
+
+def test_products_follow_each_other_over_one_connection(somebody):
+    with WirePrimary(somebody, "f8") as primary:
+        for number, dtype in enumerate(["f8", "i8", "f4"]):
+            if number:
+                primary.ping(number)
+                primary.begin(dtype, 1000 + number)
+            x, y = matrix(9, 7, dtype, number), matrix(7, 11, dtype, number + 9)
+            # The same ids in each product.
+            np.testing.assert_allclose(product(primary, x, y), x @ y, rtol=1e-5)
+            primary.bye(1)
+        primary.ping(8)
+
+
+def test_a_hello_in_the_middle_of_a_product_is_refused(somebody):
+    with WirePrimary(somebody, "f8") as primary:
+        primary.store([primary.matrix(1, (9, 9), DATA, 1, elements=matrix(9, 9, "f8", 1))])
+        primary.send(HELLO, primary.hello("f8", 1001))
+        why = primary.error()
+        assert "a hello in the middle" in why or "kind 1 has no place here" in why, why

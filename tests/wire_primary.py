@@ -1,6 +1,6 @@
 """A primary in Python, written from docs/wire-format.md alone: it sends the messages that a test asks for.
 
-For tests only: one connection, matrices as NumPy arrays.
+For tests only: one connection, any number of products over it, matrices as NumPy arrays.
 """
 
 import socket
@@ -8,26 +8,45 @@ import struct
 
 import numpy as np
 
-from wire_worker import (BYE, CREDIT, DATA, DTYPES, HELLO, LOG, PARTIAL, RESULT, STORE, WELCOME, crc32c, text)
+from wire_worker import (BYE, CREDIT, DATA, DTYPES, ERROR, HELLO, LOG, PARTIAL, PING, PONG, RESULT, STORE, WELCOME, crc32c, text)
 
 SESSION = 77
 MEMORY = 1 << 20
 
 
 class WirePrimary:
-    """A context manager: a session at the worker of this address."""
+    """A context manager: a connection to the worker of this address, with a product."""
 
     def __init__(self, address, dtype, alpha=1.0, beta=0.0, wants=0):
         host, port = address.rsplit(":", 1)
         self.stream = socket.create_connection((host, int(port)), timeout=30)
-        self.dtype, self.session, self.spent, self.shapes = np.dtype(dtype), 0, 0, {}
-        self.records = []
-        hello = b"BRMB" + struct.pack("<H", 5) + text("0.1.0-python") + struct.pack(
-            "<IBdddHQB", SESSION, DTYPES.index(self.dtype.type), alpha, beta, 1e6, 0, MEMORY, wants) + text("simd") + text("python")
-        self.send(HELLO, hello)
+        self.session = 0
+        self.begin(dtype, SESSION, alpha, beta, wants)
+
+    def hello(self, dtype, session, alpha=1.0, beta=0.0, wants=0):
+        return b"BRMB" + struct.pack("<H", 6) + text("0.1.0-python") + struct.pack(
+            "<IBdddHQB", session, DTYPES.index(np.dtype(dtype).type), alpha, beta, 1e6, 0, MEMORY, wants) + text("simd") + text("python")
+
+    def begin(self, dtype, session, *options):
+        """Begins a product, the first of the connection or another one after `bye`."""
+        self.dtype, self.spent, self.shapes, self.records = np.dtype(dtype), 0, {}, []
+        self.send(HELLO, self.hello(dtype, session, *options))
         kind, head, _ = self.receive()
-        assert kind == WELCOME and head[:6] == b"BRMB" + struct.pack("<H", 5), (kind, head)
-        self.session = SESSION
+        assert kind == WELCOME and head[:6] == b"BRMB" + struct.pack("<H", 6), (kind, head)
+        self.session = session
+
+    def ping(self, nonce):
+        self.send(PING, struct.pack("<Q", nonce))
+        kind, head, _ = self.receive()
+        assert kind == PONG and head[:8] == struct.pack("<Q", nonce), (kind, head)
+
+    def error(self):
+        """The worker's reason for closing the connection; what it sent before does not matter."""
+        kind, head, _ = self.receive()
+        while kind != ERROR:
+            kind, head, _ = self.receive()
+        assert len(head) == 1 + head[0]
+        return head[1:].decode()
 
     def __enter__(self):
         return self
@@ -96,7 +115,7 @@ class WirePrimary:
         return tiles
 
     def bye(self, jobs):
-        """The goodbye's account has this number of jobs."""
+        """Ends a product; the goodbye's account has this number of jobs. The connection is idle afterwards."""
         self.send(BYE, struct.pack("<Q5QHQQ", *[0] * 9))
         kind, head, _ = self.receive()
         while kind == LOG:
@@ -106,6 +125,7 @@ class WirePrimary:
         count = struct.unpack_from("<H", head, 48)[0]
         assert len(head) == 66 + 32 * count
         assert sum(struct.unpack_from("<Q", head, 50 + 32 * at)[0] for at in range(count)) == jobs
+        self.session = 0
 
     def log(self, head):
         """Keeps the worker's records of its jobs: (operation, returned, thread, matrix, step, start, took)."""

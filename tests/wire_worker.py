@@ -1,6 +1,6 @@
 """A worker in Python, written from docs/wire-format.md alone: it shows that the page is right, and it can lie.
 
-Slow, and for tests only: one connection, one thread, matrices as NumPy arrays.
+Slow, and for tests only: one connection, any number of products over it, one thread, matrices as NumPy arrays.
 """
 
 import socket
@@ -48,13 +48,13 @@ class WireWorker(threading.Thread):
     """Serves one primary. `spoil(tile)` may change a finished tile before it is sent; `protocol` is the version in the
     welcome; after `die_after` results it closes the connection."""
 
-    def __init__(self, spoil=None, protocol=5, die_after=None, memory=1 << 24, raw_welcome=None):
+    def __init__(self, spoil=None, protocol=6, die_after=None, memory=1 << 24, raw_welcome=None):
         super().__init__(daemon=True)
         self.spoil, self.protocol, self.die_after = spoil, protocol, die_after
         self.memory, self.raw_welcome = memory, raw_welcome
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = "127.0.0.1:%d" % self.listener.getsockname()[1]
-        self.error, self.results, self.checked = None, 0, 0
+        self.error, self.results, self.checked, self.products = None, 0, 0, 0
         self.gflops = 1.0
 
     def run(self):
@@ -94,11 +94,30 @@ class WireWorker(threading.Thread):
         self.stream.sendall(prefix + struct.pack("<II", self.session, crc32c(prefix + head + body)) + head + body)
 
     def serve(self):
-        kind, self.session, head, _ = self.receive()
-        assert kind == HELLO and head[:4] == b"BRMB" and struct.unpack_from("<H", head, 4) == (5,)
+        """Serves products until the primary closes the connection."""
+        before = 0
+        while True:
+            self.session = 0
+            kind, session, head, _ = self.receive()
+            assert session == 0
+            if kind == PING and before:
+                self.send(PONG, head + struct.pack("<Q", time.monotonic_ns()))
+            elif kind == HELLO and self.product(head, before):
+                before = self.session
+                self.products += 1
+            else:
+                return
+
+    def refuse(self, why):
+        self.send(ERROR, text(why))
+
+    def product(self, head, before):
+        """Serves one product, whose number must not be that of the one before; whether both ends said goodbye."""
+        assert head[:4] == b"BRMB" and struct.unpack_from("<H", head, 4) == (6,)
         at = 7 + head[6]
         hello = struct.unpack_from("<IBdddHQB", head, at)
         session, dtype, self.alpha, self.beta, _flops, _threads, self.wanted, self.wants = hello
+        assert session not in (0, before)
         assert self.wants <= WANTS_LOG | WANTS_ACCOUNT
         self.dtype = np.dtype(DTYPES[dtype])
         welcome = b"BRMB" + struct.pack("<H", self.protocol) + text("0.1.0-python")
@@ -121,10 +140,14 @@ class WireWorker(threading.Thread):
                 self.log(1)
                 self.send(BYE, struct.pack(
                     "<Q5QH4QQQ", 0, 10, 20, 30, 40, 200, 1, self.jobs_done, 1000, 2000, 900, 0, 0))
+                return True
             elif kind == NEIGHBOUR:
                 self.send(REACHED, head[:4] + b"\0" + text("it does not relay"))
             elif kind == ERROR:
-                return
+                return False
+            elif kind == HELLO:
+                self.refuse("a hello in the middle of a product")
+                return False
             else:
                 raise AssertionError(f"kind {kind} has no place here")
 

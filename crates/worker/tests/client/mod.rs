@@ -18,14 +18,14 @@ use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, LocalSet};
 
 /// The number of a product, if a test chooses no other.
-pub const NUMBER: u32 = 0x1234_5677;
+pub(crate) const NUMBER: u32 = 0x1234_5677;
 
-pub fn config(memory_mib: u64) -> Config {
+pub(crate) fn config(memory_mib: u64) -> Config {
     let name = "worker".to_owned();
     Config { threads: 2, memory_bytes: memory_mib << 20, kernel: None, pin_from: None, gives_way: true, name }
 }
 
-pub fn hello(name: &str, memory_bytes: u64) -> Hello {
+pub(crate) fn hello(name: &str, memory_bytes: u64) -> Hello {
     Hello {
         session: NUMBER,
         dtype: DType::F64,
@@ -42,13 +42,13 @@ pub fn hello(name: &str, memory_bytes: u64) -> Hello {
 }
 
 /// A primary whose messages the test chooses.
-pub struct Client {
-    pub link: Link,
-    pub session: JoinHandle<Result<(), WorkerError>>,
+pub(crate) struct Client {
+    pub(crate) link: Link,
+    pub(crate) session: JoinHandle<Result<(), WorkerError>>,
 }
 
 /// Lands bodies in memory of their own.
-pub struct Anywhere;
+pub(crate) struct Anywhere;
 
 impl BodyPlacer for Anywhere {
     fn place(&mut self, _kind: u8, _head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
@@ -58,7 +58,7 @@ impl BodyPlacer for Anywhere {
 
 impl Client {
     /// Connects to a worker with that ledger.
-    pub async fn connect(config: &Config, ledger: &SessionLedger) -> Self {
+    pub(crate) async fn connect(config: &Config, ledger: &SessionLedger) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (config, ledger) = (config.clone(), ledger.clone());
@@ -70,17 +70,17 @@ impl Client {
         Self { link: tcp_link(stream).unwrap(), session }
     }
 
-    pub async fn send(&mut self, kind: Kind, head: Vec<u8>, body: Body) {
+    pub(crate) async fn send(&mut self, kind: Kind, head: Vec<u8>, body: Body) {
         self.link.sender.send(Frame::new(kind.code(), head, body)).await.unwrap();
     }
 
-    pub async fn receive(&mut self) -> (Kind, Arrived) {
+    pub(crate) async fn receive(&mut self) -> (Kind, Arrived) {
         let arrived = self.link.receiver.receive(&mut Anywhere).await.unwrap();
         (Kind::from_code(arrived.kind).unwrap(), arrived)
     }
 
     /// Opens a session; the error is the worker's message.
-    pub async fn greet(&mut self, hello: &Hello) -> Result<Welcome, String> {
+    pub(crate) async fn greet(&mut self, hello: &Hello) -> Result<Welcome, String> {
         self.send(Kind::Hello, hello.encode(), Body::Empty).await;
         let (kind, arrived) = self.receive().await;
         if kind == Kind::Error {
@@ -92,14 +92,14 @@ impl Client {
         Ok(Welcome::decode(&arrived.head).unwrap())
     }
 
-    pub async fn store(&mut self, matrices: Vec<MatrixHeader>, jobs: Vec<Job>, body: Vec<u8>) {
+    pub(crate) async fn store(&mut self, matrices: Vec<MatrixHeader>, jobs: Vec<Job>, body: Vec<u8>) {
         let body =
             if body.is_empty() { Body::Empty } else { Body::Shared(SharedRegion::whole(Arc::new(body))) };
         self.send(Kind::Store, StoreHead { matrices, jobs }.encode(), body).await;
     }
 
     /// The elements of the next result, and the credit received before and after it.
-    pub async fn result(&mut self) -> (Vec<f64>, u64) {
+    pub(crate) async fn result(&mut self) -> (Vec<f64>, u64) {
         let (mut elements, mut credit) = (Vec::new(), 0);
         while elements.is_empty() || credit < 2 * (512 + 32) + 512 {
             let (kind, arrived) = self.receive().await;
@@ -116,14 +116,14 @@ impl Client {
     }
 
     /// The error that ends the session.
-    pub async fn error(&mut self) -> String {
+    pub(crate) async fn error(&mut self) -> String {
         let (kind, arrived) = self.receive().await;
         assert_eq!(kind, Kind::Error);
         decode_error(&arrived.head).unwrap()
     }
 }
 
-pub fn matrix(id: u32, uses: u16, source: MatrixSource) -> MatrixHeader {
+pub(crate) fn matrix(id: u32, uses: u16, source: MatrixSource) -> MatrixHeader {
     MatrixHeader {
         id,
         rows: 2,
@@ -137,21 +137,21 @@ pub fn matrix(id: u32, uses: u16, source: MatrixSource) -> MatrixHeader {
     }
 }
 
-pub const JOB: Job =
+pub(crate) const JOB: Job =
     Job { operation: Operation::Multiply, a: 1, b: 2, c: 3, step: 0, epoch: 0, then: Then::Return };
 
 /// A multiple of the identity.
-pub fn times(x: f64) -> Vec<u8> {
+pub(crate) fn times(x: f64) -> Vec<u8> {
     [x, 0.0, 0.0, x].into_iter().flat_map(f64::to_le_bytes).collect()
 }
 
 /// Runs a test on one event loop, as a worker does.
-pub fn run(test: impl Future<Output = ()>) {
+pub(crate) fn run(test: impl Future<Output = ()>) {
     run_within(Duration::from_secs(30), test);
 }
 
 /// The same for a test that may take that long.
-pub fn run_within(patience: Duration, test: impl Future<Output = ()>) {
+pub(crate) fn run_within(patience: Duration, test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, async {
         tokio::time::timeout(patience, test).await.expect("the test takes too long");
