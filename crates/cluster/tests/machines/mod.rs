@@ -124,7 +124,7 @@ pub(crate) fn at_work(finished: &Finished) -> Vec<String> {
 /// An action for one event of a product.
 pub(crate) type Hook = RefCell<Option<Box<dyn FnOnce()>>>;
 
-/// Remembers what it was told.
+/// Remembers lost, joined and missing machines.
 #[derive(Default)]
 pub(crate) struct Watch {
     pub(crate) lost: RefCell<Vec<(String, String)>>,
