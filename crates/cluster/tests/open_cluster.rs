@@ -4,12 +4,17 @@
 
 mod machines;
 
-use bramble_link::LocalKind;
+use bramble_link::{Link, LocalKind, tcp_link};
 use bramble_matrix::DType;
 use bramble_plan::TileSize;
 use bramble_primary::{Cluster, ClusterOptions, MachineLink, MachineLinks, PrimaryError, multiply};
-use machines::{Watch, at_work, elements, local_worker, machines, request, run, worker};
+use bramble_worker::limits::PING_AFTER;
+use machines::{Watch, at_work, elements, local_worker, machines, request, run, serve, worker};
+use std::cell::Cell;
+use std::io::ErrorKind;
 use std::rc::Rc;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 const KEEP: ClusterOptions = ClusterOptions { keeps_links: true };
@@ -174,6 +179,69 @@ fn a_worker_that_never_answers_fails_the_first_product_only() {
             other => panic!("{:?}", other.err()),
         }
         assert_eq!(at_work(&cluster.run(good(), &watch).await.unwrap()), ["a"]);
+        cluster.close().await;
+    });
+}
+
+/// Copies bytes one way and counts them.
+async fn copy(from: OwnedReadHalf, to: OwnedWriteHalf, bytes: Rc<Cell<usize>>) {
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        from.readable().await.unwrap();
+        let count = match from.try_read(&mut buffer) {
+            Ok(0) => return,
+            Ok(count) => count,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => continue,
+            Err(_) => return,
+        };
+        bytes.set(bytes.get() + count);
+        let mut rest = &buffer[..count];
+        while !rest.is_empty() {
+            to.writable().await.unwrap();
+            match to.try_write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// A worker whose bytes from and to the primary are counted.
+async fn counted_worker(name: &str) -> (MachineLink, [Rc<Cell<usize>>; 2]) {
+    let pair = async || {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (out, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        (out.unwrap(), accepted.unwrap().0)
+    };
+    let ((primary, front), (back, worker)) = (pair().await, pair().await);
+    let ((front_in, front_out), (back_in, back_out)) = (front.into_split(), back.into_split());
+    let bytes = [Rc::new(Cell::new(0)), Rc::new(Cell::new(0))];
+    tokio::task::spawn_local(copy(front_in, back_out, bytes[0].clone()));
+    tokio::task::spawn_local(copy(back_in, front_out, bytes[1].clone()));
+    let here = Link { peer: name.to_owned(), ..tcp_link(primary).unwrap() };
+    (serve(here, tcp_link(worker).unwrap(), 512).0, bytes)
+}
+
+#[test]
+fn idle_machines_are_pinged_and_serve_the_next_product() {
+    run(async {
+        let (link, bytes) = counted_worker("a").await;
+        let watch = Watch::default();
+        let mut cluster = Cluster::open(machines(vec![link]), KEEP, &watch).await.unwrap();
+        let product = || request([64, 64, 64], DType::I64, "simd", 6);
+        let want = elements(&cluster.run(product(), &watch).await.unwrap());
+        let before = bytes.clone().map(|bytes| bytes.get());
+        tokio::time::sleep(PING_AFTER * 2 + PING_AFTER / 2).await;
+        let idle = [0, 1].map(|way| bytes[way].get() - before[way]);
+        // Two pings of 24 bytes, and two pongs of 32.
+        assert!((24..=48).contains(&idle[0]) && (32..=64).contains(&idle[1]), "{idle:?}");
+        assert_eq!(elements(&cluster.run(product(), &watch).await.unwrap()), want);
+        // The link was measured for the first product only, with more than a megabyte.
+        let second = bytes[0].get() - before[0] - idle[0];
+        assert!(before[0] > 1 << 20 && second < 1 << 18, "{before:?}, then {second}");
+        assert!(watch.lost.borrow().is_empty());
         cluster.close().await;
     });
 }
