@@ -4,18 +4,19 @@
 
 mod machines;
 
-use bramble_link::{Link, LocalKind, tcp_link};
+use bramble_link::{Link, LocalKind, Reach, Security, tcp_link};
 use bramble_matrix::DType;
-use bramble_plan::TileSize;
+use bramble_plan::{Relay, TileSize};
 use bramble_primary::{Cluster, ClusterOptions, MachineLink, MachineLinks, PrimaryError, multiply};
-use bramble_worker::limits::PING_AFTER;
-use machines::{Watch, at_work, elements, local_worker, machines, request, run, serve, worker};
+use bramble_worker::limits::{PING_AFTER, PROTOCOL};
+use machines::{Watch, at_work, config, elements, local_worker, machines, request, run, serve, worker};
 use std::cell::Cell;
 use std::io::ErrorKind;
 use std::rc::Rc;
+use std::time::Duration;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 const KEEP: ClusterOptions = ClusterOptions { keeps_links: true };
 
@@ -242,6 +243,45 @@ fn idle_machines_are_pinged_and_serve_the_next_product() {
         let second = bytes[0].get() - before[0] - idle[0];
         assert!(before[0] > 1 << 20 && second < 1 << 18, "{before:?}, then {second}");
         assert!(watch.lost.borrow().is_empty());
+        cluster.close().await;
+    });
+}
+
+/// A worker that listens, and so can relay.
+async fn relaying_worker() -> MachineLink {
+    let security = Security::open(Reach::Loopback, PROTOCOL, "test");
+    let (tell, address) = oneshot::channel();
+    let listening = security.clone();
+    tokio::task::spawn_local(async move {
+        let ready = move |address| tell.send(address).unwrap();
+        let any = "127.0.0.1:0".parse().unwrap();
+        bramble_worker::listen(any, listening, config("worker", 512), ready, |_, _| ()).await.unwrap();
+    });
+    let link = security.reach(address.await.unwrap(), Duration::from_secs(5)).await.unwrap();
+    MachineLink { link, threads_max: 0, was_dialled: true }
+}
+
+#[test]
+fn workers_relay_in_each_product_and_are_introduced_anew() {
+    run(async {
+        let links = machines(vec![relaying_worker().await, relaying_worker().await, relaying_worker().await]);
+        let watch = Watch::default();
+        let mut cluster = Cluster::open(links, KEEP, &watch).await.unwrap();
+        let product = || {
+            let mut request = request([512, 128, 512], DType::I64, "simd", 4);
+            request.wish.relay = Relay::On;
+            request
+        };
+        let mut results = Vec::new();
+        for _ in 0..3 {
+            let finished = cluster.run(product(), &watch).await.unwrap();
+            let relay = finished.report.relay.as_ref().unwrap();
+            assert!(relay.pairs > 0 && relay.unreachable.is_empty(), "{relay:?}");
+            assert!(finished.report.machines.iter().any(|machine| machine.relayed_bytes_in > 0));
+            results.push(elements(&finished));
+        }
+        assert!(results.windows(2).all(|two| two[0] == two[1]));
+        assert!(watch.lost.borrow().is_empty(), "{:?}", watch.lost.borrow());
         cluster.close().await;
     });
 }

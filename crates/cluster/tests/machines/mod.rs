@@ -27,7 +27,7 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
     runtime.shutdown_background();
 }
 
-fn config(name: &str, memory_mib: u64) -> Config {
+pub(crate) fn config(name: &str, memory_mib: u64) -> Config {
     let name = name.to_owned();
     Config {
         threads: 1,
