@@ -4,13 +4,19 @@
 
 mod machines;
 
-use bramble_link::LocalKind;
+use bramble_link::{Link, LocalKind, Reach, Security, tcp_link};
 use bramble_matrix::DType;
-use bramble_plan::TileSize;
+use bramble_plan::{Relay, TileSize};
 use bramble_primary::{Cluster, ClusterOptions, MachineLink, MachineLinks, PrimaryError, multiply};
-use machines::{Watch, at_work, elements, local_worker, machines, request, run, worker};
+use bramble_worker::limits::{PING_AFTER, PROTOCOL};
+use machines::{Watch, at_work, config, elements, local_worker, machines, request, run, serve, worker};
+use std::cell::Cell;
+use std::io::ErrorKind;
 use std::rc::Rc;
-use tokio::sync::mpsc;
+use std::time::Duration;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
 
 const KEEP: ClusterOptions = ClusterOptions { keeps_links: true };
 
@@ -150,7 +156,9 @@ fn a_stopped_product_leaves_the_cluster_usable() {
         let want = elements(&cluster.run(good(), &watch).await.unwrap());
         let long = request([1024, 1024, 1024], DType::I64, "reference", 1);
         let stop = Rc::clone(&long.stop);
-        watch.when_decided(move || drop(stop.ask()));
+        watch.when_decided(move || {
+            stop.ask();
+        });
         assert!(matches!(cluster.run(long, &watch).await, Err(PrimaryError::Stopped)));
         let finished = cluster.run(good(), &watch).await.unwrap();
         assert_eq!((elements(&finished), at_work(&finished).len()), (want, 2));
@@ -172,6 +180,108 @@ fn a_worker_that_never_answers_fails_the_first_product_only() {
             other => panic!("{:?}", other.err()),
         }
         assert_eq!(at_work(&cluster.run(good(), &watch).await.unwrap()), ["a"]);
+        cluster.close().await;
+    });
+}
+
+/// Copies bytes one way and counts them.
+async fn copy(from: OwnedReadHalf, to: OwnedWriteHalf, bytes: Rc<Cell<usize>>) {
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        from.readable().await.unwrap();
+        let count = match from.try_read(&mut buffer) {
+            Ok(0) => return,
+            Ok(count) => count,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => continue,
+            Err(_) => return,
+        };
+        bytes.set(bytes.get() + count);
+        let mut rest = &buffer[..count];
+        while !rest.is_empty() {
+            to.writable().await.unwrap();
+            match to.try_write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// A worker whose bytes from and to the primary are counted.
+async fn counted_worker(name: &str) -> (MachineLink, [Rc<Cell<usize>>; 2]) {
+    let pair = async || {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (out, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        (out.unwrap(), accepted.unwrap().0)
+    };
+    let ((primary, front), (back, worker)) = (pair().await, pair().await);
+    let ((front_in, front_out), (back_in, back_out)) = (front.into_split(), back.into_split());
+    let bytes = [Rc::new(Cell::new(0)), Rc::new(Cell::new(0))];
+    tokio::task::spawn_local(copy(front_in, back_out, bytes[0].clone()));
+    tokio::task::spawn_local(copy(back_in, front_out, bytes[1].clone()));
+    let here = Link { peer: name.to_owned(), ..tcp_link(primary).unwrap() };
+    (serve(here, tcp_link(worker).unwrap(), 512).0, bytes)
+}
+
+#[test]
+fn idle_machines_are_pinged_and_serve_the_next_product() {
+    run(async {
+        let (link, bytes) = counted_worker("a").await;
+        let watch = Watch::default();
+        let mut cluster = Cluster::open(machines(vec![link]), KEEP, &watch).await.unwrap();
+        let product = || request([64, 64, 64], DType::I64, "simd", 6);
+        let want = elements(&cluster.run(product(), &watch).await.unwrap());
+        let before = bytes.clone().map(|bytes| bytes.get());
+        tokio::time::sleep(PING_AFTER * 2 + PING_AFTER / 2).await;
+        let idle = [0, 1].map(|way| bytes[way].get() - before[way]);
+        // Two pings of 24 bytes, and two pongs of 32.
+        assert!((24..=48).contains(&idle[0]) && (32..=64).contains(&idle[1]), "{idle:?}");
+        assert_eq!(elements(&cluster.run(product(), &watch).await.unwrap()), want);
+        // The link was measured for the first product only, with more than a megabyte.
+        let second = bytes[0].get() - before[0] - idle[0];
+        assert!(before[0] > 1 << 20 && second < 1 << 18, "{before:?}, then {second}");
+        assert!(watch.lost.borrow().is_empty());
+        cluster.close().await;
+    });
+}
+
+/// A worker that listens, and so can relay.
+async fn relaying_worker() -> MachineLink {
+    let security = Security::open(Reach::Loopback, PROTOCOL, "test");
+    let (tell, address) = oneshot::channel();
+    let listening = security.clone();
+    tokio::task::spawn_local(async move {
+        let ready = move |address| tell.send(address).unwrap();
+        let any = "127.0.0.1:0".parse().unwrap();
+        bramble_worker::listen(any, listening, config("worker", 512), ready, |_, _| ()).await.unwrap();
+    });
+    let link = security.reach(address.await.unwrap(), Duration::from_secs(5)).await.unwrap();
+    MachineLink { link, threads_max: 0, was_dialled: true }
+}
+
+#[test]
+fn workers_relay_in_each_product_and_are_introduced_anew() {
+    run(async {
+        let links = machines(vec![relaying_worker().await, relaying_worker().await, relaying_worker().await]);
+        let watch = Watch::default();
+        let mut cluster = Cluster::open(links, KEEP, &watch).await.unwrap();
+        let product = || {
+            let mut request = request([512, 128, 512], DType::I64, "simd", 4);
+            request.wish.relay = Relay::On;
+            request
+        };
+        let mut results = Vec::new();
+        for _ in 0..3 {
+            let finished = cluster.run(product(), &watch).await.unwrap();
+            let relay = finished.report.relay.as_ref().unwrap();
+            assert!(relay.pairs > 0 && relay.unreachable.is_empty(), "{relay:?}");
+            assert!(finished.report.machines.iter().any(|machine| machine.relayed_bytes_in > 0));
+            results.push(elements(&finished));
+        }
+        assert!(results.windows(2).all(|two| two[0] == two[1]));
+        assert!(watch.lost.borrow().is_empty(), "{:?}", watch.lost.borrow());
         cluster.close().await;
     });
 }

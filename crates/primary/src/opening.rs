@@ -1,7 +1,7 @@
-//! Opens sessions: hello and welcome, with every machine concurrently. Ends those that no product uses.
+//! Opens sessions: hello and welcome, with every machine concurrently. Also ends sessions that no product needs.
 //!
-//! Invariants: a machine that does not answer in time is an error that names it; no part of a product is sent here. What is
-//! known of a connection (`KnownConnection`) is kept from one session to the next.
+//! Invariants: a machine that does not answer in time is an error that names it; no part of a product is sent here. A
+//! connection's measurements (`KnownConnection`) are kept from one session to the next.
 
 use crate::PrimaryError;
 use crate::log::ClockSample;

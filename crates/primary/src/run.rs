@@ -32,7 +32,7 @@ use bramble_link::{Arrived, Body, Frame, LinkError, Section, SectionMeter, SendP
 use bramble_matrix::{Output, Rect};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
-use bramble_schedule::primary::{Operands, Primary, PrimaryAction, PrimaryEvent};
+use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryAction, PrimaryEvent};
 pub(crate) use inspection::InspectionResult;
 pub(crate) use joins::{AllowedKernels, JoinTerms};
 use joins::{Tasks, admit, end_admission};
@@ -168,16 +168,13 @@ pub(crate) async fn run(
     let machines = report_stubs(&plan, members.len(), &sessions);
     options.recorder.peers(&sessions, working);
     let infos = peer_infos(&sessions, neighbours, &bodies, members, (working, options.credits));
-    let write_back = WriteBack::of(&plan, before.is_some());
-    let state = resume_point::state(plan, operands, infos, before.as_ref(), options.steals);
-    let (write_back, state) = match write_back.and_then(|write_back| Ok((write_back, state?))) {
-        Ok(ready) => ready,
+    let (write_back, state) = match initial_state(plan, operands, infos, before.as_ref(), &options) {
+        Ok(initial) => initial,
         Err(e) => {
             idle.release(sessions).await;
             return Err(e);
         }
     };
-    let state = if options.inspector.is_on() { state.with_spot_checks(ROWS_MIN) } else { state };
     let changed = Rc::new(Notify::new());
     let core = Rc::new(RefCell::new(Core {
         state,
@@ -225,6 +222,20 @@ pub(crate) async fn run(
     while core.write_back.hints.join_next().await.is_some() {}
     let (inspected, journal) = result?;
     core.into_outcome(inspected, journal?)
+}
+
+/// The state machine, and the hints for a plan.
+fn initial_state(
+    plan: bramble_plan::Plan,
+    operands: Operands,
+    infos: Vec<PeerInfo>,
+    before: Option<&ResumePoint>,
+    options: &RunOptions,
+) -> Result<(WriteBack, Primary), PrimaryError> {
+    let write_back = WriteBack::of(&plan, before.is_some())?;
+    let state = resume_point::state(plan, operands, infos, before, options.steals)?;
+    let state = if options.inspector.is_on() { state.with_spot_checks(ROWS_MIN) } else { state };
+    Ok((write_back, state))
 }
 
 impl Core {

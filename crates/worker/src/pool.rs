@@ -217,7 +217,7 @@ impl<R> UnreportedResults<R> {
         }
     }
 
-    /// Reports what is left of another session.
+    /// Reports results of another session, if there are any.
     fn enter(&mut self, session: Arc<PoolSession<R>>) {
         if !Arc::ptr_eq(&self.session, &session) {
             self.report_all();

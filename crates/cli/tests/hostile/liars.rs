@@ -330,8 +330,6 @@ fn tiles_that_come_back_before_they_can_be_done() {
                 Kind::Store => {
                     for tile in StoreHead::decode(&came.head).unwrap().matrices.iter().filter(|m| m.uses == 0)
                     {
-                        // Its account comes before the tile.
-                        client.send(Kind::Bye.code(), &Bye::default().encode(), &[]);
                         let count = (tile.rows * tile.cols) as usize;
                         client.send(4, &result(tile.id, 0, tile.rows), &elements(count));
                     }
@@ -341,6 +339,21 @@ fn tiles_that_come_back_before_they_can_be_done() {
         }
     });
     assert_ends(&early, 3, "were wrong, and recomputed by other machines");
+}
+
+#[test]
+fn a_goodbye_in_the_middle_of_the_product() {
+    let leaves = against(|mut client| {
+        welcomes(&mut client, &honest_welcome().encode());
+        while let Ok(came) = client.receive() {
+            match Kind::from_code(came.kind).unwrap() {
+                Kind::Ping => client.send(Kind::Pong.code(), &pong(decode_number(&came.head).unwrap()), &[]),
+                Kind::Store => client.send(Kind::Bye.code(), &Bye::default().encode(), &[]),
+                _ => {}
+            }
+        }
+    });
+    assert_ends(&leaves, 3, "it says goodbye in the middle of the product");
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
     runtime.shutdown_background();
 }
 
-fn config(name: &str, memory_mib: u64) -> Config {
+pub(crate) fn config(name: &str, memory_mib: u64) -> Config {
     let name = name.to_owned();
     Config {
         threads: 1,
@@ -124,7 +124,7 @@ pub(crate) fn at_work(finished: &Finished) -> Vec<String> {
 /// An action for one event of a product.
 pub(crate) type Hook = RefCell<Option<Box<dyn FnOnce()>>>;
 
-/// Remembers what it was told.
+/// Remembers lost, joined and missing machines.
 #[derive(Default)]
 pub(crate) struct Watch {
     pub(crate) lost: RefCell<Vec<(String, String)>>,

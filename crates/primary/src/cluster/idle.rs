@@ -1,7 +1,6 @@
 //! The connections of a cluster while no product uses them: kept alive, and collected again after each product.
 //!
-//! Place in the flow: a product takes all connections, and gives back those that ended in order, or whose session it did not
-//! need.
+//! Place in the flow: a product takes all connections. It gives a connection back when the session over it has ended in order.
 //!
 //! Invariants: a connection that may serve again has said both goodbyes. An idle machine hears from the primary every
 //! `PING_AFTER`. A connection that breaks meanwhile is reported when the next product begins. Nothing is kept if no other
@@ -91,7 +90,7 @@ impl IdleConnections {
         });
     }
 
-    /// All connections, in the order of their numbers, and those that have ended.
+    /// All connections, in the order of their numbers, and the lost connections.
     pub(crate) async fn take(&mut self) -> (Vec<Connection>, Vec<LostConnection>) {
         let (mut connections, mut lost) = (std::mem::take(&mut self.resting), Vec::new());
         let mut sort = |kept: Kept| match kept {

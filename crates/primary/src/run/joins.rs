@@ -93,7 +93,7 @@ pub(super) async fn admit(
     }
 }
 
-/// Admits no more machines. Those that were admitted too late are let go, or kept for the next product.
+/// Admits no more machines. Machines that were admitted too late are let go, or kept for the next product.
 pub(super) async fn end_admission(
     admission: Option<JoinHandle<AdmissionEnd>>,
     mut joining: mpsc::Receiver<Admission>,
@@ -105,7 +105,7 @@ pub(super) async fn end_admission(
     while let Some(came) = joining.recv().await {
         late.extend(came);
     }
-    // If its task panics, nobody joins the next product.
+    // If the admission has panicked, no machine joins the next product.
     let Ok(AdmissionEnd { ends, opening, unused }) = admission.await else { return };
     late.extend(unused);
     idle.release(late).await;
@@ -113,7 +113,7 @@ pub(super) async fn end_admission(
     idle.later = Some(ends);
 }
 
-/// What is left when no more machines are admitted to a product.
+/// The source of joining machines, and sessions without a product, after the last admission.
 pub(super) struct AdmissionEnd {
     /// Links with machines that join later.
     pub(super) ends: mpsc::Receiver<MachineLink>,

@@ -34,8 +34,8 @@ const _: () = assert!(THREADS_STAY.as_millis() < MEMORY_PATIENCE.as_millis());
 /// A hello, and the kernel and memory for its product.
 pub(super) type AdmittedProduct = (Hello, Pick, Grant);
 
-/// What stays the same for all products of a connection, and what one product leaves to the next.
-pub(super) struct Connection<'a> {
+/// A connection that this worker serves: the worker's state, and the compute threads that a product leaves to the next.
+pub(super) struct ServedConnection<'a> {
     pub(super) config: &'a Config,
     pub(super) ledger: &'a SessionLedger,
     pub(super) tickets: Option<&'a NeighbourTickets>,
@@ -43,7 +43,7 @@ pub(super) struct Connection<'a> {
     pub(super) pool: Option<Rc<ComputePool<TaskResult>>>,
 }
 
-impl Connection<'_> {
+impl ServedConnection<'_> {
     /// Serves products until the primary ends the connection. An error has been reported to the primary.
     pub(super) async fn serve(mut self, mut link: Link, first: AdmittedProduct) -> Result<(), WorkerError> {
         let mut admitted = first;

@@ -13,7 +13,7 @@ mod outbox;
 mod relay;
 mod silence;
 
-use self::connection::Connection;
+use self::connection::ServedConnection;
 use self::core::{Core, OutgoingFrame, TaskResult};
 use self::greet::{FirstMessage, GreetedPeer, first_message_at_door, greet, session_threads};
 use self::neighbours::neighbours;
@@ -109,7 +109,7 @@ pub async fn serve_arrival(
         }
         Err(e) => return Err(refuse(link, e).await),
     };
-    let connection = Connection { config, ledger, tickets, pool: None };
+    let connection = ServedConnection { config, ledger, tickets, pool: None };
     connection.serve(link, admitted).await.map(|()| Served::Session)
 }
 
@@ -139,7 +139,7 @@ pub(crate) async fn serve_neighbour(
 /// ledger; `None` if the primary has closed the link before this worker's goodbye was sent.
 async fn run(
     mut link: Link,
-    connection: &mut Connection<'_>,
+    connection: &mut ServedConnection<'_>,
     hello: Hello,
     pick: Pick,
     grant: Grant,
