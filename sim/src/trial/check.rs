@@ -116,11 +116,11 @@ impl Trial {
         let predicted = self.primary.plan().predicted.primary_memory_bytes;
         assert!(8 * waiting <= predicted, "{} bytes wait, {predicted} were predicted", 8 * waiting);
         if staged > 0 {
-            for peer in 0..self.count {
+            for peer in 0..self.members.count {
                 assert!(self.shell.staged_of(peer) <= 1, "several tiles of w{peer} are partly received");
             }
         }
-        for peer in 0..self.count {
+        for peer in 0..self.members.count {
             let in_link = self.primary.peer_status(peer).in_link_bytes;
             let most = (LINK_WINDOW_BYTES + CHUNK_BYTES_MAX) as u64;
             assert!(in_link <= most, "{in_link} bytes are in the link of w{peer}");
@@ -129,10 +129,10 @@ impl Trial {
 
     /// (3) An element has exactly the value that the plan gives.
     pub(super) fn check_element(&self, place: usize, when: &str) {
-        let (is, should) = (self.shell.c[place], self.expected[place]);
+        let (is, should) = (self.shell.c[place], self.model.expected[place]);
         if is.to_bits() != should.to_bits() {
             let steps = self.primary.plan().regions.first().map_or(0, |region| region.steps());
-            let digits = if self.is_digits { wrong_digits(is, steps) } else { None };
+            let digits = if self.model.is_digits { wrong_digits(is, steps) } else { None };
             let digits = digits.map(|wrong| format!(": {wrong}")).unwrap_or_default();
             panic!("{when}, and element {place} is {is}, should be {should}{digits}");
         }
@@ -166,7 +166,9 @@ impl Trial {
 
     /// (6) Nor do they after other machines have joined, which have new indices.
     pub(super) fn check_events_of_lost_machines(&mut self) {
-        for peer in (0..self.count).filter(|peer| self.shell.sessions[*peer].is_gone).collect::<Vec<_>>() {
+        for peer in
+            (0..self.members.count).filter(|peer| self.shell.sessions[*peer].is_gone).collect::<Vec<_>>()
+        {
             if !self.is_over() {
                 self.check_events_of_lost_machine(peer);
             }
@@ -185,7 +187,7 @@ impl Trial {
             self.event_queue.now().seconds_from(last) < PRIMARY_SILENCE_MAX.as_secs_f64() + NOTICED_S
         });
         let is_gone = lane.is_over() || self.shell.sessions[peer].is_gone;
-        let held = held || self.stands > 0 || self.watch.stands();
+        let held = held || self.process.stands > 0 || self.process.watch.stands();
         assert!(held || is_gone, "w{peer} gives up the primary, which was heard just now");
     }
 
@@ -201,8 +203,8 @@ impl Trial {
     /// (8) The product makes progress, losses are noticed, and the trial ends.
     pub(super) fn check_time(&mut self) {
         let now = self.event_queue.now();
-        assert!(now.seconds() < SECONDS_MAX && self.events < EVENTS_MAX, "it does not end");
-        let passed = self.clock.passed();
+        assert!(now.seconds() < SECONDS_MAX && self.record.events < EVENTS_MAX, "it does not end");
+        let passed = self.process.clock.passed();
         for peer in 0..self.checks.died.len() {
             // The silence begins with the end of the machine's last frame, which a slow link may carry for seconds.
             if self.lanes[self.back(peer)].moves() {
@@ -216,10 +218,14 @@ impl Trial {
                 "w{peer} has been gone for {seconds} s, and the primary has not noticed"
             );
         }
-        if now.seconds_from(self.moved_last) > STILL_MAX_S && !self.is_over() && !self.watch.stands() {
-            let computes = self.nodes.iter().any(|node| node.lives && node.running > 0);
+        if now.seconds_from(self.record.moved_last) > STILL_MAX_S
+            && !self.is_over()
+            && !self.process.watch.stands()
+        {
+            let computes = self.nodes.iter().any(|node| node.lives && node.tasks.running > 0);
             let moves = self.lanes.iter().any(|lane| lane.moves());
-            let standing: Vec<_> = (0..self.count).map(|peer| self.primary.peer_status(peer)).collect();
+            let standing: Vec<_> =
+                (0..self.members.count).map(|peer| self.primary.peer_status(peer)).collect();
             assert!(computes || moves, "nothing has happened for {STILL_MAX_S} s: {standing:?}");
         }
     }
@@ -239,7 +245,7 @@ impl Trial {
             assert!(actions.is_empty(), "something happens after the end: {actions:?}");
         }
         // A machine that joins then gets an index, by which its shell asks.
-        assert_eq!(self.primary.peer_status(self.count).jobs_given, 0);
+        assert_eq!(self.primary.peer_status(self.members.count).jobs_given, 0);
         if let Some(why) = &self.shell.failed {
             return self.check_failure(why);
         }
@@ -247,9 +253,9 @@ impl Trial {
         assert_eq!((self.primary.tiles_left(), self.primary.sums_under_way()), (0, (0, 0)));
         assert!(self.shell.partial_sums.is_empty(), "sums are left over");
         assert!(self.shell.committed.iter().all(|c| *c), "something of C was never committed");
-        (0..self.expected.len()).for_each(|place| self.check_element(place, "C is there"));
+        (0..self.model.expected.len()).for_each(|place| self.check_element(place, "C is there"));
         if scenario.values == Values::Whole {
-            assert_eq!(self.data.far_off(&self.shell.c), None);
+            assert_eq!(self.model.data.far_off(&self.shell.c), None);
         }
         self.check_work();
     }
@@ -296,8 +302,9 @@ impl Trial {
             let session = &self.shell.sessions[peer];
             session.is_gone || session.is_cut || self.inspection.suspects.contains(&peer)
         };
-        let nobody = (0..self.count).all(gone);
-        let most = (0..self.count).filter(|peer| !gone(*peer)).map(|peer| self.rooms[peer]).max();
+        let nobody = (0..self.members.count).all(gone);
+        let most =
+            (0..self.members.count).filter(|peer| !gone(*peer)).map(|peer| self.members.rooms[peer]).max();
         if why.contains("every machine was lost") {
             return assert!(nobody, "the product failed: {why}");
         }

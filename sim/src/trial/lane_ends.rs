@@ -65,7 +65,7 @@ impl Trial {
             LaneItem::Credit | LaneItem::End => (None, AfterSend::Nothing),
         };
         if !matches!(kind, Some(Kind::Ping | Kind::Pong)) {
-            self.moved_last = self.event_queue.now();
+            self.record.moved_last = self.event_queue.now();
         }
         let chance = self.random.between(0.0, 1.0);
         self.lanes[lane].fly(lane, (item, chance), &mut self.event_queue);
@@ -130,8 +130,8 @@ impl Trial {
 
     /// A frame has arrived.
     pub(super) fn take(&mut self, lane: usize, item: LaneItem) {
-        self.moved_last = match &item {
-            LaneItem::Frame(TrialFrame { kind: Kind::Ping | Kind::Pong, .. }) => self.moved_last,
+        self.record.moved_last = match &item {
+            LaneItem::Frame(TrialFrame { kind: Kind::Ping | Kind::Pong, .. }) => self.record.moved_last,
             _ => self.event_queue.now(),
         };
         match (self.sender(lane), self.receiver(lane)) {

@@ -172,11 +172,8 @@ impl WorkCounts {
     }
 }
 
-struct Trial {
-    event_queue: EventQueue<TrialEvent>,
-    primary: Primary,
-    shell: TrialShell,
-    nodes: Vec<Node>,
+/// The machines of a trial, and which of them are peers.
+struct Members {
     /// Number of peers so far; nodes, lanes and sessions beyond it are for machines that may join.
     count: usize,
     /// Number of peers at the start.
@@ -185,17 +182,29 @@ struct Trial {
     /// Machine of each peer, and the memory that it grants.
     machines: Vec<usize>,
     rooms: Vec<u64>,
-    /// For n peers, future ones included: n lanes from the primary, n to it, then n by n between peers.
-    lanes: Vec<Lane>,
+}
+
+/// The operands, and the value that C must have.
+struct Model {
     data: TrialData,
-    /// The value that C must have.
     expected: Vec<f64>,
     is_digits: bool,
+}
+
+/// How machines cut their messages, and how far they compute ahead.
+struct WorkerLimits {
     lines_per_frame: u32,
     start_limits: StartLimits,
-    faults: Vec<SimFault>,
+}
+
+/// The faults, and what each has struck.
+struct TrialFaults {
+    all: Vec<SimFault>,
     struck: Vec<Struck>,
-    random: SeededRandom,
+}
+
+/// What has happened so far.
+struct Record {
     hash: u64,
     events: u64,
     /// Number of ticks.
@@ -203,21 +212,41 @@ struct Trial {
     seen: RareEvents,
     /// When the product last made progress.
     moved_last: VirtualTime,
-    /// The product is over, and frames in flight still arrive.
-    drains: bool,
-    checks: check::Checks,
-    inspection: inspection::InspectionState,
-    work: WorkCounts,
-    /// The primary's clock as its process sees it, and as the schedule corrects it.
+}
+
+/// The primary's process: its clock, its suspensions, its journal and its death.
+struct PrimaryProcess {
+    /// The clock as the process sees it, and as the schedule corrects it.
     watch: EndClock,
     clock: StepClock,
-    /// How many faults suspend the primary, and events that wait until it resumes.
+    /// How many faults suspend it, and events that wait until it resumes.
     stands: u32,
     deferred: Vec<TrialEvent>,
     /// The journal writer, if the primary will die.
     journal_writer: Option<TrialJournalWriter>,
     /// The state that survives the primary's death.
     left: Option<SurvivingState>,
+}
+
+struct Trial {
+    event_queue: EventQueue<TrialEvent>,
+    primary: Primary,
+    shell: TrialShell,
+    nodes: Vec<Node>,
+    members: Members,
+    /// For n peers, future ones included: n lanes from the primary, n to it, then n by n between peers.
+    lanes: Vec<Lane>,
+    model: Model,
+    limits: WorkerLimits,
+    faults: TrialFaults,
+    random: SeededRandom,
+    record: Record,
+    /// The product is over, and frames in flight still arrive.
+    drains: bool,
+    checks: check::Checks,
+    inspection: inspection::InspectionState,
+    work: WorkCounts,
+    process: PrimaryProcess,
 }
 
 /// Runs a scenario.
@@ -235,9 +264,9 @@ pub fn run_trial(scenario: &Scenario) -> TrialResult {
                 return tried;
             }
         };
-        trial.seen = tried.seen;
+        trial.record.seen = tried.seen;
         trial.live();
-        left = trial.left.take();
+        left = trial.process.left.take();
         if left.is_none() {
             trial.end(scenario);
         }
@@ -293,35 +322,40 @@ impl Trial {
             primary: if scenario.steals { primary } else { primary.without_stealing() },
             shell: TrialShell::new(expected.len(), count),
             nodes: (0..count).map(node).collect(),
-            count: first_count,
-            first_count,
-            cluster: scenario.machines.clone(),
-            machines: peers.iter().map(|(machine, _)| *machine).collect(),
-            rooms,
+            members: Members {
+                count: first_count,
+                first_count,
+                cluster: scenario.machines.clone(),
+                machines: peers.iter().map(|(machine, _)| *machine).collect(),
+                rooms,
+            },
             lanes: primary_lanes.chain(across).collect(),
-            data,
-            expected,
-            is_digits: scenario.values == Values::Digits,
-            lines_per_frame: scenario.lines_per_frame,
-            start_limits: scenario.start_limits,
-            struck: vec![Struck::default(); faults.len()],
-            faults,
+            model: Model { data, expected, is_digits: scenario.values == Values::Digits },
+            limits: WorkerLimits {
+                lines_per_frame: scenario.lines_per_frame,
+                start_limits: scenario.start_limits,
+            },
+            faults: TrialFaults { struck: vec![Struck::default(); faults.len()], all: faults },
             random: SeededRandom::new(scenario.seed ^ 0x7ea1 ^ life),
-            hash: mixed(scenario.seed),
-            events: 0,
-            ticks: 0,
-            seen: RareEvents::default(),
-            moved_last: VirtualTime::default(),
+            record: Record {
+                hash: mixed(scenario.seed),
+                events: 0,
+                ticks: 0,
+                seen: RareEvents::default(),
+                moved_last: VirtualTime::default(),
+            },
             drains: false,
             checks: check::Checks::new(count),
             inspection: inspection::InspectionState::default(),
             work: WorkCounts::of(count),
-            watch: EndClock::default(),
-            clock: StepClock::new(PRIMARY_STEP),
-            stands: 0,
-            deferred: Vec::new(),
-            journal_writer: None,
-            left: None,
+            process: PrimaryProcess {
+                watch: EndClock::default(),
+                clock: StepClock::new(PRIMARY_STEP),
+                stands: 0,
+                deferred: Vec::new(),
+                journal_writer: None,
+                left: None,
+            },
         };
         trial.begin_life(scenario, left);
         Ok(trial)
@@ -329,8 +363,8 @@ impl Trial {
 
     /// Runs from the start until C is accepted, the product has failed, or the primary dies.
     fn live(&mut self) {
-        for number in 0..self.faults.len() {
-            self.event_queue.add(self.faults[number].from.as_secs_f64(), TrialEvent::Fault(number));
+        for number in 0..self.faults.all.len() {
+            self.event_queue.add(self.faults.all[number].from.as_secs_f64(), TrialEvent::Fault(number));
         }
         self.event_queue.add(TICK_S, TrialEvent::Tick);
         self.dispatch(PrimaryEvent::Start);
@@ -346,13 +380,13 @@ impl Trial {
 
     /// Adds this life to the result.
     fn account(self, tried: &mut TrialResult) {
-        let comers = self.first_count..self.count;
-        tried.hash = self.hash;
+        let comers = self.members.first_count..self.members.count;
+        tried.hash = self.record.hash;
         tried.seconds += self.event_queue.now().seconds();
-        tried.events += self.events;
+        tried.events += self.record.events;
         tried.losses += self.primary.losses().len();
         tried.moves += self.primary.moves();
-        tried.seen = self.seen;
+        tried.seen = self.record.seen;
         tried.seen.comers_worked += comers.filter(|peer| self.work.steps_back[*peer] > 0).count() as u64;
         tried.failed = self.shell.failed;
     }
@@ -390,10 +424,10 @@ impl Trial {
             let Some(event) = self.event_queue.next() else {
                 panic!("nothing can happen any more, and {} tiles are missing", self.primary.tiles_left());
             };
-            self.events += 1;
+            self.record.events += 1;
             self.remember(&event);
             if self.is_for_later(&event) {
-                self.deferred.push(event);
+                self.process.deferred.push(event);
                 continue;
             }
             match event {
@@ -403,7 +437,7 @@ impl Trial {
                     self.pump(lane);
                 }
                 TrialEvent::Done(peer, task) => {
-                    self.moved_last = self.event_queue.now();
+                    self.record.moved_last = self.event_queue.now();
                     self.done(peer, task);
                 }
                 TrialEvent::Reader(peer) => self.gone(peer, "the connection was reset"),
@@ -419,7 +453,7 @@ impl Trial {
     }
 
     fn is_over(&self) -> bool {
-        self.shell.finished || self.shell.failed.is_some() || self.left.is_some()
+        self.shell.finished || self.shell.failed.is_some() || self.process.left.is_some()
     }
 
     /// Adds an event and its time to the hash.
@@ -439,6 +473,6 @@ impl Trial {
             TrialEvent::Spotted(is_wrong) => (12, usize::from(*is_wrong)),
         };
         let time = self.event_queue.now().picoseconds();
-        self.hash = mixed(self.hash ^ mixed(time) ^ (what.0 << 16) ^ what.1 as u64);
+        self.record.hash = mixed(self.record.hash ^ mixed(time) ^ (what.0 << 16) ^ what.1 as u64);
     }
 }

@@ -26,7 +26,7 @@ impl Trial {
         let lane = self.across(peer, to);
         let mut first_line = 0;
         while first_line < total {
-            let lines = self.lines_per_frame.min(total - first_line);
+            let lines = self.limits.lines_per_frame.min(total - first_line);
             let span = Span::new(u64::from(first_line), u64::from(first_line + lines));
             let places = line_places(header.layout, (header.rows, header.cols), span);
             let body = FrameBody::Elements(places.map(|place| elements[place]).collect());
@@ -76,7 +76,7 @@ impl Trial {
             *heard += u64::from(reads && moves);
             if silence.check(shown, *heard, reads).is_some() {
                 self.check_silence(other, peer);
-                self.seen.parted += 1;
+                self.record.seen.parted += 1;
                 self.part(peer, other, true);
             }
         }
@@ -84,7 +84,7 @@ impl Trial {
 
     /// Parts workers whose links are stalled, if they had not noticed before the product was over.
     pub(super) fn part_where_nothing_moves(&mut self) {
-        let count = self.count;
+        let count = self.members.count;
         for (from, to) in (0..count).flat_map(|from| (0..count).map(move |to| (from, to))) {
             if from != to && self.lanes[self.across(from, to)].is_stalled() {
                 self.part(from, to, false);
@@ -98,7 +98,7 @@ impl Trial {
         let piece = decoded(PieceHead::decode(&frame.head));
         let FrameBody::Elements(elements) = frame.body else { panic!("lines without elements") };
         self.put_lines(to, &piece, Some(&elements));
-        self.seen.relayed += 1;
+        self.record.seen.relayed += 1;
         let actions = self.nodes[to].worker.handle(WorkerEvent::Piece(&piece));
         self.act(to, decoded(actions));
     }

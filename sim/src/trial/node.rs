@@ -48,15 +48,35 @@ struct UnsentCredit {
     waits: bool,
 }
 
+/// The compute threads of a worker, and their tasks.
+pub(super) struct NodeTasks {
+    threads: u32,
+    flops_per_s: f64,
+    queue: PriorityQueue<TrialTask>,
+    pub(super) running: u32,
+    /// Tasks that ended while the machine was suspended.
+    pub(super) deferred: Vec<TrialTask>,
+    /// How many times slower it computes, for each fault that slows it.
+    pub(super) busy: BTreeMap<usize, f64>,
+}
+
+/// The clock of a worker's session, and when it heard the primary.
+pub(super) struct SessionClock {
+    pub(super) watch: EndClock,
+    clock: StepClock,
+    /// Start of the session.
+    began: VirtualTime,
+    /// Whether the primary was heard since the last check, and when it was last heard, by the session's clock.
+    is_heard: bool,
+    heard: Duration,
+}
+
 /// One simulated worker.
 pub(super) struct Node {
     pub(super) worker: Worker,
     pub(super) shares_memory: bool,
-    threads: u32,
-    flops_per_s: f64,
-    queue: PriorityQueue<TrialTask>,
+    pub(super) tasks: NodeTasks,
     pub(super) jobs_ahead: JobsAhead,
-    pub(super) running: u32,
     pub(super) held: BTreeMap<u32, HeldMatrix>,
     credit: UnsentCredit,
     /// Neighbours to which its link is gone.
@@ -65,20 +85,11 @@ pub(super) struct Node {
     pub(super) ears: BTreeMap<usize, (Silence, u64)>,
     /// Whether it runs, however slowly.
     pub(super) lives: bool,
-    /// How many faults suspend it, and tasks that ended meanwhile.
+    /// How many faults suspend it.
     pub(super) stands: u32,
-    pub(super) deferred: Vec<TrialTask>,
-    /// How many times slower it computes, for each fault that slows it.
-    pub(super) busy: BTreeMap<usize, f64>,
     /// How many faults make it return wrong results.
     pub(super) lies: u32,
-    /// Whether the primary was heard since the last check, and when it was last heard, by the session's clock.
-    is_heard: bool,
-    heard: Duration,
-    pub(super) watch: EndClock,
-    clock: StepClock,
-    /// Start of the session.
-    began: VirtualTime,
+    pub(super) session: SessionClock,
     /// When it last got an announcement.
     pub(super) announced: VirtualTime,
 }
@@ -88,25 +99,29 @@ impl Node {
         Self {
             worker: Worker::new(info.credit_bytes, limits),
             shares_memory: info.shares_memory,
-            threads: threads.max(1),
-            flops_per_s: gflops * 1e9,
-            queue: PriorityQueue::default(),
+            tasks: NodeTasks {
+                threads: threads.max(1),
+                flops_per_s: gflops * 1e9,
+                queue: PriorityQueue::default(),
+                running: 0,
+                deferred: Vec::new(),
+                busy: BTreeMap::new(),
+            },
             jobs_ahead: JobsAhead::new(limits),
-            running: 0,
             held: BTreeMap::new(),
             credit: UnsentCredit::default(),
             lost: BTreeSet::new(),
             ears: info.neighbours.iter().map(|other| (*other, (Silence::new(0), 0))).collect(),
             lives: true,
             stands: 0,
-            deferred: Vec::new(),
-            busy: BTreeMap::new(),
             lies: 0,
-            is_heard: true,
-            heard: Duration::ZERO,
-            watch: EndClock::default(),
-            clock: StepClock::new(WORKER_STEP),
-            began: VirtualTime::default(),
+            session: SessionClock {
+                watch: EndClock::default(),
+                clock: StepClock::new(WORKER_STEP),
+                began: VirtualTime::default(),
+                is_heard: true,
+                heard: Duration::ZERO,
+            },
             announced: VirtualTime::default(),
         }
     }
@@ -119,27 +134,28 @@ impl Node {
 
     /// Sets the start of a session that begins later than the product.
     pub(super) fn starts(&mut self, now: VirtualTime) {
-        self.began = now;
+        self.session.began = now;
     }
 
     /// The session's clock, which counts from its start.
     pub(super) fn shown(&self, now: VirtualTime) -> Duration {
-        self.watch.shows(now) - self.began.duration()
+        self.session.watch.shows(now) - self.session.began.duration()
     }
 
     /// How long the primary has been silent; `moves`: its bytes are moving now.
     pub(super) fn silence(&mut self, now: VirtualTime, moves: bool) -> Duration {
         let shown = self.shown(now);
-        let time = self.clock.advance_to(shown);
-        if std::mem::take(&mut self.is_heard) || moves {
-            self.heard = time;
+        let time = self.session.clock.advance_to(shown);
+        if std::mem::take(&mut self.session.is_heard) || moves {
+            self.session.heard = time;
         }
-        time - self.heard
+        time - self.session.heard
     }
 
     fn seconds(&self, task: &TrialTask) -> f64 {
-        let per_thread =
-            self.flops_per_s / f64::from(self.threads) / self.busy.values().copied().fold(1.0, f64::max);
+        let per_thread = self.tasks.flops_per_s
+            / f64::from(self.tasks.threads)
+            / self.tasks.busy.values().copied().fold(1.0, f64::max);
         let elements = |id: u32| self.held.get(&id).map_or(0.0, |held| held.elements.len() as f64);
         let flops = match task {
             TrialTask::Fill(id) => elements(*id),
@@ -168,7 +184,7 @@ impl Trial {
 
     /// A message of the primary has arrived.
     pub(super) fn receive_at_worker(&mut self, peer: usize, frame: TrialFrame, was_announced: bool) {
-        self.nodes[peer].is_heard = true;
+        self.nodes[peer].session.is_heard = true;
         match frame.kind {
             Kind::Store => self.store(peer, frame, was_announced),
             Kind::Relay => {
@@ -227,12 +243,12 @@ impl Trial {
                     let held = HeldMatrix { header, elements, lent: None, generated: None };
                     self.nodes[peer].held.insert(header.id, held);
                 }
-                WorkerAction::Fill(id) => self.nodes[peer].queue.put(TrialTask::Fill(id), Priority(id)),
+                WorkerAction::Fill(id) => self.nodes[peer].tasks.queue.put(TrialTask::Fill(id), Priority(id)),
                 WorkerAction::Start(run) => {
                     let node = &mut self.nodes[peer];
                     let target = &node.held[&run.job.c];
                     node.jobs_ahead.started(&run, &target.header, target.lent.is_some());
-                    node.queue.put(TrialTask::Run(run), Priority::of(&run.job));
+                    node.tasks.queue.put(TrialTask::Run(run), Priority::of(&run.job));
                 }
                 WorkerAction::Return { tile, epoch, step_start, step_end } => {
                     let head = ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 };
@@ -256,8 +272,8 @@ impl Trial {
         }
         self.nodes[peer].worker.validate();
         let (for_link, for_threads) = self.nodes[peer].worker.waiting();
-        self.seen.waits.for_link += u64::from(for_link > 0);
-        self.seen.waits.for_threads += u64::from(for_threads > 0);
+        self.record.seen.waits.for_link += u64::from(for_link > 0);
+        self.record.seen.waits.for_threads += u64::from(for_threads > 0);
         self.compute(peer);
     }
 
@@ -272,10 +288,10 @@ impl Trial {
     /// Starts tasks on idle threads.
     fn compute(&mut self, peer: usize) {
         let node = &mut self.nodes[peer];
-        while node.running < node.threads
-            && let Some(task) = node.queue.take()
+        while node.tasks.running < node.tasks.threads
+            && let Some(task) = node.tasks.queue.take()
         {
-            node.running += 1;
+            node.tasks.running += 1;
             let seconds = node.seconds(&task);
             self.event_queue.add(seconds, TrialEvent::Done(peer, task));
         }
@@ -288,9 +304,9 @@ impl Trial {
             return;
         }
         if node.stands > 0 {
-            return node.deferred.push(task);
+            return node.tasks.deferred.push(task);
         }
-        node.running -= 1;
+        node.tasks.running -= 1;
         let actions = match task {
             TrialTask::Fill(id) => {
                 self.fill(peer, id);
@@ -313,8 +329,8 @@ impl Trial {
             panic!("matrix {id} has no generator description")
         };
         let (from, cols) = match generator[0] {
-            0 => (&self.data.a, self.data.p.k),
-            _ => (&self.data.b, self.data.p.n),
+            0 => (&self.model.data.a, self.model.data.p.k),
+            _ => (&self.model.data.b, self.model.data.p.n),
         };
         let span = |first: u64, len: u32| Span::new(first, first + u64::from(len));
         let rect = Rect::new(span(row, held.header.rows), span(col, held.header.cols));
@@ -335,19 +351,19 @@ impl Trial {
             (true, false) => InitialValue::Sum,
         };
         if let Some(rect) = target.lent {
-            target.elements = places(rect, self.data.p.n).map(|place| self.shell.c[place]).collect();
+            target.elements = places(rect, self.model.data.p.n).map(|place| self.shell.c[place]).collect();
         }
         let to = &mut target.elements;
         match job.operation {
             Operation::Multiply => {
-                self.data.multiply(&a.elements, &b.elements, a.header.cols as usize, before, to);
+                self.model.data.multiply(&a.elements, &b.elements, a.header.cols as usize, before, to);
             }
-            Operation::Add => self.data.combine(&a.elements, &b.elements, false, before, to),
-            Operation::Subtract => self.data.combine(&a.elements, &b.elements, true, before, to),
+            Operation::Add => self.model.data.combine(&a.elements, &b.elements, false, before, to),
+            Operation::Subtract => self.model.data.combine(&a.elements, &b.elements, true, before, to),
         }
         self.work.jobs[peer] += u64::from(job.operation == Operation::Multiply);
         if let Some(rect) = target.lent {
-            let places = places(rect, self.data.p.n);
+            let places = places(rect, self.model.data.p.n);
             places.zip(&target.elements).for_each(|(place, element)| self.shell.c[place] = *element);
         }
         held.insert(job.c, target);
@@ -371,7 +387,7 @@ impl Trial {
         }
         let mut first_line = 0;
         while first_line < rows {
-            let lines = self.lines_per_frame.min(rows - first_line);
+            let lines = self.limits.lines_per_frame.min(rows - first_line);
             let is_last = first_line + lines == rows;
             let part = first_line as usize * cols..(first_line + lines) as usize * cols;
             let body = FrameBody::Elements(elements[part].to_vec());
@@ -420,11 +436,11 @@ impl Trial {
         let node = &mut self.nodes[peer];
         node.lives = false;
         node.worker = Worker::new(0, node.jobs_ahead.limits());
-        node.queue.clear();
+        node.tasks.queue.clear();
         node.jobs_ahead.clear();
-        node.running = 0;
+        node.tasks.running = 0;
         node.held.clear();
-        node.deferred.clear();
+        node.tasks.deferred.clear();
     }
 
     /// Suspends or resumes a worker.
@@ -436,7 +452,7 @@ impl Trial {
             self.lanes[lane].stand(lane, (is_sender, stands), &mut self.event_queue);
         }
         if self.nodes[peer].stands == 0 {
-            for task in std::mem::take(&mut self.nodes[peer].deferred) {
+            for task in std::mem::take(&mut self.nodes[peer].tasks.deferred) {
                 self.event_queue.add(0.0, TrialEvent::Done(peer, task));
             }
             self.lanes_of(peer).into_iter().for_each(|lane| self.pump(lane));
@@ -446,8 +462,8 @@ impl Trial {
     /// A fault makes a worker compute slower, or ends.
     pub(super) fn set_busy(&mut self, peer: usize, number: usize, kind: Option<FaultKind>) {
         match kind {
-            Some(FaultKind::Busy(times)) => drop(self.nodes[peer].busy.insert(number, times)),
-            _ => drop(self.nodes[peer].busy.remove(&number)),
+            Some(FaultKind::Busy(times)) => drop(self.nodes[peer].tasks.busy.insert(number, times)),
+            _ => drop(self.nodes[peer].tasks.busy.remove(&number)),
         }
     }
 }

@@ -102,7 +102,7 @@ impl TrialShell {
 impl Trial {
     /// The time that the primary has run.
     pub(super) fn time(&mut self) -> std::time::Duration {
-        self.clock.advance_to(self.watch.shows(self.event_queue.now()))
+        self.process.clock.advance_to(self.process.watch.shows(self.event_queue.now()))
     }
 
     /// Passes one event to the primary's state machine and carries out the actions.
@@ -143,13 +143,13 @@ impl Trial {
             PrimaryAction::Disconnect { peer, why } => self.cut(peer, why),
             PrimaryAction::Put { peer, tile, rect } => {
                 let result = self.take_whole_result(peer, tile, rect, true);
-                let to = places(rect, self.data.p.n).zip(result.elements);
+                let to = places(rect, self.model.data.p.n).zip(result.elements);
                 to.for_each(|(place, element)| self.shell.c[place] = element);
             }
             PrimaryAction::Merge { peer, tile, rect } => {
-                self.seen.left_behind += u64::from(self.shell.sessions[peer].is_gone);
+                self.record.seen.left_behind += u64::from(self.shell.sessions[peer].is_gone);
                 let result = self.take_whole_result(peer, tile, rect, false);
-                let to = places(rect, self.data.p.n).zip(result.elements);
+                let to = places(rect, self.model.data.p.n).zip(result.elements);
                 to.for_each(|(place, element)| self.shell.c[place] += element);
             }
             PrimaryAction::SpotCheck(rect) => self.begin_spot_check(rect),
@@ -183,7 +183,7 @@ impl Trial {
         let (Some(piece), Some(header)) = (message.piece, message.head.matrices.last()) else {
             return FrameBody::Empty;
         };
-        let (p, rect) = (self.data.p, piece.rect);
+        let (p, rect) = (self.model.data.p, piece.rect);
         if header.source == MatrixSource::Generated {
             let mut generator = [0; 16];
             generator[0] = u8::from(piece.which == Which::B);
@@ -193,14 +193,14 @@ impl Trial {
         if piece.leased {
             self.shell.lease(rect);
             if header.source == MatrixSource::Data {
-                places(rect, p.n).for_each(|place| self.shell.c[place] = self.data.old_c[place]);
+                places(rect, p.n).for_each(|place| self.shell.c[place] = self.model.data.old_c[place]);
             }
             return FrameBody::Lent(rect);
         }
         let (from, cols) = match piece.which {
-            Which::A => (&self.data.a, p.k),
-            Which::B => (&self.data.b, p.n),
-            Which::C => (&self.data.old_c, p.n),
+            Which::A => (&self.model.data.a, p.k),
+            Which::B => (&self.model.data.b, p.n),
+            Which::C => (&self.model.data.old_c, p.n),
             Which::Sum => {
                 self.shell.check_unleased(rect);
                 (&self.shell.c, p.n)
@@ -218,13 +218,13 @@ impl Trial {
 
     /// Ends a link: its reader will report the machine lost.
     fn cut(&mut self, peer: usize, why: String) {
-        self.seen.silent += u64::from(why.contains("silent"));
+        self.record.seen.silent += u64::from(why.contains("silent"));
         if why.contains("too slow") {
-            self.seen.too_slow += 1;
+            self.record.seen.too_slow += 1;
             self.checks.too_slow(peer);
         }
         if why.contains("spot-checked") {
-            self.seen.left_out += 1;
+            self.record.seen.left_out += 1;
             self.check_exclusion(peer);
         }
         let session = &mut self.shell.sessions[peer];
@@ -249,7 +249,7 @@ impl Trial {
         let is_half = |(from, result): (usize, &PendingResult)| from == peer && !result.is_whole;
         let incomplete =
             self.shell.partial_sums.iter().filter(|((from, _), result)| is_half((*from, *result))).count();
-        self.seen.broken_off += (landing.len() + incomplete) as u64;
+        self.record.seen.broken_off += (landing.len() + incomplete) as u64;
         for key in landing {
             if let Some(rect) = self.shell.partial.remove(&key) {
                 self.shell.take_back(rect);
@@ -306,7 +306,7 @@ impl Trial {
             ResultPlace::InC => {
                 let start = to.rect.rows.start + first;
                 let rows = Span::new(start, start + u64::from(head.lines));
-                for (at, place) in places(Rect::new(rows, to.rect.cols), self.data.p.n).enumerate() {
+                for (at, place) in places(Rect::new(rows, to.rect.cols), self.model.data.p.n).enumerate() {
                     self.shell.c[place] = value(at);
                 }
             }
@@ -335,7 +335,7 @@ impl Trial {
             Kind::Pong => self.dispatch(PrimaryEvent::Alive { peer }),
             Kind::Missing => {
                 let missing = decoded(Missing::decode(&frame.head));
-                self.seen.missed += 1;
+                self.record.seen.missed += 1;
                 self.dispatch(PrimaryEvent::Missing { peer, missing });
             }
             Kind::Reached => {
@@ -375,12 +375,12 @@ impl Trial {
         }
         if is_last {
             let steps = u64::from(head.step_end - head.step_start);
-            self.seen.staged += u64::from(to.place == ResultPlace::Staged);
-            self.seen.thrown_away += u64::from(to.place == ResultPlace::Discarded);
+            self.record.seen.staged += u64::from(to.place == ResultPlace::Staged);
+            self.record.seen.thrown_away += u64::from(to.place == ResultPlace::Discarded);
             self.work.steps_back[peer] += steps;
         }
         self.dispatch(PrimaryEvent::Landed { peer, head: *head });
-        if is_last && peer >= self.first_count {
+        if is_last && peer >= self.members.first_count {
             self.check_events_of_lost_machines();
         }
     }
@@ -388,7 +388,7 @@ impl Trial {
     /// A tile is committed: it must have the bits that the plan gives.
     fn committed(&mut self, rect: Rect) {
         self.shell.check_unleased(rect);
-        for place in places(rect, self.data.p.n) {
+        for place in places(rect, self.model.data.p.n) {
             let first = !std::mem::replace(&mut self.shell.committed[place], true);
             assert!(first, "{rect} of C is committed twice");
         }
@@ -396,7 +396,7 @@ impl Trial {
         if self.is_lie(rect) {
             return;
         }
-        for place in places(rect, self.data.p.n) {
+        for place in places(rect, self.model.data.p.n) {
             self.check_element(place, &format!("{rect} of C is committed"));
         }
     }
