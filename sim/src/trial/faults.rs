@@ -130,7 +130,7 @@ impl Trial {
     }
 
     /// A link breaks: frames on it are lost, and both ends notice.
-    fn sever(&mut self, site: FaultSite) {
+    pub(super) fn sever(&mut self, site: FaultSite) {
         for lane in self.lanes_at(FaultKind::Cut, site) {
             if self.lanes[lane].is_over() {
                 continue;

@@ -49,6 +49,8 @@ pub(super) struct InspectionState {
     rounds_max: u64,
     /// The machines that had made the last tiles that were digested.
     makers: BTreeSet<usize>,
+    /// The result.
+    pub(super) verdict: Option<InspectionVerdict>,
 }
 
 impl InspectionState {
@@ -64,6 +66,11 @@ impl InspectionState {
 
     pub(super) fn wrong(&self) -> &BTreeMap<(usize, u64), Rect> {
         &self.wrong
+    }
+
+    /// Tiles that have been recomputed.
+    pub(super) fn recomputed(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.again.keys().copied()
     }
 
     /// Whether a tile has been recomputed.
@@ -153,7 +160,10 @@ impl Trial {
         };
         self.dispatch(PrimaryEvent::Inspection(event));
         match self.inspection.task.take() {
-            Some(InspectionTask::Over(verdict)) => self.end_inspection(&verdict),
+            Some(InspectionTask::Over(verdict)) => {
+                self.end_inspection(&verdict);
+                self.inspection.verdict = Some(verdict);
+            }
             Some(InspectionTask::Recompute(recomputation)) => {
                 unreachable!("{recomputation:?} began when the state machine said so")
             }

@@ -166,6 +166,11 @@ impl Lane {
         self.is_over
     }
 
+    /// All items that have not been taken.
+    pub(super) fn items(&self) -> impl Iterator<Item = &LaneItem> {
+        self.flying.iter().chain(&self.leaving).chain(&self.waiting)
+    }
+
     /// Whether nothing waits or leaves.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.leaving.is_none()

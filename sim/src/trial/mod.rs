@@ -9,6 +9,7 @@
 //! how long a product takes.
 
 mod check;
+mod chosen_order;
 mod disk;
 mod end_clock;
 mod faults;
@@ -21,12 +22,15 @@ mod lanes;
 mod model;
 mod neighbours;
 mod node;
+mod order_setting;
 mod primary_death;
 mod scenario;
 mod shell;
 mod ticks;
 mod trial_data;
 
+pub use chosen_order::ChosenOrder;
+pub use order_setting::OrderSetting;
 pub use scenario::{Scenario, Values};
 
 use self::end_clock::EndClock;
@@ -43,7 +47,7 @@ use crate::random::{SeededRandom, mixed};
 use bramble_matrix::Layout;
 use bramble_plan::Machine;
 use bramble_schedule::clock::{PRIMARY_STEP, StepClock};
-use bramble_schedule::primary::{Operands, Primary, PrimaryEvent};
+use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryEvent};
 use bramble_schedule::worker::StartLimits;
 
 /// Interval between ticks of all ends, seconds.
@@ -164,11 +168,16 @@ struct WorkCounts {
     steps_back: Vec<u64>,
     /// Steps of tiles that were complete before this life of the primary.
     steps_there: u64,
+    /// Elements of operands that the primary has sent.
+    operand_elements: u64,
+    /// Sums that the primary has sent, so that their receiver continues them.
+    sums_sent: u64,
 }
 
 impl WorkCounts {
     fn of(peers: usize) -> Self {
-        Self { jobs_sent: vec![0; peers], jobs: vec![0; peers], steps_back: vec![0; peers], steps_there: 0 }
+        let none = vec![0; peers];
+        Self { jobs_sent: none.clone(), jobs: none.clone(), steps_back: none, ..Self::default() }
     }
 }
 
@@ -291,19 +300,34 @@ fn operands_of(scenario: &Scenario) -> Operands {
 impl Trial {
     /// One life of the primary, after an earlier one if `left` is given. An error if no machine has memory for the rest.
     fn new(scenario: &Scenario, left: Option<SurvivingState>) -> Result<Self, String> {
+        let (peers, primary) = primary_death::begun(scenario, operands_of(scenario), left.as_ref());
+        let most = peers.iter().map(|(_, info)| info.credit_bytes).max();
+        let primary = primary.inspect_err(|why| check::check_want(why, most))?;
+        let life = left.as_ref().map_or(0, |left| mixed(left.hash));
+        let faults = left.as_ref().map_or_else(|| scenario.faults.0.clone(), |left| left.faults.clone());
+        check::check_pairs(scenario);
+        let mut trial =
+            Self::assembled(scenario, (&peers, primary), faults, EventQueue::new((scenario.seed ^ life) | 1));
+        trial.random = SeededRandom::new(scenario.seed ^ 0x7ea1 ^ life);
+        trial.begin_life(scenario, left);
+        Ok(trial)
+    }
+
+    /// A trial of these peers and their primary, before anything has happened.
+    fn assembled(
+        scenario: &Scenario,
+        (peers, primary): (&[(usize, PeerInfo)], Primary),
+        faults: Vec<SimFault>,
+        event_queue: EventQueue<TrialEvent>,
+    ) -> Self {
         let plan = &scenario.plan;
         let data = TrialData::of(scenario, plan);
         let expected = model::c_of(plan, &data);
-        check::check_pairs(scenario);
         let wrong = data.far_off(&expected);
         assert_eq!(wrong, None, "the model's C is not the product");
-        let (peers, primary) = primary_death::begun(scenario, operands_of(scenario), left.as_ref());
-        let rooms: Vec<u64> = peers.iter().map(|(_, info)| info.credit_bytes).collect();
-        let primary = primary.inspect_err(|why| check::check_want(why, rooms.iter().copied().max()))?;
         let machine = |at: usize| &scenario.machines[peers.get(at).map_or(0, |peer| peer.0)];
         let rate = |at: usize| machine(at).link.map_or(f64::INFINITY, |link| link.bytes_per_s);
         let latency = |at: usize| machine(at).link.map_or(0.0, |link| link.round_trip_s / 2.0);
-        let faults = left.as_ref().map_or_else(|| scenario.faults.0.clone(), |left| left.faults.clone());
         // Lanes exist from the start for all machines that may join.
         let first_count = peers.len();
         let count = first_count + primary_death::joins(&faults);
@@ -316,9 +340,8 @@ impl Trial {
             }
             None => Node::absent(),
         };
-        let life = left.as_ref().map_or(0, |left| mixed(left.hash));
-        let mut trial = Self {
-            event_queue: EventQueue::new((scenario.seed ^ life) | 1),
+        Self {
+            event_queue,
             primary: if scenario.steals { primary } else { primary.without_stealing() },
             shell: TrialShell::new(expected.len(), count),
             nodes: (0..count).map(node).collect(),
@@ -327,7 +350,7 @@ impl Trial {
                 first_count,
                 cluster: scenario.machines.clone(),
                 machines: peers.iter().map(|(machine, _)| *machine).collect(),
-                rooms,
+                rooms: peers.iter().map(|(_, info)| info.credit_bytes).collect(),
             },
             lanes: primary_lanes.chain(across).collect(),
             model: Model { data, expected, is_digits: scenario.values == Values::Digits },
@@ -336,7 +359,7 @@ impl Trial {
                 start_limits: scenario.start_limits,
             },
             faults: TrialFaults { struck: vec![Struck::default(); faults.len()], all: faults },
-            random: SeededRandom::new(scenario.seed ^ 0x7ea1 ^ life),
+            random: SeededRandom::new(scenario.seed),
             record: Record {
                 hash: mixed(scenario.seed),
                 events: 0,
@@ -356,9 +379,7 @@ impl Trial {
                 journal_writer: None,
                 left: None,
             },
-        };
-        trial.begin_life(scenario, left);
-        Ok(trial)
+        }
     }
 
     /// Runs from the start until C is accepted, the product has failed, or the primary dies.
@@ -428,27 +449,32 @@ impl Trial {
             self.remember(&event);
             if self.is_for_later(&event) {
                 self.process.deferred.push(event);
-                continue;
+            } else {
+                self.happen(event);
             }
-            match event {
-                TrialEvent::Link(lane, LaneSignal::Left) => self.left(lane),
-                TrialEvent::Link(lane, LaneSignal::There) => {
-                    self.lanes[lane].there();
-                    self.pump(lane);
-                }
-                TrialEvent::Done(peer, task) => {
-                    self.record.moved_last = self.event_queue.now();
-                    self.done(peer, task);
-                }
-                TrialEvent::Reader(peer) => self.gone(peer, "the connection was reset"),
-                TrialEvent::Broken(lane) => self.see_broken(lane),
-                TrialEvent::Fault(number) => self.begin_fault(number),
-                TrialEvent::Over(number) => self.end_fault(number),
-                TrialEvent::Tick => self.tick(),
-                TrialEvent::Looked => self.inspect(),
-                TrialEvent::Kept => self.end_journal_step(),
-                TrialEvent::Spotted(is_wrong) => self.dispatch(PrimaryEvent::SpotChecked(Some(is_wrong))),
+        }
+    }
+
+    /// An event happens.
+    fn happen(&mut self, event: TrialEvent) {
+        match event {
+            TrialEvent::Link(lane, LaneSignal::Left) => self.left(lane),
+            TrialEvent::Link(lane, LaneSignal::There) => {
+                self.lanes[lane].there();
+                self.pump(lane);
             }
+            TrialEvent::Done(peer, task) => {
+                self.record.moved_last = self.event_queue.now();
+                self.done(peer, task);
+            }
+            TrialEvent::Reader(peer) => self.gone(peer, "the connection was reset"),
+            TrialEvent::Broken(lane) => self.see_broken(lane),
+            TrialEvent::Fault(number) => self.begin_fault(number),
+            TrialEvent::Over(number) => self.end_fault(number),
+            TrialEvent::Tick => self.tick(),
+            TrialEvent::Looked => self.inspect(),
+            TrialEvent::Kept => self.end_journal_step(),
+            TrialEvent::Spotted(is_wrong) => self.dispatch(PrimaryEvent::SpotChecked(Some(is_wrong))),
         }
     }
 

@@ -380,10 +380,8 @@ impl Trial {
             return self.send(lane, Kind::Result, head.encode(), FrameBody::Lent(rect), after);
         }
         let mut elements = held.elements.clone();
-        if self.nodes[peer].lies > 0 {
-            // Another wrong number at each machine: two that agree would count as right.
-            elements[0] += 1.0 + peer as f64;
-            self.inspection.liars.insert(peer);
+        if let Some(lie) = self.lie_of(peer) {
+            elements[0] += lie;
         }
         let mut first_line = 0;
         while first_line < rows {
@@ -395,6 +393,16 @@ impl Trial {
             self.send(lane, Kind::Result, ResultHead { first_line, lines, ..head }.encode(), body, after);
             first_line += lines;
         }
+    }
+
+    /// What a worker with wrong results adds to the first element of each: another number at each machine, because two that
+    /// agree would count as right.
+    pub(super) fn lie_of(&mut self, peer: usize) -> Option<f64> {
+        let lies = self.nodes[peer].lies > 0;
+        lies.then(|| {
+            self.inspection.liars.insert(peer);
+            1.0 + peer as f64
+        })
     }
 
     /// A frame of a worker has left.

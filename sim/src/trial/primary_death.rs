@@ -111,16 +111,11 @@ impl Trial {
         let mut before = None;
         if let Some(left) = left {
             if let Some(journal) = left.journal {
-                let tiles = journal.tiles.keys().map(|tile| (*tile, rect_of(&scenario.plan, *tile)));
-                for (tile, rect) in tiles {
-                    places(rect, self.model.data.p.n).for_each(|place| self.shell.committed[place] = true);
-                    self.work.steps_there += scenario.plan.regions[tile.0].steps();
-                }
+                self.take_over(journal.tiles.keys().copied(), left.c.clone());
                 disk.log = left.log;
                 disk.log.truncate(usize::try_from(journal.valid_bytes).unwrap_or(usize::MAX));
                 disk.sync_log();
-                disk.sync_data(left.c.clone());
-                self.shell.c = left.c;
+                disk.sync_data(left.c);
                 self.inspection = InspectionState::of_before(left.wrong, left.damaged);
                 before = Some(journal);
             }
@@ -130,6 +125,17 @@ impl Trial {
             self.process.journal_writer = Some(TrialJournalWriter::new(head, disk, before.as_ref(), every));
             self.begin_step();
         }
+    }
+
+    /// These tiles are complete from the beginning, in this unfinished C.
+    pub(super) fn take_over(&mut self, tiles: impl Iterator<Item = TileKey>, c: Vec<f64>) {
+        for tile in tiles {
+            let plan = self.primary.plan();
+            self.work.steps_there += plan.regions[tile.0].steps();
+            places(rect_of(plan, tile), self.model.data.p.n)
+                .for_each(|place| self.shell.committed[place] = true);
+        }
+        self.shell.c = c;
     }
 
     /// The primary dies: only its process, or its whole machine.

@@ -145,7 +145,7 @@ impl Scenario {
         let info = |at: usize, machine: usize, credit_bytes: u64| PeerInfo {
             name: format!("w{machine}"),
             credit_bytes,
-            shares_memory: machine == 0,
+            shares_memory: self.machines[machine].link.is_none(),
             referred: Referred::default(),
             neighbours: neighbours.get(at).cloned().unwrap_or_default(),
             work_per_s: self.machines[machine].gflops * 1e9 / 2.0,

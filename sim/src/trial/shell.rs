@@ -7,7 +7,7 @@
 
 use super::lanes::{AfterSend, FrameBody, LaneItem, TrialFrame};
 use super::node::decoded;
-use super::trial_data::{GARBAGE, places};
+use super::trial_data::{GARBAGE, at, places};
 use super::{Trial, TrialEvent};
 use bramble_matrix::{Layout, Rect, Span};
 use bramble_schedule::message::{
@@ -184,6 +184,7 @@ impl Trial {
             return FrameBody::Empty;
         };
         let (p, rect) = (self.model.data.p, piece.rect);
+        self.work.sums_sent += u64::from(piece.which == Which::Sum);
         if header.source == MatrixSource::Generated {
             let mut generator = [0; 16];
             generator[0] = u8::from(piece.which == Which::B);
@@ -197,6 +198,8 @@ impl Trial {
             }
             return FrameBody::Lent(rect);
         }
+        let count = rect.rows.len() * rect.cols.len();
+        self.work.operand_elements += if matches!(piece.which, Which::A | Which::B) { count } else { 0 };
         let (from, cols) = match piece.which {
             Which::A => (&self.model.data.a, p.k),
             Which::B => (&self.model.data.b, p.n),
@@ -364,6 +367,9 @@ impl Trial {
                     "a lease returns as another result"
                 );
                 self.shell.take_back(rect);
+                if let Some(lie) = self.lie_of(peer) {
+                    self.shell.c[at(rect.rows.start, rect.cols.start, self.model.data.p.n)] += lie;
+                }
             }
             FrameBody::Elements(elements) => {
                 self.put_lines_of(peer, head, &to, Some(&elements));
