@@ -19,6 +19,7 @@
 
 mod clock;
 mod fault;
+mod jobs_ahead;
 mod machine;
 mod network;
 mod random;

@@ -222,7 +222,7 @@ impl Trial {
             && !self.is_over()
             && !self.process.watch.stands()
         {
-            let computes = self.nodes.iter().any(|node| node.lives && node.tasks.running > 0);
+            let computes = self.nodes.iter().any(|node| node.machine.lives && node.machine.tasks.running > 0);
             let moves = self.lanes.iter().any(|lane| lane.moves());
             let standing: Vec<_> =
                 (0..self.members.count).map(|peer| self.primary.peer_status(peer)).collect();
@@ -272,7 +272,7 @@ impl Trial {
         for peer in 0..self.nodes.len() {
             let (sent, made, back) =
                 (self.work.jobs_sent[peer], self.work.jobs[peer], self.work.steps_back[peer]);
-            let is_gone = self.shell.sessions[peer].is_gone || !self.nodes[peer].lives;
+            let is_gone = self.shell.sessions[peer].is_gone || !self.nodes[peer].machine.lives;
             assert!(
                 is_gone || (sent == made && made == back),
                 "w{peer}: {sent} jobs, {made} done, {back} back"
@@ -286,9 +286,9 @@ impl Trial {
             return;
         }
         for (peer, node) in self.nodes.iter().enumerate().filter(|(peer, _)| !self.checks.suffered[*peer]) {
-            let left: Vec<u32> = node.held.keys().copied().collect();
+            let left: Vec<u32> = node.machine.memory.held.keys().copied().collect();
             assert!(left.is_empty(), "w{peer} still has matrices {left:?} when all is done");
-            let (waiting, ahead) = (node.worker.waiting(), node.jobs_ahead.count());
+            let (waiting, ahead) = (node.machine.worker.waiting(), node.machine.jobs_ahead.count());
             assert_eq!((waiting, ahead), ((0, 0), 0), "w{peer}: jobs wait or run when all is done");
         }
     }

@@ -175,7 +175,7 @@ impl ChosenOrder {
         self.trial.event_queue.pass(TICK.as_secs_f64());
         self.ticked = self.trial.event_queue.now().duration();
         for peer in 0..self.trial.members.count {
-            if self.trial.nodes[peer].lives
+            if self.trial.nodes[peer].machine.lives
                 && !self.trial.shell.sessions[peer].is_gone
                 && !self.trial.is_over()
             {
@@ -222,7 +222,9 @@ impl ChosenOrder {
     fn break_a_link(&mut self, number: u64) {
         let count = self.trial.members.count as u64;
         let (one, other) = ((number % count) as usize, (number / count % count) as usize);
-        let may = |peer: usize| self.trial.nodes[peer].lives && !self.trial.nodes[peer].shares_memory;
+        let may = |peer: usize| {
+            self.trial.nodes[peer].machine.lives && !self.trial.nodes[peer].machine.shares_memory
+        };
         if one != other && may(one) && may(other) && !self.trial.is_over() {
             let end = |peer: usize| LinkEnd::Worker(self.trial.members.machines[peer]);
             self.trial.sever(FaultSite::Link { from: end(one), to: end(other), both: true });
@@ -237,10 +239,15 @@ impl ChosenOrder {
         }
         while let Some((_, how)) = self.due.deaths.pop_if(|(event, _)| *event <= now) {
             let living: Vec<usize> = (0..self.trial.members.count)
-                .filter(|peer| self.trial.nodes[*peer].lives && !self.trial.shell.sessions[*peer].is_gone)
+                .filter(|peer| {
+                    self.trial.nodes[*peer].machine.lives && !self.trial.shell.sessions[*peer].is_gone
+                })
                 .collect();
-            let may: Vec<usize> =
-                living.iter().copied().filter(|peer| !self.trial.nodes[*peer].shares_memory).collect();
+            let may: Vec<usize> = living
+                .iter()
+                .copied()
+                .filter(|peer| !self.trial.nodes[*peer].machine.shares_memory)
+                .collect();
             if !may.is_empty() && living.len() > 1 && !self.trial.is_over() {
                 self.kill(may[how as usize % may.len()], how >> 8);
             }

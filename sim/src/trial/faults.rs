@@ -54,7 +54,7 @@ impl Trial {
             }
             (FaultKind::Off, Some(peer)) => {
                 self.checks.machine_died(peer, self.process.clock.passed());
-                self.remove_worker(peer);
+                self.nodes[peer].machine.die();
                 for lane in self.lanes_of(peer) {
                     self.lanes[lane].suffer(number, FaultKind::Stall);
                 }
@@ -140,7 +140,7 @@ impl Trial {
                 (None, Some(peer)) | (Some(peer), None) => Some(peer),
                 _ => None,
             };
-            if let Some(peer) = peer.filter(|peer| self.nodes[*peer].lives) {
+            if let Some(peer) = peer.filter(|peer| self.nodes[*peer].machine.lives) {
                 self.checks.machine_died(peer, self.process.clock.passed());
             }
             let seconds = self.random.between(0.0, 0.2);
@@ -216,7 +216,8 @@ impl Trial {
                 self.lanes[lane].stand(lane, (is_from, stands), &mut self.event_queue);
             }
         }
-        for peer in (0..self.members.count).filter(|peer| self.nodes[*peer].shares_memory).collect::<Vec<_>>()
+        for peer in
+            (0..self.members.count).filter(|peer| self.nodes[*peer].machine.shares_memory).collect::<Vec<_>>()
         {
             self.suspend(peer, stands);
         }

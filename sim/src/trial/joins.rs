@@ -35,7 +35,8 @@ impl Trial {
         if self.is_over() {
             return;
         }
-        let is_there = self.peer_of(LinkEnd::Worker(machine)).is_some_and(|peer| self.nodes[peer].lives);
+        let is_there =
+            self.peer_of(LinkEnd::Worker(machine)).is_some_and(|peer| self.nodes[peer].machine.lives);
         let Some(is) = self.members.cluster.get(machine).filter(|_| !is_there && machine > 0).cloned() else {
             return;
         };
@@ -44,7 +45,7 @@ impl Trial {
         self.members.count += 1;
         self.members.machines.push(machine);
         self.members.rooms.push(info.credit_bytes);
-        self.nodes[peer] = Node::new(&info, (is.threads, is.gflops), self.limits.start_limits);
+        self.nodes[peer] = Node::new(&info, (is.threads, is.gflops), self.limits);
         self.nodes[peer].starts(now);
         self.nodes[peer].announced = now;
         let rate = is.link.map_or(f64::INFINITY, |link| link.bytes_per_s);

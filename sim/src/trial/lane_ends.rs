@@ -74,7 +74,7 @@ impl Trial {
                 self.dispatch(PrimaryEvent::Sent { peer: lane, bytes })
             }
             (None, _) => {}
-            (Some(peer), after) if self.nodes[peer].lives => self.has_left(peer, after),
+            (Some(peer), after) if self.nodes[peer].machine.lives => self.has_left(peer, after),
             (Some(_), _) => {}
         }
         self.pump(lane);
@@ -115,14 +115,14 @@ impl Trial {
                 true
             }
             (None, Some(peer)) => {
-                if kind == Kind::Store && has_body && self.nodes[peer].lives {
+                if kind == Kind::Store && has_body && self.nodes[peer].machine.lives {
                     let head = decoded(StoreHead::decode(head));
                     self.announce(peer, &head);
                 }
                 true
             }
             (Some(from), Some(to)) => {
-                !self.nodes[to].lives || kind == Kind::Ping || self.begin_piece(from, to, head)
+                !self.nodes[to].machine.lives || kind == Kind::Ping || self.begin_piece(from, to, head)
             }
             (None, None) => unreachable!("the primary has no link with itself"),
         }
@@ -138,7 +138,7 @@ impl Trial {
             (Some(_), None) if self.drains => {}
             (Some(peer), None) => self.take_at_primary(peer, item),
             (None, Some(peer)) => match item {
-                _ if !self.nodes[peer].lives => {}
+                _ if !self.nodes[peer].machine.lives => {}
                 LaneItem::Frame(frame) if frame.is_whole => {
                     let was_announced = has_body(&frame);
                     self.receive_at_worker(peer, frame, was_announced);
@@ -147,7 +147,7 @@ impl Trial {
                 LaneItem::Credit => unreachable!("the primary gives no credit"),
             },
             (Some(from), Some(to)) => match item {
-                _ if !self.nodes[to].lives => {}
+                _ if !self.nodes[to].machine.lives => {}
                 LaneItem::Frame(frame) if frame.is_whole => self.take_of_a_neighbour((from, to), frame),
                 LaneItem::Frame(_) | LaneItem::End => self.part(to, from, true),
                 LaneItem::Credit => unreachable!("workers give each other no credit"),

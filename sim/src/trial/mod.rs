@@ -14,7 +14,6 @@ mod disk;
 mod end_clock;
 mod faults;
 mod inspection;
-mod jobs_ahead;
 mod joins;
 mod journal_writer;
 mod lane_ends;
@@ -37,12 +36,13 @@ use self::end_clock::EndClock;
 use self::faults::Struck;
 use self::journal_writer::TrialJournalWriter;
 use self::lanes::{Lane, LaneSignal};
-use self::node::{Node, TrialTask};
+use self::node::Node;
 use self::primary_death::SurvivingState;
 use self::shell::TrialShell;
 use self::trial_data::TrialData;
 use crate::clock::{EventQueue, VirtualTime};
 use crate::fault::SimFault;
+use crate::machine::SimTask;
 use crate::random::{SeededRandom, mixed};
 use bramble_matrix::Layout;
 use bramble_plan::Machine;
@@ -58,7 +58,7 @@ const TICK_S: f64 = 0.1;
 enum TrialEvent {
     Link(usize, LaneSignal),
     /// A thread of a machine has finished its task.
-    Done(usize, TrialTask),
+    Done(usize, SimTask),
     /// The primary's reader of a link ends.
     Reader(usize),
     /// The receiver of a lane notices that the link is broken.
@@ -201,6 +201,7 @@ struct Model {
 }
 
 /// How machines cut their messages, and how far they compute ahead.
+#[derive(Clone, Copy)]
 struct WorkerLimits {
     lines_per_frame: u32,
     start_limits: StartLimits,
@@ -334,11 +335,11 @@ impl Trial {
         let primary_lanes = (0..2 * count).map(|at| Lane::new(rate(at % count), latency(at % count)));
         let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
         let across = pairs.map(|(from, to)| Lane::new(rate(from).min(rate(to)), latency(from) + latency(to)));
+        let limits =
+            WorkerLimits { lines_per_frame: scenario.lines_per_frame, start_limits: scenario.start_limits };
         let node = |at: usize| match peers.get(at) {
-            Some((_, info)) => {
-                Node::new(info, (machine(at).threads, machine(at).gflops), scenario.start_limits)
-            }
-            None => Node::absent(),
+            Some((_, info)) => Node::new(info, (machine(at).threads, machine(at).gflops), limits),
+            None => Node::absent(limits),
         };
         Self {
             event_queue,
@@ -354,10 +355,7 @@ impl Trial {
             },
             lanes: primary_lanes.chain(across).collect(),
             model: Model { data, expected, is_digits: scenario.values == Values::Digits },
-            limits: WorkerLimits {
-                lines_per_frame: scenario.lines_per_frame,
-                start_limits: scenario.start_limits,
-            },
+            limits,
             faults: TrialFaults { struck: vec![Struck::default(); faults.len()], all: faults },
             random: SeededRandom::new(scenario.seed),
             record: Record {
@@ -487,8 +485,8 @@ impl Trial {
         let what = match event {
             TrialEvent::Link(lane, LaneSignal::Left) => (1, *lane),
             TrialEvent::Link(lane, LaneSignal::There) => (2, *lane),
-            TrialEvent::Done(peer, TrialTask::Run(run)) => (3 + (u64::from(run.job.c) << 8), *peer),
-            TrialEvent::Done(peer, TrialTask::Fill(id)) => (4 + (u64::from(*id) << 8), *peer),
+            TrialEvent::Done(peer, SimTask::Run(run)) => (3 + (u64::from(run.job.c) << 8), *peer),
+            TrialEvent::Done(peer, SimTask::Fill(id)) => (4 + (u64::from(*id) << 8), *peer),
             TrialEvent::Reader(peer) => (5, *peer),
             TrialEvent::Broken(lane) => (6, *lane),
             TrialEvent::Fault(number) => (7, *number),

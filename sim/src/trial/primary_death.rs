@@ -209,7 +209,7 @@ impl Trial {
         let (mut machines, mut coming) = (Vec::new(), Vec::new());
         for peer in 0..self.members.count {
             let machine = self.members.machines[peer];
-            if machine == 0 || !self.nodes[peer].lives {
+            if machine == 0 || !self.nodes[peer].machine.lives {
                 continue;
             }
             if self.random.chance(AT_ONCE) {

@@ -266,7 +266,8 @@ impl Trial {
 
     /// The next frame of a machine begins to land.
     pub(super) fn begin(&mut self, peer: usize, kind: Kind, head: &[u8]) {
-        if kind != Kind::Result || self.nodes[peer].shares_memory || self.shell.sessions[peer].is_cut {
+        if kind != Kind::Result || self.nodes[peer].machine.shares_memory || self.shell.sessions[peer].is_cut
+        {
             return;
         }
         let head = decoded(ResultHead::decode(head));

@@ -26,7 +26,7 @@ impl Trial {
             }
             let moves = self.lanes[self.out(peer)].moves();
             let node = &mut self.nodes[peer];
-            let is_patient = node.shares_memory || node.stands > 0 || !node.lives;
+            let is_patient = node.machine.shares_memory || node.machine.stands > 0 || !node.machine.lives;
             if !is_patient && node.silence(now, moves) > PRIMARY_SILENCE_MAX {
                 self.check_patience(peer);
                 self.stop(peer, Some("the primary has been silent".into()));
