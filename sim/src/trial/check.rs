@@ -112,12 +112,15 @@ impl Trial {
         assert!((self.checks.progress..=1.0).contains(&progress), "progress goes back, or beyond the end");
         self.checks.progress = progress;
         // (4)
-        let (waiting, staged) = self.shell.waiting_elements();
+        let waiting = self.shell.pending.waiting;
         let predicted = self.primary.plan().predicted.primary_memory_bytes;
         assert!(8 * waiting <= predicted, "{} bytes wait, {predicted} were predicted", 8 * waiting);
-        if staged > 0 {
+        if !self.shell.pending.is_empty() {
             for peer in 0..self.members.count {
-                assert!(self.shell.staged_of(peer) <= 1, "several tiles of w{peer} are partly received");
+                assert!(
+                    self.shell.pending.staged_of(peer) <= 1,
+                    "several tiles of w{peer} are partly received"
+                );
             }
         }
         for peer in 0..self.members.count {
@@ -167,7 +170,7 @@ impl Trial {
     /// (6) Nor do they after other machines have joined, which have new indices.
     pub(super) fn check_events_of_lost_machines(&mut self) {
         for peer in
-            (0..self.members.count).filter(|peer| self.shell.sessions[*peer].is_gone).collect::<Vec<_>>()
+            (0..self.members.count).filter(|peer| self.shell.sessions[*peer].link.is_gone).collect::<Vec<_>>()
         {
             if !self.is_over() {
                 self.check_events_of_lost_machine(peer);
@@ -186,7 +189,7 @@ impl Trial {
         let held = lane.held_last.is_some_and(|last| {
             self.event_queue.now().seconds_from(last) < PRIMARY_SILENCE_MAX.as_secs_f64() + NOTICED_S
         });
-        let is_gone = lane.is_over() || self.shell.sessions[peer].is_gone;
+        let is_gone = lane.is_over() || self.shell.sessions[peer].link.is_gone;
         let held = held || self.process.stands > 0 || self.process.watch.stands();
         assert!(held || is_gone, "w{peer} gives up the primary, which was heard just now");
     }
@@ -210,7 +213,7 @@ impl Trial {
             if self.lanes[self.back(peer)].moves() {
                 self.checks.still_sending(peer, passed);
             }
-            let is_known = self.shell.sessions[peer].is_gone;
+            let is_known = self.shell.sessions[peer].link.is_gone;
             let Some(died) = self.checks.died[peer].filter(|_| !is_known) else { continue };
             let seconds = passed.saturating_sub(died).as_secs_f64();
             assert!(
@@ -251,7 +254,7 @@ impl Trial {
         }
         // (12)
         assert_eq!((self.primary.tiles_left(), self.primary.sums_under_way()), (0, (0, 0)));
-        assert!(self.shell.partial_sums.is_empty(), "sums are left over");
+        assert!(self.shell.pending.is_empty(), "sums are left over");
         assert!(self.shell.committed.iter().all(|c| *c), "something of C was never committed");
         (0..self.model.expected.len()).for_each(|place| self.check_element(place, "C is there"));
         if scenario.values == Values::Whole {
@@ -272,7 +275,7 @@ impl Trial {
         for peer in 0..self.nodes.len() {
             let (sent, made, back) =
                 (self.work.jobs_sent[peer], self.work.jobs[peer], self.work.steps_back[peer]);
-            let is_gone = self.shell.sessions[peer].is_gone || !self.nodes[peer].machine.lives;
+            let is_gone = self.shell.sessions[peer].link.is_gone || !self.nodes[peer].machine.lives;
             assert!(
                 is_gone || (sent == made && made == back),
                 "w{peer}: {sent} jobs, {made} done, {back} back"
@@ -299,7 +302,7 @@ impl Trial {
             return assert!(!self.inspection.wrong().is_empty(), "C is right, and not kept");
         }
         let gone = |peer: usize| {
-            let session = &self.shell.sessions[peer];
+            let session = &self.shell.sessions[peer].link;
             session.is_gone || session.is_cut || self.inspection.suspects.contains(&peer)
         };
         let nobody = (0..self.members.count).all(gone);

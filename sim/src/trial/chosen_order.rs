@@ -176,7 +176,7 @@ impl ChosenOrder {
         self.ticked = self.trial.event_queue.now().duration();
         for peer in 0..self.trial.members.count {
             if self.trial.nodes[peer].machine.lives
-                && !self.trial.shell.sessions[peer].is_gone
+                && !self.trial.shell.sessions[peer].link.is_gone
                 && !self.trial.is_over()
             {
                 self.trial.dispatch(PrimaryEvent::Alive { peer });
@@ -240,7 +240,7 @@ impl ChosenOrder {
         while let Some((_, how)) = self.due.deaths.pop_if(|(event, _)| *event <= now) {
             let living: Vec<usize> = (0..self.trial.members.count)
                 .filter(|peer| {
-                    self.trial.nodes[*peer].machine.lives && !self.trial.shell.sessions[*peer].is_gone
+                    self.trial.nodes[*peer].machine.lives && !self.trial.shell.sessions[*peer].link.is_gone
                 })
                 .collect();
             let may: Vec<usize> = living

@@ -184,7 +184,7 @@ impl Trial {
     }
 
     /// The state machine gives a task of the inspection. Recomputing begins at once: messages for it follow.
-    pub(super) fn take_task(&mut self, task: InspectionTask) {
+    pub(super) fn take_inspection_task(&mut self, task: InspectionTask) {
         match task {
             InspectionTask::Recompute(recomputation) => self.recompute(&recomputation),
             task => {

@@ -18,7 +18,7 @@ impl Trial {
         for peer in 0..self.nodes.len() {
             // A worker whose bytes arrive, or that takes those of a body, is alive, even in a long frame.
             let is_heard = self.lanes[self.back(peer)].moves() || self.lanes[self.out(peer)].takes_a_body();
-            if is_heard && !self.shell.sessions[peer].is_cut && self.process.stands == 0 {
+            if is_heard && !self.shell.sessions[peer].link.is_cut && self.process.stands == 0 {
                 let lanes = (self.back(peer), self.out(peer));
                 let (came, gone) =
                     (self.lanes[lanes.0].gone_after(TICK_S), self.lanes[lanes.1].gone_after(TICK_S));
