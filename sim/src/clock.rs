@@ -1,4 +1,4 @@
-//! Virtual time, and the queue of future events.
+//! Virtual time, and the queue of future events: by their times, or in an order that the caller chooses.
 //!
 //! Invariants: time never goes back; the order of simultaneous events is a function of the seed.
 
@@ -69,9 +69,20 @@ impl<E> Ord for Entry<E> {
     }
 }
 
+/// Seconds that an event takes if the caller chooses the order.
+const CHOSEN_EVENT_S: f64 = 1e-3;
+
+/// The events that have not happened.
+enum FutureEvents<E> {
+    /// The earliest happens next.
+    Timed(BinaryHeap<Entry<E>>),
+    /// Any may happen next; their times do not count.
+    Unordered(Vec<E>),
+}
+
 /// The queue of future events.
 pub(crate) struct EventQueue<E> {
-    heap: BinaryHeap<Entry<E>>,
+    future: FutureEvents<E>,
     now: VirtualTime,
     seed: u64,
     number: u64,
@@ -79,7 +90,12 @@ pub(crate) struct EventQueue<E> {
 
 impl<E> EventQueue<E> {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { heap: BinaryHeap::new(), now: VirtualTime::default(), seed, number: 0 }
+        Self { future: FutureEvents::Timed(BinaryHeap::new()), now: VirtualTime::default(), seed, number: 0 }
+    }
+
+    /// A queue from which `choose` takes events in any order.
+    pub(crate) fn unordered() -> Self {
+        Self { future: FutureEvents::Unordered(Vec::new()), now: VirtualTime::default(), seed: 0, number: 0 }
     }
 
     pub(crate) fn now(&self) -> VirtualTime {
@@ -90,19 +106,54 @@ impl<E> EventQueue<E> {
     pub(crate) fn add(&mut self, seconds: f64, event: E) {
         self.number += 1;
         let tie = if self.seed == 0 { 0 } else { mixed(self.seed ^ self.number) };
-        self.heap.push(Entry { time: self.now.after(seconds), tie, number: self.number, event });
+        let time = self.now.after(seconds);
+        match &mut self.future {
+            FutureEvents::Timed(heap) => heap.push(Entry { time, tie, number: self.number, event }),
+            FutureEvents::Unordered(events) => events.push(event),
+        }
     }
 
     /// Whether no event is scheduled.
     pub(crate) fn is_empty(&self) -> bool {
-        self.heap.is_empty()
+        match &self.future {
+            FutureEvents::Timed(heap) => heap.is_empty(),
+            FutureEvents::Unordered(events) => events.is_empty(),
+        }
     }
 
-    /// Removes the next event and advances the time to it.
+    /// Removes the next event and advances the time to it. Of unordered events it is the one that was scheduled first.
     pub(crate) fn next(&mut self) -> Option<E> {
-        let entry = self.heap.pop()?;
-        self.now = entry.time;
-        Some(entry.event)
+        match &mut self.future {
+            FutureEvents::Timed(heap) => {
+                let entry = heap.pop()?;
+                self.now = entry.time;
+                Some(entry.event)
+            }
+            FutureEvents::Unordered(events) if events.is_empty() => None,
+            FutureEvents::Unordered(_) => Some(self.choose(0)),
+        }
+    }
+
+    /// The unordered events.
+    pub(crate) fn unordered_events(&self) -> &[E] {
+        match &self.future {
+            FutureEvents::Timed(_) => &[],
+            FutureEvents::Unordered(events) => events,
+        }
+    }
+
+    /// Removes the unordered event with this index.
+    pub(crate) fn choose(&mut self, at: usize) -> E {
+        self.pass(CHOSEN_EVENT_S);
+        match &mut self.future {
+            FutureEvents::Timed(_) => unreachable!("the events of this queue have an order"),
+            FutureEvents::Unordered(events) => events.remove(at),
+        }
+    }
+
+    /// Lets time pass.
+    pub(crate) fn pass(&mut self, seconds: f64) {
+        self.now = self.now.after(seconds);
     }
 }
 

@@ -19,8 +19,10 @@
 
 mod clock;
 mod fault;
+mod jobs_ahead;
 mod machine;
 mod network;
+mod primary_shell;
 mod random;
 mod relay;
 mod report;
@@ -33,5 +35,5 @@ pub use fault::{FaultError, FaultKind, FaultSite, Faults, LinkEnd, SimFault};
 pub use report::{SimJoin, SimLoss, SimMachineReport, SimReport};
 pub use setting::{SimRates, SimSetting};
 pub use swarm::{Outcome, outcome, shrunk};
-pub use trial::{RareEvents, Scenario, TrialResult, Values, run_trial};
+pub use trial::{ChosenOrder, OrderSetting, RareEvents, Scenario, TrialResult, Values, run_trial};
 pub use world::{simulate, simulate_with};

@@ -15,14 +15,14 @@ use crate::clock::EventQueue;
 use crate::fault::{Faults, SimFault};
 use crate::machine::{SimTask, SimWorker, WorkerMessage};
 use crate::network::{Direction, LinkSignal, Network};
+use crate::primary_shell::{PeerLink, PendingResults, PrimaryMessage};
 use crate::relay::{RelayEvent, RelayTraffic};
 use crate::report::{SimJoin, SimLoss, SimReport};
 use crate::setting::SimSetting;
 use bramble_matrix::Layout;
 use bramble_plan::{Machine, Plan, Problem};
-use bramble_schedule::message::Forward;
-use bramble_schedule::primary::{Operands, Outgoing, PeerInfo, Primary, PrimaryEvent};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryEvent};
+use std::collections::{BTreeSet, VecDeque};
 
 /// Interval between ticks of the primary, seconds.
 const TICK_S: f64 = 0.1;
@@ -61,22 +61,13 @@ impl From<RelayEvent> for WorldEvent {
     }
 }
 
-/// A message from the primary.
-enum PrimaryMessage {
-    Store(Outgoing),
-    Relay(Vec<Forward>),
-    /// A worker has no link to this one any more.
-    Parted(usize),
-}
-
-impl PrimaryMessage {
-    /// Bytes on the wire.
-    fn frame_bytes(&self) -> usize {
-        match self {
-            Self::Store(message) => 16 + message.wire_bytes(),
-            Self::Relay(forwards) => 16 + 2 + 12 * forwards.len(),
-            Self::Parted(_) => 16 + 5,
-        }
+/// Bytes of a message on the wire.
+fn frame_bytes(message: &PrimaryMessage) -> usize {
+    match message {
+        PrimaryMessage::Store(message) => 16 + message.wire_bytes(),
+        PrimaryMessage::Relay(forwards) => 16 + 2 + 12 * forwards.len(),
+        PrimaryMessage::Parted(_) => 16 + 5,
+        PrimaryMessage::Ping(_) => 16 + 8,
     }
 }
 
@@ -87,22 +78,6 @@ enum LoopTask {
     Sent(usize, usize),
     /// Bytes to add to C; only the time counts.
     Merge(u64),
-}
-
-/// A result that does not land in C at once.
-struct PendingResult {
-    bytes: u64,
-    is_whole: bool,
-    is_staged: bool,
-}
-
-/// Results that do not land in C at once, and the bytes of the partial sums among them.
-#[derive(Default)]
-struct PendingSums {
-    /// Partial sums that wait, and staged tiles, by peer and tile.
-    results: BTreeMap<(usize, u32), PendingResult>,
-    bytes: u64,
-    bytes_max: u64,
 }
 
 /// The primary's event loop.
@@ -121,12 +96,7 @@ struct SimSession {
     neighbours: Vec<usize>,
     /// Messages that have arrived while the machine is suspended.
     inbox: VecDeque<PrimaryMessage>,
-    /// Whether the primary has ended the link.
-    is_cut: bool,
-    /// Whether the link has ended for the primary.
-    is_gone: bool,
-    /// Why it ends.
-    why: Option<String>,
+    link: PeerLink,
 }
 
 /// The tiles of C that are complete.
@@ -161,7 +131,7 @@ struct World<'a> {
     sessions: Vec<SimSession>,
     links: SimLinks,
     host: SimHost,
-    pending: PendingSums,
+    pending: PendingResults,
     committed: CommittedTiles,
     joins: Vec<SimJoin>,
     ended: Option<SimEnd>,
@@ -254,7 +224,7 @@ impl<'a> World<'a> {
             },
             sessions: participants.into_iter().map(|(_, info)| session(info)).collect(),
             ends,
-            pending: PendingSums::default(),
+            pending: PendingResults::default(),
             committed: CommittedTiles::default(),
             joins: Vec::new(),
             ended: None,
@@ -382,6 +352,7 @@ impl<'a> World<'a> {
             PrimaryMessage::Store(message) => self.ends[peer].stored(&message),
             PrimaryMessage::Relay(forwards) => self.ends[peer].ordered(&forwards),
             PrimaryMessage::Parted(other) => return self.part(peer, other, false),
+            PrimaryMessage::Ping(_) => unreachable!("pings take no time, and are not sent"),
         }
         self.ends[peer].report.last_store_s = self.event_queue.now().seconds();
         self.advance(peer);
@@ -412,6 +383,7 @@ impl<'a> World<'a> {
 
     fn report(self) -> SimReport {
         let moved = self.primary.moved();
+        let element_bytes = self.primary.plan().problem.element_bytes();
         let plan = self.primary.plan();
         let end = self.ended.unwrap_or(SimEnd { seconds: 0.0, failed: None });
         if end.failed.is_none() {
@@ -444,7 +416,7 @@ impl<'a> World<'a> {
             machines,
             moved,
             loop_busy_s: self.host.event_loop.busy_s,
-            partial_sum_bytes_max: self.pending.bytes_max,
+            partial_sum_bytes_max: self.pending.waiting_max * element_bytes,
             tiles: self.committed.tiles.len() as u64,
             events: self.events,
         }

@@ -1,7 +1,7 @@
 //! The contract of every link, tested on each of them: order, whole frames, bodies from strided memory into strided
 //! memory, empty frames, backpressure, a closed peer, one closed direction, an end in the middle of a frame.
 //!
-//! Deliberately absent: deadlines. A broken link may hang here; `each` names the links, to be tried one by one.
+//! Every case has a deadline on every link: a failure names the case, and the link on which it failed or hung.
 
 use super::*;
 use crate::mpi::tests as mpi;
@@ -9,8 +9,9 @@ use crate::shm::files::in_a_file;
 use bytes::Bytes;
 use std::cell::Cell;
 use std::io::IoSliceMut;
+use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// Lands bodies in lines with gaps between them.
@@ -136,31 +137,69 @@ fn carries_bodies(link: &Link) -> bool {
     !(link.shares_memory || link.refers_to_files && IN_FILES.get())
 }
 
+/// Longest duration of one case on one link, also on a busy machine.
+pub(crate) const CASE_MAX: Duration = Duration::from_secs(100);
+
 /// Runs a check over every link, and again with bodies in files over the links that pass these by reference.
 fn each<F: AsyncFn(Link, Link) + Send + 'static>(check: F) {
+    let case = std::any::type_name::<F>().trim_end_matches("::{{closure}}");
     if std::env::var_os(mpi::ONLY).is_some() {
-        return mpi::each(check);
+        return mpi::each(case, check);
     }
+    within(CASE_MAX, case, move |begins| on_each(check, begins));
+}
+
+/// Runs links of a case on a thread of its own, which may hang: it says which link begins.
+fn within(most: Duration, case: &str, links: impl FnOnce(&dyn Fn(&'static str)) + Send + 'static) {
+    let (begins, begun) = mpsc::channel();
+    let running = std::thread::spawn(move || links(&|link| begins.send(link).unwrap()));
+    let mut link = "no link yet";
+    loop {
+        match begun.recv_timeout(most) {
+            Ok(next) => link = next,
+            Err(mpsc::RecvTimeoutError::Timeout) => panic!("{case} on {link}: no end within {most:?}"),
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    if let Err(panic) = running.join() {
+        eprintln!("{case} on {link}: failed");
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn on_each<F: AsyncFn(Link, Link)>(check: F, begins: &dyn Fn(&'static str)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
-        let (a, b) = thread_pair("left", "right");
-        check(a, b).await;
-        let (a, b) = tcp_pair().await;
-        check(a, b).await;
-        let (a, b) = sealed_pair().await;
-        check(a, b).await;
-        for kind in [LocalKind::Pipe, LocalKind::Shm] {
-            let (a, b) = opened(local_pair(kind).unwrap());
+        let on = async |name, pair: Pin<Box<dyn Future<Output = (Link, Link)>>>| {
+            begins(name);
+            let (a, b) = pair.await;
             check(a, b).await;
-        }
+        };
+        let local = |kind| Box::pin(async move { opened(local_pair(kind).unwrap()) });
+        on("thread", Box::pin(async { thread_pair("left", "right") })).await;
+        on("tcp", Box::pin(tcp_pair())).await;
+        on("tcp with TLS", Box::pin(sealed_pair())).await;
+        on("pipe", local(LocalKind::Pipe)).await;
+        on("shm", local(LocalKind::Shm)).await;
         IN_FILES.set(true);
-        for kind in [LocalKind::Pipe, LocalKind::Shm] {
-            let (a, b) = opened(local_pair(kind).unwrap());
-            check(a, b).await;
-        }
-        IN_FILES.set(false);
+        on("pipe, bodies in files", local(LocalKind::Pipe)).await;
+        on("shm, bodies in files", local(LocalKind::Shm)).await;
     });
+}
+
+#[test]
+fn a_case_that_hangs_or_fails_is_named_with_its_link() {
+    let hangs = std::panic::catch_unwind(|| {
+        within(Duration::from_secs(1), "the case", |begins| {
+            begins("a broken link");
+            std::thread::park();
+        });
+    });
+    let text = *hangs.unwrap_err().downcast::<String>().unwrap();
+    assert!(text.starts_with("the case on a broken link: no end"), "{text}");
+    let fails = std::panic::catch_unwind(|| within(CASE_MAX, "the case", |_| panic!("as it should")));
+    assert!(fails.is_err());
 }
 
 fn pattern(len: usize, seed: usize) -> Vec<u8> {

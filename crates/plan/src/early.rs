@@ -10,9 +10,7 @@
 use crate::cost::Costs;
 use crate::memory::{CellCharges, EDGE_MAX};
 use crate::team::set_memory;
-use crate::{
-    Base, BlockSize, Machine, Member, PanelOrder, Plan, PlanOptions, Prediction, Recipe, Relay, Share,
-};
+use crate::{BlockSize, Machine, Member, PanelOrder, Plan, PlanOptions, Prediction, Recipe, Relay, Share};
 use alloc::vec::Vec;
 use bramble_base::Span;
 
@@ -97,8 +95,7 @@ pub(crate) fn with_early_tiles(
     options: &PlanOptions,
     making: MadeOperands,
 ) -> Plan {
-    // The strategies of `is_fixed` in `team.rs`.
-    if matches!(plan.strategy.base, Base::Naive | Base::Row(_) | Base::Square(_)) {
+    if plan.strategy.base.is_fixed() {
         return plan;
     }
     let recipes: Vec<Recipe> = plan.regions.iter().map(|r| Recipe::new(r.levels)).collect();

@@ -6,6 +6,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
+use core::iter::successors;
 use core::str::FromStr;
 
 /// How C and k are cut.
@@ -44,6 +45,33 @@ pub(crate) const TOGETHER_MAX: u32 = 1024;
 const MESH_MAX: u32 = 4096;
 /// Most places of a mesh in all.
 pub(crate) const PLACES_MAX: u32 = 65_536;
+
+impl Base {
+    /// One cut of each kind, with these sizes: the list from which tests draw strategies. Its order stays: seeds of the simulator
+    /// and inputs of fuzz targets select a cut by its position.
+    pub fn one_of_each([a, b, c]: [u32; 3]) -> impl Iterator<Item = Self> {
+        // Each cut names the next, so that the compiler asks for the position of a new one.
+        let next = move |cut: &Self| match cut {
+            Self::Naive => Some(Self::Row(a)),
+            Self::Row(_) => Some(Self::Square(a)),
+            Self::Square(_) => Some(Self::Reuse),
+            Self::Reuse => Some(Self::Cuboid),
+            Self::Cuboid => Some(Self::Box3(a, b, c)),
+            Self::Box3(..) => Some(Self::Summa(a, b)),
+            Self::Summa(..) => None,
+        };
+        successors(Some(Self::Naive), next)
+    }
+
+    /// Whether the strategy defines the block size: schemes of papers, whose traffic is part of their definition. Such blocks are
+    /// neither halved, reordered nor relayed, and cells stay where the cut puts them.
+    pub(crate) const fn is_fixed(self) -> bool {
+        match self {
+            Self::Naive | Self::Row(_) | Self::Square(_) => true,
+            Self::Reuse | Self::Cuboid | Self::Box3(..) | Self::Summa(..) => false,
+        }
+    }
+}
 
 impl Strategy {
     /// A cut without Strassen.
@@ -132,6 +160,9 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
+        for base in Base::one_of_each([4, 2, 3]) {
+            assert_eq!(base.to_string().parse::<Strategy>(), Ok(Strategy::plain(base)));
+        }
         let names = [
             "naive",
             "row:4",

@@ -40,7 +40,7 @@ const MANY: usize = 64;
 /// for their shares.
 pub(crate) fn plan_team(team: &TeamInput<'_>, ids: &[usize]) -> Result<Plan, Vec<usize>> {
     let (options, plain) = (team.costs.relay, shared_out(team, ids, false)?);
-    if is_fixed(team) || !team.costs.may_relay(&plain.1) {
+    if team.strategy.base.is_fixed() || !team.costs.may_relay(&plain.1) {
         return Ok(plan_of(team, plain, false));
     }
     let relayed = if ids.len() > MANY {
@@ -61,12 +61,6 @@ pub(crate) fn plan_team(team: &TeamInput<'_>, ids: &[usize]) -> Result<Plan, Vec
     }
 }
 
-/// Whether the strategy defines the block size: schemes of papers, whose traffic is part of their definition. Such blocks are
-/// neither halved, reordered nor relayed, and cells stay where the cut puts them. `with_early_tiles` has the same list.
-fn is_fixed(team: &TeamInput<'_>) -> bool {
-    matches!(team.strategy.base, Base::Naive | Base::Row(_) | Base::Square(_))
-}
-
 type Shared = (Prediction, Vec<Member>);
 
 /// All shares, with their predicted time.
@@ -75,7 +69,7 @@ fn shared_out(team: &TeamInput<'_>, ids: &[usize], relay: bool) -> Result<Shared
     let mut best = best_of(team, ids, seats.clone(), relay)?;
     // Blocks of half the size move more bytes, but the next block arrives while the last one is returned. A member
     // with a single block is sent its operands once, which is worth more to the others than a little time.
-    let fixed = is_fixed(team);
+    let fixed = team.strategy.base.is_fixed();
     let several = |member: &Member| member.shares.iter().any(|s| s.blocks() > 1);
     if !fixed && best.1.iter().any(several) {
         let half = |seat: &Seat| Seat { block_bytes: seat.memory_bytes / 2, ..*seat };
@@ -203,7 +197,7 @@ fn best_of(
 /// The members with their shares, or with cells moved among them if that is faster.
 fn levelled(team: &TeamInput<'_>, ids: &[usize], seats: &[Seat], relay: bool, plain: Vec<Member>) -> Shared {
     let predicted = team.costs.predict(&plain, relay);
-    if is_fixed(team) || ids.len() < 2 || ids.len() > MANY {
+    if team.strategy.base.is_fixed() || ids.len() < 2 || ids.len() > MANY {
         return (predicted, plain);
     }
     match members(team, ids, seats, true) {

@@ -82,14 +82,7 @@ fn machines() -> impl Values<Value = Vec<Machine>> {
 
 /// Any strategy.
 fn any_strategy() -> impl Values<Value = Strategy> {
-    let base = prop_oneof![
-        Just(Base::Naive),
-        (1u32..9).prop_map(Base::Row),
-        (1u32..9).prop_map(Base::Square),
-        Just(Base::Reuse),
-        Just(Base::Cuboid),
-        (1u32..6, 1u32..6, 1u32..6).prop_map(|(a, b, c)| Base::Box3(a, b, c)),
-        (1u32..6, 1u32..6).prop_map(|(r, c)| Base::Summa(r, c)),
-    ];
+    let base = proptest::array::uniform3(1u32..7)
+        .prop_flat_map(|sizes| proptest::sample::select(Base::one_of_each(sizes).collect::<Vec<_>>()));
     (base, 0u32..=3).prop_map(|(base, levels)| Strategy { base, levels })
 }

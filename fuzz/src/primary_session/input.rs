@@ -78,17 +78,11 @@ impl Setting {
 
 fn strategy(bytes: &mut Bytes<'_>) -> Option<Strategy> {
     let (kind, sizes) = (bytes.u8(), u32::from(bytes.u8()));
-    let base = match kind % 8 {
-        0 => return None,
-        1 => Base::Naive,
-        2 => Base::Row(1 + sizes % 5),
-        3 => Base::Square(1 + sizes % 4),
-        4 => Base::Reuse,
-        5 => Base::Cuboid,
-        6 => Base::Box3(1 + sizes % 3, 1 + sizes / 3 % 3, 1 + sizes / 9 % 4),
-        _ => Base::Summa(1 + sizes % 3, 1 + sizes / 3 % 3),
-    };
-    Some(Strategy { base, levels: u32::from(kind / 8 % 3) })
+    let all: Vec<Base> =
+        Base::one_of_each([1 + sizes % 3, 1 + sizes / 3 % 3, 1 + sizes / 9 % 4]).collect();
+    let (number, levels) = (usize::from(kind) % (all.len() + 1), u32::from(kind) / 8 % 3);
+    // 0: the planner chooses.
+    Some(Strategy { base: *all.get(number.checked_sub(1)?)?, levels })
 }
 
 /// A machine as it describes itself: most are alike, some claim the largest values that a welcome may have.

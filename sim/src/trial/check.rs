@@ -112,15 +112,18 @@ impl Trial {
         assert!((self.checks.progress..=1.0).contains(&progress), "progress goes back, or beyond the end");
         self.checks.progress = progress;
         // (4)
-        let (waiting, staged) = self.shell.waiting_elements();
+        let waiting = self.shell.pending.waiting;
         let predicted = self.primary.plan().predicted.primary_memory_bytes;
         assert!(8 * waiting <= predicted, "{} bytes wait, {predicted} were predicted", 8 * waiting);
-        if staged > 0 {
-            for peer in 0..self.count {
-                assert!(self.shell.staged_of(peer) <= 1, "several tiles of w{peer} are partly received");
+        if !self.shell.pending.is_empty() {
+            for peer in 0..self.members.count {
+                assert!(
+                    self.shell.pending.staged_of(peer) <= 1,
+                    "several tiles of w{peer} are partly received"
+                );
             }
         }
-        for peer in 0..self.count {
+        for peer in 0..self.members.count {
             let in_link = self.primary.peer_status(peer).in_link_bytes;
             let most = (LINK_WINDOW_BYTES + CHUNK_BYTES_MAX) as u64;
             assert!(in_link <= most, "{in_link} bytes are in the link of w{peer}");
@@ -129,10 +132,10 @@ impl Trial {
 
     /// (3) An element has exactly the value that the plan gives.
     pub(super) fn check_element(&self, place: usize, when: &str) {
-        let (is, should) = (self.shell.c[place], self.expected[place]);
+        let (is, should) = (self.shell.c[place], self.model.expected[place]);
         if is.to_bits() != should.to_bits() {
             let steps = self.primary.plan().regions.first().map_or(0, |region| region.steps());
-            let digits = if self.is_digits { wrong_digits(is, steps) } else { None };
+            let digits = if self.model.is_digits { wrong_digits(is, steps) } else { None };
             let digits = digits.map(|wrong| format!(": {wrong}")).unwrap_or_default();
             panic!("{when}, and element {place} is {is}, should be {should}{digits}");
         }
@@ -166,7 +169,9 @@ impl Trial {
 
     /// (6) Nor do they after other machines have joined, which have new indices.
     pub(super) fn check_events_of_lost_machines(&mut self) {
-        for peer in (0..self.count).filter(|peer| self.shell.sessions[*peer].is_gone).collect::<Vec<_>>() {
+        for peer in
+            (0..self.members.count).filter(|peer| self.shell.sessions[*peer].link.is_gone).collect::<Vec<_>>()
+        {
             if !self.is_over() {
                 self.check_events_of_lost_machine(peer);
             }
@@ -184,8 +189,8 @@ impl Trial {
         let held = lane.held_last.is_some_and(|last| {
             self.event_queue.now().seconds_from(last) < PRIMARY_SILENCE_MAX.as_secs_f64() + NOTICED_S
         });
-        let is_gone = lane.is_over() || self.shell.sessions[peer].is_gone;
-        let held = held || self.stands > 0 || self.watch.stands();
+        let is_gone = lane.is_over() || self.shell.sessions[peer].link.is_gone;
+        let held = held || self.process.stands > 0 || self.process.watch.stands();
         assert!(held || is_gone, "w{peer} gives up the primary, which was heard just now");
     }
 
@@ -201,14 +206,14 @@ impl Trial {
     /// (8) The product makes progress, losses are noticed, and the trial ends.
     pub(super) fn check_time(&mut self) {
         let now = self.event_queue.now();
-        assert!(now.seconds() < SECONDS_MAX && self.events < EVENTS_MAX, "it does not end");
-        let passed = self.clock.passed();
+        assert!(now.seconds() < SECONDS_MAX && self.record.events < EVENTS_MAX, "it does not end");
+        let passed = self.process.clock.passed();
         for peer in 0..self.checks.died.len() {
             // The silence begins with the end of the machine's last frame, which a slow link may carry for seconds.
             if self.lanes[self.back(peer)].moves() {
                 self.checks.still_sending(peer, passed);
             }
-            let is_known = self.shell.sessions[peer].is_gone;
+            let is_known = self.shell.sessions[peer].link.is_gone;
             let Some(died) = self.checks.died[peer].filter(|_| !is_known) else { continue };
             let seconds = passed.saturating_sub(died).as_secs_f64();
             assert!(
@@ -216,10 +221,14 @@ impl Trial {
                 "w{peer} has been gone for {seconds} s, and the primary has not noticed"
             );
         }
-        if now.seconds_from(self.moved_last) > STILL_MAX_S && !self.is_over() && !self.watch.stands() {
-            let computes = self.nodes.iter().any(|node| node.lives && node.running > 0);
+        if now.seconds_from(self.record.moved_last) > STILL_MAX_S
+            && !self.is_over()
+            && !self.process.watch.stands()
+        {
+            let computes = self.nodes.iter().any(|node| node.machine.lives && node.machine.tasks.running > 0);
             let moves = self.lanes.iter().any(|lane| lane.moves());
-            let standing: Vec<_> = (0..self.count).map(|peer| self.primary.peer_status(peer)).collect();
+            let standing: Vec<_> =
+                (0..self.members.count).map(|peer| self.primary.peer_status(peer)).collect();
             assert!(computes || moves, "nothing has happened for {STILL_MAX_S} s: {standing:?}");
         }
     }
@@ -239,17 +248,17 @@ impl Trial {
             assert!(actions.is_empty(), "something happens after the end: {actions:?}");
         }
         // A machine that joins then gets an index, by which its shell asks.
-        assert_eq!(self.primary.peer_status(self.count).jobs_given, 0);
+        assert_eq!(self.primary.peer_status(self.members.count).jobs_given, 0);
         if let Some(why) = &self.shell.failed {
             return self.check_failure(why);
         }
         // (12)
         assert_eq!((self.primary.tiles_left(), self.primary.sums_under_way()), (0, (0, 0)));
-        assert!(self.shell.partial_sums.is_empty(), "sums are left over");
+        assert!(self.shell.pending.is_empty(), "sums are left over");
         assert!(self.shell.committed.iter().all(|c| *c), "something of C was never committed");
-        (0..self.expected.len()).for_each(|place| self.check_element(place, "C is there"));
+        (0..self.model.expected.len()).for_each(|place| self.check_element(place, "C is there"));
         if scenario.values == Values::Whole {
-            assert_eq!(self.data.far_off(&self.shell.c), None);
+            assert_eq!(self.model.data.far_off(&self.shell.c), None);
         }
         self.check_work();
     }
@@ -266,7 +275,7 @@ impl Trial {
         for peer in 0..self.nodes.len() {
             let (sent, made, back) =
                 (self.work.jobs_sent[peer], self.work.jobs[peer], self.work.steps_back[peer]);
-            let is_gone = self.shell.sessions[peer].is_gone || !self.nodes[peer].lives;
+            let is_gone = self.shell.sessions[peer].link.is_gone || !self.nodes[peer].machine.lives;
             assert!(
                 is_gone || (sent == made && made == back),
                 "w{peer}: {sent} jobs, {made} done, {back} back"
@@ -280,9 +289,9 @@ impl Trial {
             return;
         }
         for (peer, node) in self.nodes.iter().enumerate().filter(|(peer, _)| !self.checks.suffered[*peer]) {
-            let left: Vec<u32> = node.held.keys().copied().collect();
+            let left: Vec<u32> = node.machine.memory.held.keys().copied().collect();
             assert!(left.is_empty(), "w{peer} still has matrices {left:?} when all is done");
-            let (waiting, ahead) = (node.worker.waiting(), node.jobs_ahead.count());
+            let (waiting, ahead) = (node.machine.worker.waiting(), node.machine.jobs_ahead.count());
             assert_eq!((waiting, ahead), ((0, 0), 0), "w{peer}: jobs wait or run when all is done");
         }
     }
@@ -293,11 +302,12 @@ impl Trial {
             return assert!(!self.inspection.wrong().is_empty(), "C is right, and not kept");
         }
         let gone = |peer: usize| {
-            let session = &self.shell.sessions[peer];
+            let session = &self.shell.sessions[peer].link;
             session.is_gone || session.is_cut || self.inspection.suspects.contains(&peer)
         };
-        let nobody = (0..self.count).all(gone);
-        let most = (0..self.count).filter(|peer| !gone(*peer)).map(|peer| self.rooms[peer]).max();
+        let nobody = (0..self.members.count).all(gone);
+        let most =
+            (0..self.members.count).filter(|peer| !gone(*peer)).map(|peer| self.members.rooms[peer]).max();
         if why.contains("every machine was lost") {
             return assert!(nobody, "the product failed: {why}");
         }

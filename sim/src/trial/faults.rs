@@ -23,21 +23,21 @@ pub(super) struct Struck {
 impl Trial {
     /// A fault begins.
     pub(super) fn begin_fault(&mut self, number: usize) {
-        let fault = self.faults[number];
+        let fault = self.faults.all[number];
         if let Some(to) = fault.to {
             let seconds = to.saturating_sub(fault.from).as_secs_f64();
             self.event_queue.add(seconds, TrialEvent::Over(number));
         }
         let lanes =
             if fault.kind.is_on_a_link() { self.lanes_at(fault.kind, fault.site) } else { Vec::new() };
-        self.struck[number] = Struck { peer: self.peer_at(fault.site), lanes };
+        self.faults.struck[number] = Struck { peer: self.peer_at(fault.site), lanes };
         if fault.site == FaultSite::Primary {
             return self.begin_at_the_primary(fault);
         }
-        match (fault.kind, self.struck[number].peer) {
+        match (fault.kind, self.faults.struck[number].peer) {
             (FaultKind::Cut, _) => self.sever(fault.site),
             (FaultKind::Stall | FaultKind::Slow(_) | FaultKind::Delay(_) | FaultKind::Late(_), _) => {
-                for lane in self.struck[number].lanes.clone() {
+                for lane in self.faults.struck[number].lanes.clone() {
                     self.lanes[lane].suffer(number, fault.kind);
                     self.blame(lane, fault.kind);
                 }
@@ -45,16 +45,16 @@ impl Trial {
             (FaultKind::Join, _) => self.join(fault.site),
             (_, None) => {}
             (FaultKind::Kill | FaultKind::Restart, Some(peer)) => {
-                self.checks.machine_died(peer, self.clock.passed());
+                self.checks.machine_died(peer, self.process.clock.passed());
                 self.stop(peer, None);
             }
             (FaultKind::Memory, Some(peer)) => {
-                self.checks.machine_died(peer, self.clock.passed());
+                self.checks.machine_died(peer, self.process.clock.passed());
                 self.stop(peer, Some("there is no memory for a matrix".into()));
             }
             (FaultKind::Off, Some(peer)) => {
-                self.checks.machine_died(peer, self.clock.passed());
-                self.remove_worker(peer);
+                self.checks.machine_died(peer, self.process.clock.passed());
+                self.nodes[peer].machine.die();
                 for lane in self.lanes_of(peer) {
                     self.lanes[lane].suffer(number, FaultKind::Stall);
                 }
@@ -66,29 +66,31 @@ impl Trial {
             (FaultKind::Lie, Some(peer)) => self.nodes[peer].lies += 1,
             (kind @ FaultKind::Busy(_), Some(peer)) => self.set_busy(peer, number, Some(kind)),
             (FaultKind::Leap(by), Some(peer)) => {
-                self.seen.odd_clocks += 1;
-                self.nodes[peer].watch.leap(self.event_queue.now(), by);
+                self.record.seen.odd_clocks += 1;
+                self.nodes[peer].session.watch.leap(self.event_queue.now(), by);
                 self.blame_a_leap(Some(peer));
             }
             (FaultKind::Still, Some(peer)) => {
-                self.seen.odd_clocks += 1;
-                self.nodes[peer].watch.stand(self.event_queue.now(), true);
+                self.record.seen.odd_clocks += 1;
+                self.nodes[peer].session.watch.stand(self.event_queue.now(), true);
             }
         }
     }
 
     /// A fault ends.
     pub(super) fn end_fault(&mut self, number: usize) {
-        let fault = self.faults[number];
-        match (fault.kind, self.struck[number].peer) {
+        let fault = self.faults.all[number];
+        match (fault.kind, self.faults.struck[number].peer) {
             (FaultKind::Restart, _) => self.join(fault.site),
             (FaultKind::Pause, Some(peer)) => self.suspend(peer, false),
             (FaultKind::Busy(_), Some(peer)) => self.set_busy(peer, number, None),
             (FaultKind::Lie, Some(peer)) => self.nodes[peer].lies -= 1,
-            (FaultKind::Still, Some(peer)) => self.nodes[peer].watch.stand(self.event_queue.now(), false),
+            (FaultKind::Still, Some(peer)) => {
+                self.nodes[peer].session.watch.stand(self.event_queue.now(), false)
+            }
             _ if fault.site == FaultSite::Primary => self.end_at_the_primary(fault),
             _ => {
-                for lane in self.struck[number].lanes.clone() {
+                for lane in self.faults.struck[number].lanes.clone() {
                     self.lanes[lane].recover((lane, number), &mut self.event_queue);
                     self.pump(lane);
                 }
@@ -99,7 +101,7 @@ impl Trial {
     /// The current or last peer of a machine.
     pub(super) fn peer_of(&self, at: LinkEnd) -> Option<usize> {
         let LinkEnd::Worker(worker) = at else { return None };
-        self.machines.iter().rposition(|machine| *machine == worker && worker > 0)
+        self.members.machines.iter().rposition(|machine| *machine == worker && worker > 0)
     }
 
     fn peer_at(&self, site: FaultSite) -> Option<usize> {
@@ -128,7 +130,7 @@ impl Trial {
     }
 
     /// A link breaks: frames on it are lost, and both ends notice.
-    fn sever(&mut self, site: FaultSite) {
+    pub(super) fn sever(&mut self, site: FaultSite) {
         for lane in self.lanes_at(FaultKind::Cut, site) {
             if self.lanes[lane].is_over() {
                 continue;
@@ -138,8 +140,8 @@ impl Trial {
                 (None, Some(peer)) | (Some(peer), None) => Some(peer),
                 _ => None,
             };
-            if let Some(peer) = peer.filter(|peer| self.nodes[*peer].lives) {
-                self.checks.machine_died(peer, self.clock.passed());
+            if let Some(peer) = peer.filter(|peer| self.nodes[*peer].machine.lives) {
+                self.checks.machine_died(peer, self.process.clock.passed());
             }
             let seconds = self.random.between(0.0, 0.2);
             self.event_queue.add(seconds, TrialEvent::Broken(lane));
@@ -179,45 +181,48 @@ impl Trial {
             FaultKind::Kill | FaultKind::Off => return self.begin_to_die(fault.kind),
             FaultKind::Pause => self.suspend_primary(true),
             FaultKind::Leap(by) => {
-                self.watch.leap(now, by);
+                self.process.watch.leap(now, by);
                 self.blame_a_leap(None);
             }
-            _ => self.watch.stand(now, true),
+            _ => self.process.watch.stand(now, true),
         }
-        self.seen.odd_clocks += 1;
+        self.record.seen.odd_clocks += 1;
         self.checks.clock_goes_wrong();
         if long > QUIET_MAX {
-            (0..self.count).for_each(|peer| self.checks.may_look_lost(peer));
+            (0..self.members.count).for_each(|peer| self.checks.may_look_lost(peer));
         }
     }
 
     fn end_at_the_primary(&mut self, fault: SimFault) {
         match fault.kind {
             FaultKind::Pause => self.suspend_primary(false),
-            FaultKind::Still => self.watch.stand(self.event_queue.now(), false),
+            FaultKind::Still => self.process.watch.stand(self.event_queue.now(), false),
             _ => {}
         }
-        self.moved_last = self.event_queue.now();
-        (0..self.count).for_each(|peer| {
+        self.record.moved_last = self.event_queue.now();
+        (0..self.members.count).for_each(|peer| {
             let out = self.out(peer);
-            self.lanes[out].held_last = Some(self.moved_last);
+            self.lanes[out].held_last = Some(self.record.moved_last);
         });
     }
 
     /// Suspends or resumes the primary's process.
     fn suspend_primary(&mut self, stands: bool) {
-        self.stands = if stands { self.stands + 1 } else { self.stands.saturating_sub(1) };
+        self.process.stands =
+            if stands { self.process.stands + 1 } else { self.process.stands.saturating_sub(1) };
         for lane in 0..self.lanes.len() {
             let (is_from, is_to) = (self.sender(lane).is_none(), self.receiver(lane).is_none());
             if is_from || is_to {
                 self.lanes[lane].stand(lane, (is_from, stands), &mut self.event_queue);
             }
         }
-        for peer in (0..self.count).filter(|peer| self.nodes[*peer].shares_memory).collect::<Vec<_>>() {
+        for peer in
+            (0..self.members.count).filter(|peer| self.nodes[*peer].machine.shares_memory).collect::<Vec<_>>()
+        {
             self.suspend(peer, stands);
         }
-        if self.stands == 0 {
-            let deferred = std::mem::take(&mut self.deferred);
+        if self.process.stands == 0 {
+            let deferred = std::mem::take(&mut self.process.deferred);
             deferred.into_iter().for_each(|event| self.event_queue.add(0.0, event));
             (0..self.lanes.len()).for_each(|lane| self.pump(lane));
         }
@@ -226,10 +231,10 @@ impl Trial {
     /// Whether an event needs the primary, which is suspended.
     pub(super) fn is_for_later(&self, event: &TrialEvent) -> bool {
         let at_the_primary = |number: usize, kind| {
-            let fault = self.faults[number];
+            let fault = self.faults.all[number];
             fault.kind == kind || fault.site == FaultSite::Primary && fault.kind != FaultKind::Pause
         };
-        self.stands > 0
+        self.process.stands > 0
             && match event {
                 TrialEvent::Reader(_) | TrialEvent::Looked | TrialEvent::Kept | TrialEvent::Spotted(_) => {
                     true

@@ -49,6 +49,8 @@ pub(super) struct InspectionState {
     rounds_max: u64,
     /// The machines that had made the last tiles that were digested.
     makers: BTreeSet<usize>,
+    /// The result.
+    pub(super) verdict: Option<InspectionVerdict>,
 }
 
 impl InspectionState {
@@ -64,6 +66,11 @@ impl InspectionState {
 
     pub(super) fn wrong(&self) -> &BTreeMap<(usize, u64), Rect> {
         &self.wrong
+    }
+
+    /// Tiles that have been recomputed.
+    pub(super) fn recomputed(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.again.keys().copied()
     }
 
     /// Whether a tile has been recomputed.
@@ -92,8 +99,8 @@ impl Trial {
 
     /// A tile is complete: whether it is wrong; then one of its makers must have lied.
     pub(super) fn is_lie(&mut self, rect: Rect) -> bool {
-        let is_wrong =
-            places(rect, self.data.p.n).any(|at| self.shell.c[at].to_bits() != self.expected[at].to_bits());
+        let is_wrong = places(rect, self.model.data.p.n)
+            .any(|at| self.shell.c[at].to_bits() != self.model.expected[at].to_bits());
         if !is_wrong || self.inspection.liars.is_empty() {
             return false;
         }
@@ -108,8 +115,8 @@ impl Trial {
 
     /// Starts a spot check, of the elements that are in C now.
     pub(super) fn begin_spot_check(&mut self, rect: Rect) {
-        let is_wrong =
-            places(rect, self.data.p.n).any(|at| self.shell.c[at].to_bits() != self.expected[at].to_bits());
+        let is_wrong = places(rect, self.model.data.p.n)
+            .any(|at| self.shell.c[at].to_bits() != self.model.expected[at].to_bits());
         let seconds = self.random.between(0.0, 1.0).powi(4) * SPOT_CHECK_MAX_S;
         self.event_queue.add(seconds, TrialEvent::Spotted(is_wrong));
     }
@@ -121,12 +128,12 @@ impl Trial {
     }
 
     fn all_of_c(&self) -> Rect {
-        Rect::new(Span::new(0, self.data.p.m), Span::new(0, self.data.p.n))
+        Rect::new(Span::new(0, self.model.data.p.m), Span::new(0, self.model.data.p.n))
     }
 
     /// The current task has ended.
     pub(super) fn inspect(&mut self) {
-        self.moved_last = self.event_queue.now();
+        self.record.moved_last = self.event_queue.now();
         let event = match self.inspection.task.take() {
             Some(InspectionTask::Check { round }) => {
                 assert_eq!(round, self.inspection.rounds, "the number of the round");
@@ -141,7 +148,7 @@ impl Trial {
             }
             Some(InspectionTask::Digest(tiles)) => {
                 let plan = self.primary.plan();
-                let of = |tile| digest(&self.shell.c, rect_of(plan, tile), self.data.p.n);
+                let of = |tile| digest(&self.shell.c, rect_of(plan, tile), self.model.data.p.n);
                 let digests: BTreeMap<_, _> = tiles.iter().map(|tile| (*tile, of(*tile))).collect();
                 assert_eq!(digests.len(), tiles.len(), "a tile is suspect twice in a round: {tiles:?}");
                 self.inspection.digests.swap(0, 1);
@@ -153,7 +160,10 @@ impl Trial {
         };
         self.dispatch(PrimaryEvent::Inspection(event));
         match self.inspection.task.take() {
-            Some(InspectionTask::Over(verdict)) => self.end_inspection(&verdict),
+            Some(InspectionTask::Over(verdict)) => {
+                self.end_inspection(&verdict);
+                self.inspection.verdict = Some(verdict);
+            }
             Some(InspectionTask::Recompute(recomputation)) => {
                 unreachable!("{recomputation:?} began when the state machine said so")
             }
@@ -168,18 +178,18 @@ impl Trial {
 
     /// The first wrong element of C: its row and column.
     fn wrong_element(&self) -> Option<(u64, u64)> {
-        let mut all = self.shell.c.iter().zip(&self.expected);
+        let mut all = self.shell.c.iter().zip(&self.model.expected);
         let at = all.position(|(is, should)| is.to_bits() != should.to_bits())? as u64;
-        Some((at / self.data.p.n, at % self.data.p.n))
+        Some((at / self.model.data.p.n, at % self.model.data.p.n))
     }
 
     /// The state machine gives a task of the inspection. Recomputing begins at once: messages for it follow.
-    pub(super) fn take_task(&mut self, task: InspectionTask) {
+    pub(super) fn take_inspection_task(&mut self, task: InspectionTask) {
         match task {
             InspectionTask::Recompute(recomputation) => self.recompute(&recomputation),
             task => {
                 if self.inspection.rounds == 0 {
-                    self.inspection.rounds_max = self.count as u64 + MORE_ROUNDS;
+                    self.inspection.rounds_max = self.members.count as u64 + MORE_ROUNDS;
                 }
                 self.inspection.task = Some(task);
             }
@@ -197,10 +207,10 @@ impl Trial {
         assert!(suspect.is_none_or(|suspect| named.contains(&suspect)), "w{suspect:?} made no suspect tile");
         let wrong = tiles.iter().filter(|tile| self.inspection.wrong.contains_key(tile)).count();
         assert!(wrong > 0, "none of the suspect tiles is wrong: {tiles:?}");
-        self.seen.mended += wrong as u64;
+        self.record.seen.mended += wrong as u64;
         self.inspection.suspects.extend(makers);
         for tile in tiles {
-            for place in places(rect_of(self.primary.plan(), *tile), self.data.p.n) {
+            for place in places(rect_of(self.primary.plan(), *tile), self.model.data.p.n) {
                 (self.shell.c[place], self.shell.committed[place]) = (GARBAGE, false);
             }
             self.inspection.wrong.remove(tile);
@@ -208,7 +218,7 @@ impl Trial {
             self.inspection.steps_again += self.primary.plan().regions[tile.0].steps();
         }
         self.checks.goes_back();
-        self.moved_last = self.event_queue.now();
+        self.record.moved_last = self.event_queue.now();
     }
 
     /// The inspection has ended: C is right, or it cannot be repaired.

@@ -35,16 +35,17 @@ impl Trial {
         if self.is_over() {
             return;
         }
-        let is_there = self.peer_of(LinkEnd::Worker(machine)).is_some_and(|peer| self.nodes[peer].lives);
-        let Some(is) = self.cluster.get(machine).filter(|_| !is_there && machine > 0).cloned() else {
+        let is_there =
+            self.peer_of(LinkEnd::Worker(machine)).is_some_and(|peer| self.nodes[peer].machine.lives);
+        let Some(is) = self.members.cluster.get(machine).filter(|_| !is_there && machine > 0).cloned() else {
             return;
         };
         let info = joining_peer(machine, is.memory_bytes, is.gflops);
-        let (peer, now) = (self.count, self.event_queue.now());
-        self.count += 1;
-        self.machines.push(machine);
-        self.rooms.push(info.credit_bytes);
-        self.nodes[peer] = Node::new(&info, (is.threads, is.gflops), self.start_limits);
+        let (peer, now) = (self.members.count, self.event_queue.now());
+        self.members.count += 1;
+        self.members.machines.push(machine);
+        self.members.rooms.push(info.credit_bytes);
+        self.nodes[peer] = Node::new(&info, (is.threads, is.gflops), self.limits);
         self.nodes[peer].starts(now);
         self.nodes[peer].announced = now;
         let rate = is.link.map_or(f64::INFINITY, |link| link.bytes_per_s);
@@ -52,12 +53,12 @@ impl Trial {
         for lane in [self.out(peer), self.back(peer)] {
             self.lanes[lane] = Lane::new(rate, latency);
         }
-        if self.stands > 0 || self.watch.stands() {
+        if self.process.stands > 0 || self.process.watch.stands() {
             // It may wait for long until it hears anything.
             self.checks.may_look_lost(peer);
         }
-        self.seen.joined += 1;
-        self.moved_last = now;
+        self.record.seen.joined += 1;
+        self.record.moved_last = now;
         self.dispatch(PrimaryEvent::Joined(info));
         self.check_events_of_lost_machines();
     }

@@ -38,6 +38,14 @@ enum Step {
     SyncsLog,
 }
 
+/// Tiles of the current interval, of the interval being synced, and of synced intervals: those must not be lost.
+#[derive(Default)]
+struct IntervalTiles {
+    said: Vec<TileKey>,
+    syncing: Vec<TileKey>,
+    promised: BTreeSet<TileKey>,
+}
+
 /// See the head of this file.
 pub(super) struct TrialJournalWriter {
     pub(super) disk: Disk,
@@ -49,10 +57,7 @@ pub(super) struct TrialJournalWriter {
     tiles: BTreeSet<TileKey>,
     /// When each tile was committed, by the primary's clock.
     since: BTreeMap<TileKey, Duration>,
-    /// Tiles of the current interval, of the interval being synced, and of synced intervals: those must not be lost.
-    said: Vec<TileKey>,
-    in_interval: Vec<TileKey>,
-    promised: BTreeSet<TileKey>,
+    intervals: IntervalTiles,
     every: Duration,
     began: Duration,
     longest_sync: Duration,
@@ -72,15 +77,16 @@ impl TrialJournalWriter {
         Self {
             step: if log.is_some() { Step::Waits } else { Step::Begins },
             writing: log.as_ref().map(|_| Duration::ZERO),
-            promised: before.map(|journal| journal.tiles.keys().copied().collect()).unwrap_or_default(),
+            intervals: IntervalTiles {
+                promised: before.map(|journal| journal.tiles.keys().copied().collect()).unwrap_or_default(),
+                ..IntervalTiles::default()
+            },
             disk,
             head,
             log,
             actions: VecDeque::new(),
             tiles: BTreeSet::new(),
             since: BTreeMap::new(),
-            said: Vec::new(),
-            in_interval: Vec::new(),
             every,
             began: Duration::ZERO,
             longest_sync: Duration::ZERO,
@@ -136,9 +142,9 @@ pub(super) fn rect_of(plan: &Plan, (region, tile): TileKey) -> Rect {
 impl Trial {
     /// A tile is committed, and no other lease of it exists.
     pub(super) fn journal_tile(&mut self, rect: Rect) {
-        let now = self.watch.shows(self.event_queue.now());
+        let now = self.process.watch.shows(self.event_queue.now());
         let tile = self.primary.plan().tile_at(rect.rows.start, rect.cols.start);
-        let (Some(journal_writer), Some(tile)) = (&mut self.journal_writer, tile) else { return };
+        let (Some(journal_writer), Some(tile)) = (&mut self.process.journal_writer, tile) else { return };
         if journal_writer.is_ending {
             return;
         }
@@ -148,7 +154,7 @@ impl Trial {
 
     /// Schedules the end of the journal writer's current step.
     pub(super) fn begin_step(&mut self) {
-        if let Some(journal_writer) = &self.journal_writer {
+        if let Some(journal_writer) = &self.process.journal_writer {
             let seconds = journal_writer.seconds(&mut self.random);
             self.event_queue.add(seconds, TrialEvent::Kept);
         }
@@ -156,20 +162,21 @@ impl Trial {
 
     /// The journal writer ends a step and begins the next; unless the primary dies between the two.
     pub(super) fn end_journal_step(&mut self) {
-        let now = self.watch.shows(self.event_queue.now());
-        let Some(mut journal_writer) = self.journal_writer.take_if(|journal_writer| !journal_writer.is_over)
+        let now = self.process.watch.shows(self.event_queue.now());
+        let Some(mut journal_writer) =
+            self.process.journal_writer.take_if(|journal_writer| !journal_writer.is_over)
         else {
             return;
         };
         let waited = matches!(journal_writer.step, Step::Waits);
-        journal_writer.end_step(&self.shell.c, (self.primary.plan(), self.data.p.n), now);
+        journal_writer.end_step(&self.shell.c, (self.primary.plan(), self.model.data.p.n), now);
         journal_writer.next_step(&self.shell.c, now);
         let dies = journal_writer.dies.as_mut().filter(|_| !waited).and_then(|(kind, left)| {
             *left = left.saturating_sub(1);
             (*left == 0).then_some(*kind)
         });
         let is_over = journal_writer.is_ending && journal_writer.ends_at_once();
-        self.journal_writer = Some(journal_writer);
+        self.process.journal_writer = Some(journal_writer);
         match dies {
             Some(kind) => self.die(kind),
             None if is_over => self.journal_writer_is_over(),
@@ -180,7 +187,7 @@ impl Trial {
     /// The primary will die: now, or after some more steps of the journal writer.
     pub(super) fn begin_to_die(&mut self, kind: FaultKind) {
         let (is_now, steps) = (self.random.chance(0.4), 1 + self.random.below(6));
-        match &mut self.journal_writer {
+        match &mut self.process.journal_writer {
             Some(journal_writer)
                 if !is_now && journal_writer.writing.is_some() && !journal_writer.is_over =>
             {
@@ -193,7 +200,7 @@ impl Trial {
     /// All tiles are committed: the journal writer finishes its step, then C is inspected. From then on the journal does not
     /// change.
     pub(super) fn end_journal_writer(&mut self) {
-        let Some(journal_writer) = &mut self.journal_writer else { return self.begin_inspection() };
+        let Some(journal_writer) = &mut self.process.journal_writer else { return self.begin_inspection() };
         journal_writer.is_ending = true;
         journal_writer.tiles.clear();
         journal_writer.since.clear();
@@ -204,7 +211,7 @@ impl Trial {
 
     /// Ends the journal writer. If the primary was to die after some more steps, it dies now.
     fn journal_writer_is_over(&mut self) {
-        let Some(journal_writer) = &mut self.journal_writer else { return };
+        let Some(journal_writer) = &mut self.process.journal_writer else { return };
         journal_writer.is_over = true;
         match journal_writer.dies.take() {
             Some((kind, _)) => self.die(kind),
@@ -216,13 +223,13 @@ impl Trial {
     /// than an interval ago, and each tile below the last watermark has the recorded elements. Of a tile above the last
     /// watermark the journal states only that it was committed: the next run compares digests.
     pub(super) fn check_journal(&self, journal: Option<&Journal>, c: &[f64]) {
-        let Some(journal_writer) = &self.journal_writer else { return };
+        let Some(journal_writer) = &self.process.journal_writer else { return };
         let plan = self.primary.plan();
         let names = |tile: &TileKey| journal.is_some_and(|journal| journal.tiles.contains_key(tile));
-        for tile in &journal_writer.promised {
+        for tile in &journal_writer.intervals.promised {
             assert!(names(tile), "the interval of tile {tile:?} had ended, and it is lost");
         }
-        let now = self.watch.shows(self.event_queue.now());
+        let now = self.process.watch.shows(self.event_queue.now());
         for tile in journal_writer.since.keys().filter(|tile| !names(tile) && !self.checks.clock_is_odd()) {
             assert!(
                 !journal_writer.is_too_old(tile, now),
@@ -232,10 +239,10 @@ impl Trial {
         for (tile, was) in journal.iter().flat_map(|journal| &journal.tiles) {
             // A recomputed tile has other elements; so may one that was being recomputed when an earlier run died.
             let is_again = self.inspection.is_again(*tile)
-                || self.inspection.was_damaged(*tile) && !journal_writer.promised.contains(tile);
+                || self.inspection.was_damaged(*tile) && !journal_writer.intervals.promised.contains(tile);
             let is_unsynced = journal.is_some_and(|journal| journal.unsynced.contains(tile))
-                && !journal_writer.promised.contains(tile);
-            let is = digest(c, rect_of(plan, *tile), self.data.p.n);
+                && !journal_writer.intervals.promised.contains(tile);
+            let is = digest(c, rect_of(plan, *tile), self.model.data.p.n);
             assert!(
                 is_again || is_unsynced || is == *was,
                 "the journal says that tile {tile:?} is there, and it is not"
@@ -271,7 +278,7 @@ impl TrialJournalWriter {
             Step::Waits => JournalEvent::Tick,
             Step::Digests(tile) => {
                 let digest = digest(c, rect_of(plan, tile), cols);
-                self.said.push(tile);
+                self.intervals.said.push(tile);
                 JournalEvent::Committed { region: tile.0, tile: tile.1, digest }
             }
             Step::SyncsData(synced) => {
@@ -284,14 +291,14 @@ impl TrialJournalWriter {
             }
             Step::SyncsLog => {
                 self.disk.sync_log();
-                self.promised.extend(self.in_interval.drain(..));
+                self.intervals.promised.extend(self.intervals.syncing.drain(..));
                 self.longest_sync = self.longest_sync.max(now.saturating_sub(self.began));
                 JournalEvent::LogSynced
             }
         };
         let actions = self.log.as_mut().map(|log| log.handle(event, now)).unwrap_or_default();
         if actions.contains(&JournalAction::SyncData) {
-            self.in_interval = std::mem::take(&mut self.said);
+            self.intervals.syncing = std::mem::take(&mut self.intervals.said);
         }
         self.actions.extend(actions);
     }

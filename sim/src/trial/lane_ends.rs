@@ -65,7 +65,7 @@ impl Trial {
             LaneItem::Credit | LaneItem::End => (None, AfterSend::Nothing),
         };
         if !matches!(kind, Some(Kind::Ping | Kind::Pong)) {
-            self.moved_last = self.event_queue.now();
+            self.record.moved_last = self.event_queue.now();
         }
         let chance = self.random.between(0.0, 1.0);
         self.lanes[lane].fly(lane, (item, chance), &mut self.event_queue);
@@ -74,7 +74,7 @@ impl Trial {
                 self.dispatch(PrimaryEvent::Sent { peer: lane, bytes })
             }
             (None, _) => {}
-            (Some(peer), after) if self.nodes[peer].lives => self.has_left(peer, after),
+            (Some(peer), after) if self.nodes[peer].machine.lives => self.has_left(peer, after),
             (Some(_), _) => {}
         }
         self.pump(lane);
@@ -115,14 +115,14 @@ impl Trial {
                 true
             }
             (None, Some(peer)) => {
-                if kind == Kind::Store && has_body && self.nodes[peer].lives {
+                if kind == Kind::Store && has_body && self.nodes[peer].machine.lives {
                     let head = decoded(StoreHead::decode(head));
                     self.announce(peer, &head);
                 }
                 true
             }
             (Some(from), Some(to)) => {
-                !self.nodes[to].lives || kind == Kind::Ping || self.begin_piece(from, to, head)
+                !self.nodes[to].machine.lives || kind == Kind::Ping || self.begin_piece(from, to, head)
             }
             (None, None) => unreachable!("the primary has no link with itself"),
         }
@@ -130,15 +130,15 @@ impl Trial {
 
     /// A frame has arrived.
     pub(super) fn take(&mut self, lane: usize, item: LaneItem) {
-        self.moved_last = match &item {
-            LaneItem::Frame(TrialFrame { kind: Kind::Ping | Kind::Pong, .. }) => self.moved_last,
+        self.record.moved_last = match &item {
+            LaneItem::Frame(TrialFrame { kind: Kind::Ping | Kind::Pong, .. }) => self.record.moved_last,
             _ => self.event_queue.now(),
         };
         match (self.sender(lane), self.receiver(lane)) {
             (Some(_), None) if self.drains => {}
             (Some(peer), None) => self.take_at_primary(peer, item),
             (None, Some(peer)) => match item {
-                _ if !self.nodes[peer].lives => {}
+                _ if !self.nodes[peer].machine.lives => {}
                 LaneItem::Frame(frame) if frame.is_whole => {
                     let was_announced = has_body(&frame);
                     self.receive_at_worker(peer, frame, was_announced);
@@ -147,7 +147,7 @@ impl Trial {
                 LaneItem::Credit => unreachable!("the primary gives no credit"),
             },
             (Some(from), Some(to)) => match item {
-                _ if !self.nodes[to].lives => {}
+                _ if !self.nodes[to].machine.lives => {}
                 LaneItem::Frame(frame) if frame.is_whole => self.take_of_a_neighbour((from, to), frame),
                 LaneItem::Frame(_) | LaneItem::End => self.part(to, from, true),
                 LaneItem::Credit => unreachable!("workers give each other no credit"),

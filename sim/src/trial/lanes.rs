@@ -95,6 +95,27 @@ pub(super) enum LaneSignal {
     There,
 }
 
+/// Signals that came while the lane was held, and items that have arrived and were not taken.
+#[derive(Default)]
+struct DueSignals {
+    left: bool,
+    there: usize,
+}
+
+/// How many faults suspend the ends of a lane.
+#[derive(Default)]
+struct SuspendedEnds {
+    sender: u32,
+    receiver: u32,
+}
+
+/// Bytes of items that have left, and the part of the leaving item that had left when last computed.
+#[derive(Default)]
+struct SentBytes {
+    gone: f64,
+    going: f64,
+}
+
 /// One direction of one link.
 pub(super) struct Lane {
     bytes_per_s: f64,
@@ -102,14 +123,10 @@ pub(super) struct Lane {
     waiting: VecDeque<LaneItem>,
     leaving: Option<LaneItem>,
     flying: VecDeque<LaneItem>,
-    /// Signals that came while the lane was held.
-    left_due: bool,
-    there_due: usize,
+    due: DueSignals,
     /// Faults that affect it.
     effects: BTreeMap<usize, FaultKind>,
-    /// How many faults suspend the sender, and the receiver.
-    sender_stands: u32,
-    receiver_stands: u32,
+    stands: SuspendedEnds,
     /// Whether the sender has closed it.
     is_closed: bool,
     /// Whether nothing arrives any more.
@@ -121,9 +138,7 @@ pub(super) struct Lane {
     pub(super) held_last: Option<VirtualTime>,
     /// Relay orders that will not be carried out.
     undone: Vec<Forward>,
-    /// Bytes of items that have left, and the part of the leaving item that had left when last computed.
-    gone: f64,
-    going: f64,
+    sent: SentBytes,
 }
 
 impl Lane {
@@ -134,24 +149,26 @@ impl Lane {
             waiting: VecDeque::new(),
             leaving: None,
             flying: VecDeque::new(),
-            left_due: false,
-            there_due: 0,
+            due: DueSignals::default(),
             effects: BTreeMap::new(),
-            sender_stands: 0,
-            receiver_stands: 0,
+            stands: SuspendedEnds::default(),
             is_closed: false,
             is_over: false,
             lands: false,
             first_since: VirtualTime::default(),
             held_last: None,
             undone: Vec::new(),
-            gone: 0.0,
-            going: 0.0,
+            sent: SentBytes::default(),
         }
     }
 
     pub(super) fn is_over(&self) -> bool {
         self.is_over
+    }
+
+    /// All items that have not been taken.
+    pub(super) fn items(&self) -> impl Iterator<Item = &LaneItem> {
+        self.flying.iter().chain(&self.leaving).chain(&self.waiting)
     }
 
     /// Whether nothing waits or leaves.
@@ -165,26 +182,26 @@ impl Lane {
 
     /// Whether nothing can arrive now.
     pub(super) fn is_held(&self) -> bool {
-        self.receiver_stands > 0 || self.is_stalled()
+        self.stands.receiver > 0 || self.is_stalled()
     }
 
     fn is_held_at_sender(&self) -> bool {
-        self.sender_stands > 0 || self.is_stalled()
+        self.stands.sender > 0 || self.is_stalled()
     }
 
     /// Bytes that have left, `seconds` after the last call.
     pub(super) fn gone_after(&mut self, seconds: f64) -> u64 {
-        if let Some(item) = self.leaving.as_ref().filter(|_| !self.left_due && !self.is_held_at_sender()) {
+        if let Some(item) = self.leaving.as_ref().filter(|_| !self.due.left && !self.is_held_at_sender()) {
             let some = seconds * self.bytes_per_s / self.slowness();
-            self.going = (self.going + some).min(item.wire_bytes() as f64);
+            self.sent.going = (self.sent.going + some).min(item.wire_bytes() as f64);
         }
         // Whole bytes.
-        (self.gone + self.going) as u64
+        (self.sent.gone + self.sent.going) as u64
     }
 
     /// Whether bytes are moving now.
     pub(super) fn moves(&self) -> bool {
-        let leaves = self.leaving.is_some() && !self.left_due;
+        let leaves = self.leaving.is_some() && !self.due.left;
         !self.is_over && !self.is_held() && (leaves && !self.is_held_at_sender() || !self.flying.is_empty())
     }
 
@@ -197,8 +214,8 @@ impl Lane {
             }
             LaneItem::Credit | LaneItem::End => false,
         };
-        let stands = self.receiver_stands > 0 || self.is_held_at_sender();
-        !self.is_over && !stands && !self.left_due && self.leaving.as_ref().is_some_and(is_body)
+        let stands = self.stands.receiver > 0 || self.is_held_at_sender();
+        !self.is_over && !stands && !self.due.left && self.leaving.as_ref().is_some_and(is_body)
     }
 
     /// Whether an item is in flight and has begun to land.
@@ -208,7 +225,7 @@ impl Lane {
 
     /// Whether an item has arrived that may not land yet.
     pub(super) fn is_refused(&self) -> bool {
-        !self.is_over && !self.lands && self.there_due > 0 && !self.is_held()
+        !self.is_over && !self.lands && self.due.there > 0 && !self.is_held()
     }
 
     /// By how much the faults slow it.
@@ -263,12 +280,12 @@ impl Lane {
         if self.is_over {
             return None;
         }
-        self.left_due = self.is_held_at_sender();
-        if self.left_due {
+        self.due.left = self.is_held_at_sender();
+        if self.due.left {
             return None;
         }
-        self.going = 0.0;
-        self.gone += self.leaving.as_ref().map_or(0.0, |item| item.wire_bytes() as f64);
+        self.sent.going = 0.0;
+        self.sent.gone += self.leaving.as_ref().map_or(0.0, |item| item.wire_bytes() as f64);
         self.leaving.take()
     }
 
@@ -289,7 +306,7 @@ impl Lane {
 
     /// An item has arrived.
     pub(super) fn there(&mut self) {
-        self.there_due += 1;
+        self.due.there += 1;
     }
 
     /// The first item in flight, if the receiver may look at it now.
@@ -299,10 +316,10 @@ impl Lane {
 
     /// Takes the first item if it has arrived.
     pub(super) fn take(&mut self, now: VirtualTime) -> Option<LaneItem> {
-        if self.there_due == 0 || self.is_over || self.is_held() {
+        if self.due.there == 0 || self.is_over || self.is_held() {
             return None;
         }
-        self.there_due -= 1;
+        self.due.there -= 1;
         self.lands = false;
         self.first_since = now;
         self.flying.pop_front()
@@ -330,13 +347,13 @@ impl Lane {
         (is_sender, stands): (bool, bool),
         event_queue: &mut EventQueue<E>,
     ) {
-        let count = if is_sender { &mut self.sender_stands } else { &mut self.receiver_stands };
+        let count = if is_sender { &mut self.stands.sender } else { &mut self.stands.receiver };
         *count = if stands { *count + 1 } else { count.saturating_sub(1) };
         self.go_on(me, event_queue);
     }
 
     fn go_on<E: From<(usize, LaneSignal)>>(&mut self, me: usize, event_queue: &mut EventQueue<E>) {
-        if std::mem::take(&mut self.left_due) {
+        if std::mem::take(&mut self.due.left) {
             event_queue.add(0.0, E::from((me, LaneSignal::Left)));
         }
         self.start(me, event_queue);
@@ -363,7 +380,7 @@ impl Lane {
         }
         self.give_up();
         self.waiting.clear();
-        self.sender_stands = 0;
+        self.stands.sender = 0;
         if let Some(last) = last {
             self.waiting.extend([LaneItem::Frame(last), LaneItem::End]);
         } else {

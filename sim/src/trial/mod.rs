@@ -9,11 +9,11 @@
 //! how long a product takes.
 
 mod check;
+mod chosen_order;
 mod disk;
 mod end_clock;
 mod faults;
 mod inspection;
-mod jobs_ahead;
 mod joins;
 mod journal_writer;
 mod lane_ends;
@@ -21,29 +21,35 @@ mod lanes;
 mod model;
 mod neighbours;
 mod node;
+mod order_setting;
 mod primary_death;
+mod result;
 mod scenario;
 mod shell;
 mod ticks;
 mod trial_data;
 
+pub use chosen_order::ChosenOrder;
+pub use order_setting::OrderSetting;
+pub use result::{RareEvents, TrialResult};
 pub use scenario::{Scenario, Values};
 
 use self::end_clock::EndClock;
 use self::faults::Struck;
 use self::journal_writer::TrialJournalWriter;
 use self::lanes::{Lane, LaneSignal};
-use self::node::{Node, TrialTask};
+use self::node::Node;
 use self::primary_death::SurvivingState;
 use self::shell::TrialShell;
 use self::trial_data::TrialData;
 use crate::clock::{EventQueue, VirtualTime};
 use crate::fault::SimFault;
+use crate::machine::SimTask;
 use crate::random::{SeededRandom, mixed};
 use bramble_matrix::Layout;
 use bramble_plan::Machine;
 use bramble_schedule::clock::{PRIMARY_STEP, StepClock};
-use bramble_schedule::primary::{Operands, Primary, PrimaryEvent};
+use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryEvent};
 use bramble_schedule::worker::StartLimits;
 
 /// Interval between ticks of all ends, seconds.
@@ -54,7 +60,7 @@ const TICK_S: f64 = 0.1;
 enum TrialEvent {
     Link(usize, LaneSignal),
     /// A thread of a machine has finished its task.
-    Done(usize, TrialTask),
+    Done(usize, SimTask),
     /// The primary's reader of a link ends.
     Reader(usize),
     /// The receiver of a lane notices that the link is broken.
@@ -77,82 +83,6 @@ impl From<(usize, LaneSignal)> for TrialEvent {
     }
 }
 
-/// Result of a trial.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct TrialResult {
-    /// A hash of all events and their times.
-    pub hash: u64,
-    /// Virtual seconds.
-    pub seconds: f64,
-    /// Number of events.
-    pub events: u64,
-    /// Number of lost machines.
-    pub losses: usize,
-    /// Counts of rare events.
-    pub seen: RareEvents,
-    /// How often work moved, by steals or losses.
-    pub moves: usize,
-    /// Why the product failed, in cases where failing is right: no machine was left that could finish it.
-    pub failed: Option<String>,
-}
-
-/// Counts of rare events.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RareEvents {
-    /// Frames with lines that workers relayed to each other.
-    pub relayed: u64,
-    /// Matrices that the relaying worker did not send.
-    pub missed: u64,
-    /// Tiles that continued a sum in C and were staged.
-    pub staged: u64,
-    /// Tiles that were recomputed although they were in C.
-    pub thrown_away: u64,
-    /// Partial sums that were added to C after the loss of the machine that made them.
-    pub left_behind: u64,
-    /// Tiles that were partly received when their machine was lost.
-    pub broken_off: u64,
-    /// Machines that were lost because they were silent.
-    pub silent: u64,
-    /// Machines whose links were too slow.
-    pub too_slow: u64,
-    /// Machines that were excluded for wrong results, before C was complete.
-    pub left_out: u64,
-    /// Links between workers that one of them gave up because of silence.
-    pub parted: u64,
-    /// Events after which jobs of a worker waited.
-    pub waits: JobWaits,
-    /// Machines that joined, and those of them that returned work.
-    pub joined: u64,
-    /// See `joined`.
-    pub comers_worked: u64,
-    /// Wrong tiles that were recomputed.
-    pub mended: u64,
-    /// Deaths of the primary.
-    pub deaths: PrimaryDeaths,
-    /// How often the primary was suspended, or a clock jumped or stopped.
-    pub odd_clocks: u64,
-}
-
-/// Counts of events after which jobs of a worker waited.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct JobWaits {
-    /// For its link.
-    pub for_link: u64,
-    /// Additions, for its threads.
-    pub for_threads: u64,
-}
-
-/// Counts of deaths of the primary.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PrimaryDeaths {
-    /// All.
-    pub all: u64,
-    /// Those with an unsynced journal.
-    pub torn: u64,
-    /// Tiles that the next life did not have to compute.
-    pub tiles_kept: u64,
-}
-
 /// The work that was sent, done and returned, by peer.
 #[derive(Default)]
 struct WorkCounts {
@@ -164,19 +94,21 @@ struct WorkCounts {
     steps_back: Vec<u64>,
     /// Steps of tiles that were complete before this life of the primary.
     steps_there: u64,
+    /// Elements of operands that the primary has sent.
+    operand_elements: u64,
+    /// Sums that the primary has sent, so that their receiver continues them.
+    sums_sent: u64,
 }
 
 impl WorkCounts {
     fn of(peers: usize) -> Self {
-        Self { jobs_sent: vec![0; peers], jobs: vec![0; peers], steps_back: vec![0; peers], steps_there: 0 }
+        let none = vec![0; peers];
+        Self { jobs_sent: none.clone(), jobs: none.clone(), steps_back: none, ..Self::default() }
     }
 }
 
-struct Trial {
-    event_queue: EventQueue<TrialEvent>,
-    primary: Primary,
-    shell: TrialShell,
-    nodes: Vec<Node>,
+/// The machines of a trial, and which of them are peers.
+struct Members {
     /// Number of peers so far; nodes, lanes and sessions beyond it are for machines that may join.
     count: usize,
     /// Number of peers at the start.
@@ -185,17 +117,30 @@ struct Trial {
     /// Machine of each peer, and the memory that it grants.
     machines: Vec<usize>,
     rooms: Vec<u64>,
-    /// For n peers, future ones included: n lanes from the primary, n to it, then n by n between peers.
-    lanes: Vec<Lane>,
+}
+
+/// The operands, and the value that C must have.
+struct Model {
     data: TrialData,
-    /// The value that C must have.
     expected: Vec<f64>,
     is_digits: bool,
+}
+
+/// How machines cut their messages, and how far they compute ahead.
+#[derive(Clone, Copy)]
+struct WorkerLimits {
     lines_per_frame: u32,
     start_limits: StartLimits,
-    faults: Vec<SimFault>,
+}
+
+/// The faults, and what each has struck.
+struct TrialFaults {
+    all: Vec<SimFault>,
     struck: Vec<Struck>,
-    random: SeededRandom,
+}
+
+/// What has happened so far.
+struct Record {
     hash: u64,
     events: u64,
     /// Number of ticks.
@@ -203,21 +148,41 @@ struct Trial {
     seen: RareEvents,
     /// When the product last made progress.
     moved_last: VirtualTime,
-    /// The product is over, and frames in flight still arrive.
-    drains: bool,
-    checks: check::Checks,
-    inspection: inspection::InspectionState,
-    work: WorkCounts,
-    /// The primary's clock as its process sees it, and as the schedule corrects it.
+}
+
+/// The primary's process: its clock, its suspensions, its journal and its death.
+struct PrimaryProcess {
+    /// The clock as the process sees it, and as the schedule corrects it.
     watch: EndClock,
     clock: StepClock,
-    /// How many faults suspend the primary, and events that wait until it resumes.
+    /// How many faults suspend it, and events that wait until it resumes.
     stands: u32,
     deferred: Vec<TrialEvent>,
     /// The journal writer, if the primary will die.
     journal_writer: Option<TrialJournalWriter>,
     /// The state that survives the primary's death.
     left: Option<SurvivingState>,
+}
+
+struct Trial {
+    event_queue: EventQueue<TrialEvent>,
+    primary: Primary,
+    shell: TrialShell,
+    nodes: Vec<Node>,
+    members: Members,
+    /// For n peers, future ones included: n lanes from the primary, n to it, then n by n between peers.
+    lanes: Vec<Lane>,
+    model: Model,
+    limits: WorkerLimits,
+    faults: TrialFaults,
+    random: SeededRandom,
+    record: Record,
+    /// The product is over, and frames in flight still arrive.
+    drains: bool,
+    checks: check::Checks,
+    inspection: inspection::InspectionState,
+    work: WorkCounts,
+    process: PrimaryProcess,
 }
 
 /// Runs a scenario.
@@ -235,9 +200,9 @@ pub fn run_trial(scenario: &Scenario) -> TrialResult {
                 return tried;
             }
         };
-        trial.seen = tried.seen;
+        trial.record.seen = tried.seen;
         trial.live();
-        left = trial.left.take();
+        left = trial.process.left.take();
         if left.is_none() {
             trial.end(scenario);
         }
@@ -262,75 +227,89 @@ fn operands_of(scenario: &Scenario) -> Operands {
 impl Trial {
     /// One life of the primary, after an earlier one if `left` is given. An error if no machine has memory for the rest.
     fn new(scenario: &Scenario, left: Option<SurvivingState>) -> Result<Self, String> {
+        let (peers, primary) = primary_death::begun(scenario, operands_of(scenario), left.as_ref());
+        let most = peers.iter().map(|(_, info)| info.credit_bytes).max();
+        let primary = primary.inspect_err(|why| check::check_want(why, most))?;
+        let life = left.as_ref().map_or(0, |left| mixed(left.hash));
+        let faults = left.as_ref().map_or_else(|| scenario.faults.0.clone(), |left| left.faults.clone());
+        check::check_pairs(scenario);
+        let mut trial =
+            Self::assembled(scenario, (&peers, primary), faults, EventQueue::new((scenario.seed ^ life) | 1));
+        trial.random = SeededRandom::new(scenario.seed ^ 0x7ea1 ^ life);
+        trial.begin_life(scenario, left);
+        Ok(trial)
+    }
+
+    /// A trial of these peers and their primary, before anything has happened.
+    fn assembled(
+        scenario: &Scenario,
+        (peers, primary): (&[(usize, PeerInfo)], Primary),
+        faults: Vec<SimFault>,
+        event_queue: EventQueue<TrialEvent>,
+    ) -> Self {
         let plan = &scenario.plan;
         let data = TrialData::of(scenario, plan);
         let expected = model::c_of(plan, &data);
-        check::check_pairs(scenario);
         let wrong = data.far_off(&expected);
         assert_eq!(wrong, None, "the model's C is not the product");
-        let (peers, primary) = primary_death::begun(scenario, operands_of(scenario), left.as_ref());
-        let rooms: Vec<u64> = peers.iter().map(|(_, info)| info.credit_bytes).collect();
-        let primary = primary.inspect_err(|why| check::check_want(why, rooms.iter().copied().max()))?;
         let machine = |at: usize| &scenario.machines[peers.get(at).map_or(0, |peer| peer.0)];
         let rate = |at: usize| machine(at).link.map_or(f64::INFINITY, |link| link.bytes_per_s);
         let latency = |at: usize| machine(at).link.map_or(0.0, |link| link.round_trip_s / 2.0);
-        let faults = left.as_ref().map_or_else(|| scenario.faults.0.clone(), |left| left.faults.clone());
         // Lanes exist from the start for all machines that may join.
         let first_count = peers.len();
         let count = first_count + primary_death::joins(&faults);
         let primary_lanes = (0..2 * count).map(|at| Lane::new(rate(at % count), latency(at % count)));
         let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
         let across = pairs.map(|(from, to)| Lane::new(rate(from).min(rate(to)), latency(from) + latency(to)));
+        let limits =
+            WorkerLimits { lines_per_frame: scenario.lines_per_frame, start_limits: scenario.start_limits };
         let node = |at: usize| match peers.get(at) {
-            Some((_, info)) => {
-                Node::new(info, (machine(at).threads, machine(at).gflops), scenario.start_limits)
-            }
-            None => Node::absent(),
+            Some((_, info)) => Node::new(info, (machine(at).threads, machine(at).gflops), limits),
+            None => Node::absent(limits),
         };
-        let life = left.as_ref().map_or(0, |left| mixed(left.hash));
-        let mut trial = Self {
-            event_queue: EventQueue::new((scenario.seed ^ life) | 1),
+        Self {
+            event_queue,
             primary: if scenario.steals { primary } else { primary.without_stealing() },
             shell: TrialShell::new(expected.len(), count),
             nodes: (0..count).map(node).collect(),
-            count: first_count,
-            first_count,
-            cluster: scenario.machines.clone(),
-            machines: peers.iter().map(|(machine, _)| *machine).collect(),
-            rooms,
+            members: Members {
+                count: first_count,
+                first_count,
+                cluster: scenario.machines.clone(),
+                machines: peers.iter().map(|(machine, _)| *machine).collect(),
+                rooms: peers.iter().map(|(_, info)| info.credit_bytes).collect(),
+            },
             lanes: primary_lanes.chain(across).collect(),
-            data,
-            expected,
-            is_digits: scenario.values == Values::Digits,
-            lines_per_frame: scenario.lines_per_frame,
-            start_limits: scenario.start_limits,
-            struck: vec![Struck::default(); faults.len()],
-            faults,
-            random: SeededRandom::new(scenario.seed ^ 0x7ea1 ^ life),
-            hash: mixed(scenario.seed),
-            events: 0,
-            ticks: 0,
-            seen: RareEvents::default(),
-            moved_last: VirtualTime::default(),
+            model: Model { data, expected, is_digits: scenario.values == Values::Digits },
+            limits,
+            faults: TrialFaults { struck: vec![Struck::default(); faults.len()], all: faults },
+            random: SeededRandom::new(scenario.seed),
+            record: Record {
+                hash: mixed(scenario.seed),
+                events: 0,
+                ticks: 0,
+                seen: RareEvents::default(),
+                moved_last: VirtualTime::default(),
+            },
             drains: false,
             checks: check::Checks::new(count),
             inspection: inspection::InspectionState::default(),
             work: WorkCounts::of(count),
-            watch: EndClock::default(),
-            clock: StepClock::new(PRIMARY_STEP),
-            stands: 0,
-            deferred: Vec::new(),
-            journal_writer: None,
-            left: None,
-        };
-        trial.begin_life(scenario, left);
-        Ok(trial)
+            process: PrimaryProcess {
+                watch: EndClock::default(),
+                clock: StepClock::new(PRIMARY_STEP),
+                stands: 0,
+                deferred: Vec::new(),
+                journal_writer: None,
+                left: None,
+            },
+        }
     }
 
     /// Runs from the start until C is accepted, the product has failed, or the primary dies.
     fn live(&mut self) {
-        for number in 0..self.faults.len() {
-            self.event_queue.add(self.faults[number].from.as_secs_f64(), TrialEvent::Fault(number));
+        for number in 0..self.faults.all.len() {
+            self.event_queue.add(self.faults.all[number].from.as_secs_f64(), TrialEvent::Fault(number));
         }
         self.event_queue.add(TICK_S, TrialEvent::Tick);
         self.dispatch(PrimaryEvent::Start);
@@ -346,13 +325,13 @@ impl Trial {
 
     /// Adds this life to the result.
     fn account(self, tried: &mut TrialResult) {
-        let comers = self.first_count..self.count;
-        tried.hash = self.hash;
+        let comers = self.members.first_count..self.members.count;
+        tried.hash = self.record.hash;
         tried.seconds += self.event_queue.now().seconds();
-        tried.events += self.events;
+        tried.events += self.record.events;
         tried.losses += self.primary.losses().len();
         tried.moves += self.primary.moves();
-        tried.seen = self.seen;
+        tried.seen = self.record.seen;
         tried.seen.comers_worked += comers.filter(|peer| self.work.steps_back[*peer] > 0).count() as u64;
         tried.failed = self.shell.failed;
     }
@@ -390,36 +369,41 @@ impl Trial {
             let Some(event) = self.event_queue.next() else {
                 panic!("nothing can happen any more, and {} tiles are missing", self.primary.tiles_left());
             };
-            self.events += 1;
+            self.record.events += 1;
             self.remember(&event);
             if self.is_for_later(&event) {
-                self.deferred.push(event);
-                continue;
-            }
-            match event {
-                TrialEvent::Link(lane, LaneSignal::Left) => self.left(lane),
-                TrialEvent::Link(lane, LaneSignal::There) => {
-                    self.lanes[lane].there();
-                    self.pump(lane);
-                }
-                TrialEvent::Done(peer, task) => {
-                    self.moved_last = self.event_queue.now();
-                    self.done(peer, task);
-                }
-                TrialEvent::Reader(peer) => self.gone(peer, "the connection was reset"),
-                TrialEvent::Broken(lane) => self.see_broken(lane),
-                TrialEvent::Fault(number) => self.begin_fault(number),
-                TrialEvent::Over(number) => self.end_fault(number),
-                TrialEvent::Tick => self.tick(),
-                TrialEvent::Looked => self.inspect(),
-                TrialEvent::Kept => self.end_journal_step(),
-                TrialEvent::Spotted(is_wrong) => self.dispatch(PrimaryEvent::SpotChecked(Some(is_wrong))),
+                self.process.deferred.push(event);
+            } else {
+                self.happen(event);
             }
         }
     }
 
+    /// An event happens.
+    fn happen(&mut self, event: TrialEvent) {
+        match event {
+            TrialEvent::Link(lane, LaneSignal::Left) => self.left(lane),
+            TrialEvent::Link(lane, LaneSignal::There) => {
+                self.lanes[lane].there();
+                self.pump(lane);
+            }
+            TrialEvent::Done(peer, task) => {
+                self.record.moved_last = self.event_queue.now();
+                self.done(peer, task);
+            }
+            TrialEvent::Reader(peer) => self.gone(peer, "the connection was reset"),
+            TrialEvent::Broken(lane) => self.see_broken(lane),
+            TrialEvent::Fault(number) => self.begin_fault(number),
+            TrialEvent::Over(number) => self.end_fault(number),
+            TrialEvent::Tick => self.tick(),
+            TrialEvent::Looked => self.inspect(),
+            TrialEvent::Kept => self.end_journal_step(),
+            TrialEvent::Spotted(is_wrong) => self.dispatch(PrimaryEvent::SpotChecked(Some(is_wrong))),
+        }
+    }
+
     fn is_over(&self) -> bool {
-        self.shell.finished || self.shell.failed.is_some() || self.left.is_some()
+        self.shell.finished || self.shell.failed.is_some() || self.process.left.is_some()
     }
 
     /// Adds an event and its time to the hash.
@@ -427,8 +411,8 @@ impl Trial {
         let what = match event {
             TrialEvent::Link(lane, LaneSignal::Left) => (1, *lane),
             TrialEvent::Link(lane, LaneSignal::There) => (2, *lane),
-            TrialEvent::Done(peer, TrialTask::Run(run)) => (3 + (u64::from(run.job.c) << 8), *peer),
-            TrialEvent::Done(peer, TrialTask::Fill(id)) => (4 + (u64::from(*id) << 8), *peer),
+            TrialEvent::Done(peer, SimTask::Run(run)) => (3 + (u64::from(run.job.c) << 8), *peer),
+            TrialEvent::Done(peer, SimTask::Fill(id)) => (4 + (u64::from(*id) << 8), *peer),
             TrialEvent::Reader(peer) => (5, *peer),
             TrialEvent::Broken(lane) => (6, *lane),
             TrialEvent::Fault(number) => (7, *number),
@@ -439,6 +423,6 @@ impl Trial {
             TrialEvent::Spotted(is_wrong) => (12, usize::from(*is_wrong)),
         };
         let time = self.event_queue.now().picoseconds();
-        self.hash = mixed(self.hash ^ mixed(time) ^ (what.0 << 16) ^ what.1 as u64);
+        self.record.hash = mixed(self.record.hash ^ mixed(time) ^ (what.0 << 16) ^ what.1 as u64);
     }
 }

@@ -10,23 +10,22 @@ use super::lanes::{AfterSend, FrameBody, TrialFrame};
 use super::node::decoded;
 use super::trial_data::{GARBAGE, line_places};
 use bramble_matrix::Span;
-use bramble_schedule::message::{Forward, Kind, MatrixHeader, PieceHead, Reached, encode_number};
-use bramble_schedule::worker::WorkerEvent;
+use bramble_schedule::message::{Forward, Kind, MatrixHeader, PieceHead, encode_number};
 
 impl Trial {
     /// Relays a matrix, if there is a link.
     pub(super) fn pass(&mut self, peer: usize, forward: Forward) {
         let to = forward.to as usize;
-        if self.nodes[peer].lost.contains(&to) {
-            return self.has_left(peer, AfterSend::Passed(forward));
+        if self.nodes[peer].machine.parted.contains(&to) {
+            return self.nodes[peer].machine.passed(&forward);
         }
-        let held = &self.nodes[peer].held[&forward.id];
+        let held = self.nodes[peer].machine.held(forward.id);
         let header = held.header;
         let (total, elements) = (header.lines_total().0, held.elements.clone());
         let lane = self.across(peer, to);
         let mut first_line = 0;
         while first_line < total {
-            let lines = self.lines_per_frame.min(total - first_line);
+            let lines = self.limits.lines_per_frame.min(total - first_line);
             let span = Span::new(u64::from(first_line), u64::from(first_line + lines));
             let places = line_places(header.layout, (header.rows, header.cols), span);
             let body = FrameBody::Elements(places.map(|place| elements[place]).collect());
@@ -40,8 +39,7 @@ impl Trial {
     /// Whether lines from another worker may land now; if so they begin to.
     pub(super) fn begin_piece(&mut self, from: usize, to: usize, head: &[u8]) -> bool {
         let piece = decoded(PieceHead::decode(head));
-        let expected = decoded(self.nodes[to].worker.expects(from as u32, &piece));
-        let is_expected = expected.is_some();
+        let is_expected = self.nodes[to].machine.expects(from, &piece);
         if is_expected {
             self.put_lines(to, &piece, None);
         }
@@ -62,7 +60,7 @@ impl Trial {
         let others: Vec<usize> = self.nodes[peer].ears.keys().copied().collect();
         for other in others {
             let node = &mut self.nodes[peer];
-            if !node.lives || node.stands > 0 || node.lost.contains(&other) {
+            if !node.machine.lives || node.machine.stands > 0 || node.machine.parted.contains(&other) {
                 continue;
             }
             let (to, from) = (self.across(peer, other), self.across(other, peer));
@@ -76,7 +74,7 @@ impl Trial {
             *heard += u64::from(reads && moves);
             if silence.check(shown, *heard, reads).is_some() {
                 self.check_silence(other, peer);
-                self.seen.parted += 1;
+                self.record.seen.parted += 1;
                 self.part(peer, other, true);
             }
         }
@@ -84,7 +82,7 @@ impl Trial {
 
     /// Parts workers whose links are stalled, if they had not noticed before the product was over.
     pub(super) fn part_where_nothing_moves(&mut self) {
-        let count = self.count;
+        let count = self.members.count;
         for (from, to) in (0..count).flat_map(|from| (0..count).map(move |to| (from, to))) {
             if from != to && self.lanes[self.across(from, to)].is_stalled() {
                 self.part(from, to, false);
@@ -98,14 +96,13 @@ impl Trial {
         let piece = decoded(PieceHead::decode(&frame.head));
         let FrameBody::Elements(elements) = frame.body else { panic!("lines without elements") };
         self.put_lines(to, &piece, Some(&elements));
-        self.seen.relayed += 1;
-        let actions = self.nodes[to].worker.handle(WorkerEvent::Piece(&piece));
-        self.act(to, decoded(actions));
+        self.record.seen.relayed += 1;
+        self.nodes[to].machine.piece(&piece);
+        self.advance(to);
     }
 
     fn put_lines(&mut self, to: usize, piece: &PieceHead, elements: Option<&[f64]>) {
-        let held = self.nodes[to].held.get_mut(&piece.id);
-        let held = held.unwrap_or_else(|| panic!("lines land in matrix {}, which is not there", piece.id));
+        let held = self.nodes[to].machine.held_mut(piece.id);
         let MatrixHeader { layout, rows, cols, .. } = held.header;
         let first = u64::from(piece.first_line);
         let places = line_places(layout, (rows, cols), Span::new(first, first + u64::from(piece.lines)));
@@ -116,22 +113,19 @@ impl Trial {
 
     /// The link from a worker to another is gone.
     pub(super) fn part(&mut self, peer: usize, other: usize, says_so: bool) {
-        if !self.nodes[peer].lives || !self.nodes[peer].lost.insert(other) {
+        if !self.nodes[peer].machine.lives || !self.nodes[peer].machine.parted.insert(other) {
             return;
         }
         let (to, from) = (self.across(peer, other), self.across(other, peer));
         self.lanes[to].close(to, None, &mut self.event_queue);
         self.lanes[from].end();
         let orders = self.lanes[to].take_undone();
+        let machine = &mut self.nodes[peer].machine;
         if says_so {
-            let reached = Reached { peer: other as u32, is_there: false, why: "it is gone".into() };
-            let lane = self.back(peer);
-            self.send(lane, Kind::Reached, reached.encode(), FrameBody::Empty, AfterSend::Nothing);
+            machine.say_parted(other);
         }
-        for forward in orders {
-            self.has_left(peer, AfterSend::Passed(forward));
-        }
-        let actions = self.nodes[peer].worker.handle(WorkerEvent::PeerLost(other as u32));
-        self.act(peer, decoded(actions));
+        orders.iter().for_each(|forward| machine.passed(forward));
+        machine.part(other);
+        self.advance(peer);
     }
 }

@@ -103,41 +103,48 @@ impl Trial {
         );
         let dies = self
             .faults
+            .all
             .iter()
             .any(|f| f.site == FaultSite::Primary && matches!(f.kind, FaultKind::Kill | FaultKind::Off));
-        let head = head(&scenario.plan, (self.data.alpha, self.data.beta));
-        let mut disk = Disk::empty(self.expected.len());
+        let head = head(&scenario.plan, (self.model.data.alpha, self.model.data.beta));
+        let mut disk = Disk::empty(self.model.expected.len());
         let mut before = None;
         if let Some(left) = left {
             if let Some(journal) = left.journal {
-                let tiles = journal.tiles.keys().map(|tile| (*tile, rect_of(&scenario.plan, *tile)));
-                for (tile, rect) in tiles {
-                    places(rect, self.data.p.n).for_each(|place| self.shell.committed[place] = true);
-                    self.work.steps_there += scenario.plan.regions[tile.0].steps();
-                }
+                self.take_over(journal.tiles.keys().copied(), left.c.clone());
                 disk.log = left.log;
                 disk.log.truncate(usize::try_from(journal.valid_bytes).unwrap_or(usize::MAX));
                 disk.sync_log();
-                disk.sync_data(left.c.clone());
-                self.shell.c = left.c;
+                disk.sync_data(left.c);
                 self.inspection = InspectionState::of_before(left.wrong, left.damaged);
                 before = Some(journal);
             }
-            self.hash = left.hash;
+            self.record.hash = left.hash;
         }
         if dies {
-            self.journal_writer = Some(TrialJournalWriter::new(head, disk, before.as_ref(), every));
+            self.process.journal_writer = Some(TrialJournalWriter::new(head, disk, before.as_ref(), every));
             self.begin_step();
         }
     }
 
+    /// These tiles are complete from the beginning, in this unfinished C.
+    pub(super) fn take_over(&mut self, tiles: impl Iterator<Item = TileKey>, c: Vec<f64>) {
+        for tile in tiles {
+            let plan = self.primary.plan();
+            self.work.steps_there += plan.regions[tile.0].steps();
+            places(rect_of(plan, tile), self.model.data.p.n)
+                .for_each(|place| self.shell.committed[place] = true);
+        }
+        self.shell.c = c;
+    }
+
     /// The primary dies: only its process, or its whole machine.
     pub(super) fn die(&mut self, kind: FaultKind) {
-        let Some(journal_writer) = &self.journal_writer else {
+        let Some(journal_writer) = &self.process.journal_writer else {
             unreachable!("it was to die, so there is a journal")
         };
         let disk = journal_writer.disk.clone();
-        self.seen.deaths.torn += u64::from(disk.log_synced < disk.log.len());
+        self.record.seen.deaths.torn += u64::from(disk.log_synced < disk.log.len());
         let (mut c, log) = disk.left(&self.shell.c, kind == FaultKind::Off, &mut self.random);
         let found = read(&log).ok().filter(|journal| !journal.tiles.is_empty());
         self.check_journal(found.as_ref(), &c);
@@ -148,7 +155,7 @@ impl Trial {
             let was = Plan { relay: is.relay, ..plan.clone().unpredicted() };
             assert_eq!(is, was, "the journal has another plan");
             // Tiles with another digest are recomputed.
-            let n = self.data.p.n;
+            let n = self.model.data.p.n;
             let is_there = |tile: &TileKey, was| digest(&c, rect_of(plan, *tile), n) == was;
             damaged.extend(
                 journal.tiles.iter().filter(|(tile, was)| !is_there(tile, **was)).map(|(tile, _)| *tile),
@@ -159,8 +166,8 @@ impl Trial {
         });
         let wrong = journal.iter().flat_map(|journal| journal.tiles.keys()).filter_map(|tile| {
             let rect = rect_of(plan, *tile);
-            let mut all = places(rect, self.data.p.n);
-            let is_wrong = all.any(|at| c[at].to_bits() != self.expected[at].to_bits());
+            let mut all = places(rect, self.model.data.p.n);
+            let is_wrong = all.any(|at| c[at].to_bits() != self.model.expected[at].to_bits());
             assert!(
                 !is_wrong || self.inspection.is_known(*tile),
                 "tile {tile:?} is in the journal, and wrong"
@@ -172,28 +179,37 @@ impl Trial {
             // The next run creates the file anew.
             c.fill(GARBAGE);
         }
-        self.seen.deaths.tiles_kept += journal.as_ref().map_or(0, |journal| journal.tiles.len() as u64);
-        self.seen.deaths.all += 1;
+        self.record.seen.deaths.tiles_kept +=
+            journal.as_ref().map_or(0, |journal| journal.tiles.len() as u64);
+        self.record.seen.deaths.all += 1;
         let gap = Duration::from_micros((self.random.between(0.1, GAP_MAX_S) * 1e6) as u64);
         let (machines, mut faults) = self.surviving_machines(gap);
         faults.extend(self.later(gap));
         if journal.is_none() {
             // The plan names its machines whether they are connected or not.
-            faults.extend((1..self.cluster.len()).map(|machine| {
+            faults.extend((1..self.members.cluster.len()).map(|machine| {
                 let kind = if machines.contains(&machine) { FaultKind::Join } else { FaultKind::Kill };
                 SimFault { kind, site: FaultSite::Worker(machine), from: Duration::ZERO, to: None }
             }));
         }
-        self.left =
-            Some(SurvivingState { c, journal, log, wrong, damaged, machines, faults, hash: self.hash });
+        self.process.left = Some(SurvivingState {
+            c,
+            journal,
+            log,
+            wrong,
+            damaged,
+            machines,
+            faults,
+            hash: self.record.hash,
+        });
     }
 
     /// The machines that are connected when the next life begins, and the joins of the others.
     fn surviving_machines(&mut self, gap: Duration) -> (Vec<usize>, Vec<SimFault>) {
         let (mut machines, mut coming) = (Vec::new(), Vec::new());
-        for peer in 0..self.count {
-            let machine = self.machines[peer];
-            if machine == 0 || !self.nodes[peer].lives {
+        for peer in 0..self.members.count {
+            let machine = self.members.machines[peer];
+            if machine == 0 || !self.nodes[peer].machine.lives {
                 continue;
             }
             if self.random.chance(AT_ONCE) {
@@ -216,7 +232,7 @@ impl Trial {
         let now = self.event_queue.now().duration();
         let after = |at: Duration| at.checked_sub(now).map(|rest| rest + gap);
         let later =
-            self.faults.iter().filter_map(|fault| match (after(fault.from), fault.to.and_then(after)) {
+            self.faults.all.iter().filter_map(|fault| match (after(fault.from), fault.to.and_then(after)) {
                 (Some(from), to) if fault.from > now => Some(SimFault { from, to, ..*fault }),
                 (_, Some(to)) if fault.kind == FaultKind::Restart => {
                     Some(SimFault { kind: FaultKind::Join, from: to, to: None, ..*fault })

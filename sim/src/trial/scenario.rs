@@ -145,7 +145,7 @@ impl Scenario {
         let info = |at: usize, machine: usize, credit_bytes: u64| PeerInfo {
             name: format!("w{machine}"),
             credit_bytes,
-            shares_memory: machine == 0,
+            shares_memory: self.machines[machine].link.is_none(),
             referred: Referred::default(),
             neighbours: neighbours.get(at).cloned().unwrap_or_default(),
             work_per_s: self.machines[machine].gflops * 1e9 / 2.0,
@@ -253,18 +253,16 @@ fn neighbours_max(seed: u64) -> usize {
 
 fn base(random: &mut SeededRandom) -> Base {
     let mut few = || 1 + u32::try_from(random.below(4)).unwrap_or(0);
-    let (a, b, c) = (few(), few(), few());
-    let all = [
-        Base::Naive,
-        Base::Row(a),
-        Base::Square(a),
-        Base::Reuse,
-        Base::Reuse,
-        Base::Cuboid,
-        Base::Box3(a.min(3), b.min(3), c.min(3)),
-        Base::Summa(a.min(3), b.min(3)),
-    ];
-    *random.one_of(&all)
+    let sizes = [few(), few(), few()];
+    let places = sizes.map(|size| size.min(3));
+    // At most seven workers: meshes have at most three places in one direction.
+    let all = Base::one_of_each(sizes).zip(Base::one_of_each(places)).flat_map(|(base, small)| match base {
+        // Twice: most products use it.
+        Base::Reuse => vec![base; 2],
+        Base::Box3(..) | Base::Summa(..) => vec![small],
+        _ => vec![base],
+    });
+    *random.one_of(&all.collect::<Vec<_>>())
 }
 
 /// Changes the order of the plan's blocks, which takes more memory.

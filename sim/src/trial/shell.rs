@@ -1,4 +1,4 @@
-//! The primary in a trial: its state machine, C, and the landing of results.
+//! The primary in a trial: C, the frames of its messages, and the landing of results.
 //!
 //! Place in the flow: replaces the primary's shell (crates/primary/src/run), with elements.
 //!
@@ -7,36 +7,23 @@
 
 use super::lanes::{AfterSend, FrameBody, LaneItem, TrialFrame};
 use super::node::decoded;
-use super::trial_data::{GARBAGE, places};
+use super::trial_data::{GARBAGE, at, places};
 use super::{Trial, TrialEvent};
+use crate::primary_shell::{PeerLink, PendingResult, PendingResults, PrimaryMessage, PrimaryShell};
 use bramble_matrix::{Layout, Rect, Span};
 use bramble_schedule::message::{
     Generated, Kind, MatrixSource, Missing, Reached, ResultHead, decode_error, decode_number,
     encode_forwards, encode_number,
 };
 use bramble_schedule::primary::{
-    Outgoing, PrimaryAction, PrimaryEvent, ResultDestination, ResultPlace, Which,
+    InspectionTask, Outgoing, PrimaryEvent, ResultDestination, ResultPlace, Which,
 };
 use std::collections::BTreeMap;
-
-/// A result that does not land in C at once.
-pub(super) struct PendingResult {
-    rect: Rect,
-    elements: Vec<f64>,
-    is_whole: bool,
-    is_staged: bool,
-}
 
 /// The shell's state for one machine.
 #[derive(Default)]
 pub(super) struct TrialSession {
-    /// Whether nothing more is sent.
-    is_closed: bool,
-    /// Whether its reader was asked to end.
-    pub(super) is_cut: bool,
-    /// Whether its reader has ended.
-    pub(super) is_gone: bool,
-    why: Option<String>,
+    pub(super) link: PeerLink,
     /// The destination of the frame that is landing.
     place: Option<ResultDestination>,
 }
@@ -47,7 +34,7 @@ pub(super) struct TrialShell {
     /// Leased parts of C: those at machines that share memory, and tiles of which some rows have landed.
     lent: Vec<Rect>,
     partial: BTreeMap<(usize, u32), Rect>,
-    pub(super) partial_sums: BTreeMap<(usize, u32), PendingResult>,
+    pub(super) pending: PendingResults,
     pub(super) sessions: Vec<TrialSession>,
     /// Whether each element was committed.
     pub(super) committed: Vec<bool>,
@@ -62,7 +49,7 @@ impl TrialShell {
             c: vec![GARBAGE; elements],
             lent: Vec::new(),
             partial: BTreeMap::new(),
-            partial_sums: BTreeMap::new(),
+            pending: PendingResults::default(),
             sessions: (0..peers).map(|_| TrialSession::default()).collect(),
             committed: vec![false; elements],
             finished: false,
@@ -83,26 +70,12 @@ impl TrialShell {
         let at = self.lent.iter().position(|lent| *lent == rect);
         self.lent.swap_remove(at.unwrap_or_else(|| panic!("{rect} of C was not leased")));
     }
-
-    /// Elements of waiting partial sums, and of staged tiles.
-    pub(super) fn waiting_elements(&self) -> (u64, u64) {
-        let of = |staged: bool| {
-            let all = self.partial_sums.values().filter(|result| result.is_staged == staged);
-            all.map(|result| result.elements.len() as u64).sum()
-        };
-        (of(false), of(true))
-    }
-
-    /// The number of staged tiles of a machine.
-    pub(super) fn staged_of(&self, peer: usize) -> usize {
-        self.partial_sums.iter().filter(|((from, _), result)| *from == peer && result.is_staged).count()
-    }
 }
 
 impl Trial {
     /// The time that the primary has run.
     pub(super) fn time(&mut self) -> std::time::Duration {
-        self.clock.advance_to(self.watch.shows(self.event_queue.now()))
+        self.process.clock.advance_to(self.process.watch.shows(self.event_queue.now()))
     }
 
     /// Passes one event to the primary's state machine and carries out the actions.
@@ -115,75 +88,13 @@ impl Trial {
         self.check(is_new);
     }
 
-    fn carry_out(&mut self, action: PrimaryAction) {
-        if let PrimaryAction::Send(peer, _)
-        | PrimaryAction::Relay(peer, _)
-        | PrimaryAction::Parted { peer, .. } = &action
-        {
-            assert!(!self.shell.sessions[*peer].is_gone, "something is sent to w{peer}, which is gone");
-        }
-        let none = AfterSend::Nothing;
-        match action {
-            PrimaryAction::Send(peer, message) => {
-                let body = self.body(&message);
-                let after = AfterSend::Sent(message.wire_bytes());
-                self.work.jobs_sent[peer] += multiplications(&message);
-                self.say(peer, Kind::Store, message.head.encode(), body, after);
-            }
-            PrimaryAction::Relay(peer, forwards) => {
-                self.say(peer, Kind::Relay, encode_forwards(&forwards), FrameBody::Empty, none);
-            }
-            PrimaryAction::Parted { peer, other } => {
-                let reached = Reached { peer: other as u32, is_there: false, why: String::new() };
-                self.say(peer, Kind::Reached, reached.encode(), FrameBody::Empty, none);
-            }
-            PrimaryAction::Ping(peer, nonce) => {
-                self.say(peer, Kind::Ping, encode_number(nonce), FrameBody::Empty, none)
-            }
-            PrimaryAction::Disconnect { peer, why } => self.cut(peer, why),
-            PrimaryAction::Put { peer, tile, rect } => {
-                let result = self.take_whole_result(peer, tile, rect, true);
-                let to = places(rect, self.data.p.n).zip(result.elements);
-                to.for_each(|(place, element)| self.shell.c[place] = element);
-            }
-            PrimaryAction::Merge { peer, tile, rect } => {
-                self.seen.left_behind += u64::from(self.shell.sessions[peer].is_gone);
-                let result = self.take_whole_result(peer, tile, rect, false);
-                let to = places(rect, self.data.p.n).zip(result.elements);
-                to.for_each(|(place, element)| self.shell.c[place] += element);
-            }
-            PrimaryAction::SpotCheck(rect) => self.begin_spot_check(rect),
-            PrimaryAction::Committed(rect) => self.committed(rect),
-            PrimaryAction::Finished => self.end_journal_writer(),
-            PrimaryAction::Inspection(task) => self.take_task(task),
-            PrimaryAction::Fail(why) => self.shell.failed = Some(why),
-        }
-    }
-
-    fn take_whole_result(&mut self, peer: usize, tile: u32, rect: Rect, is_staged: bool) -> PendingResult {
-        self.shell.check_unleased(rect);
-        let result = self.shell.partial_sums.remove(&(peer, tile));
-        let result = result.unwrap_or_else(|| panic!("tile {tile} of w{peer} has no partial sum"));
-        assert!(
-            result.is_whole && result.rect == rect && result.is_staged == is_staged,
-            "an incomplete sum is added"
-        );
-        result
-    }
-
-    fn say(&mut self, peer: usize, kind: Kind, head: Vec<u8>, body: FrameBody, after: AfterSend) {
-        if !self.shell.sessions[peer].is_closed {
-            let lane = self.out(peer);
-            self.send(lane, kind, head, body, after);
-        }
-    }
-
     /// The body of a store, as it is when it is passed to the link.
     fn body(&mut self, message: &Outgoing) -> FrameBody {
         let (Some(piece), Some(header)) = (message.piece, message.head.matrices.last()) else {
             return FrameBody::Empty;
         };
-        let (p, rect) = (self.data.p, piece.rect);
+        let (p, rect) = (self.model.data.p, piece.rect);
+        self.work.sums_sent += u64::from(piece.which == Which::Sum);
         if header.source == MatrixSource::Generated {
             let mut generator = [0; 16];
             generator[0] = u8::from(piece.which == Which::B);
@@ -193,14 +104,16 @@ impl Trial {
         if piece.leased {
             self.shell.lease(rect);
             if header.source == MatrixSource::Data {
-                places(rect, p.n).for_each(|place| self.shell.c[place] = self.data.old_c[place]);
+                places(rect, p.n).for_each(|place| self.shell.c[place] = self.model.data.old_c[place]);
             }
             return FrameBody::Lent(rect);
         }
+        let count = rect.rows.len() * rect.cols.len();
+        self.work.operand_elements += if matches!(piece.which, Which::A | Which::B) { count } else { 0 };
         let (from, cols) = match piece.which {
-            Which::A => (&self.data.a, p.k),
-            Which::B => (&self.data.b, p.n),
-            Which::C => (&self.data.old_c, p.n),
+            Which::A => (&self.model.data.a, p.k),
+            Which::B => (&self.model.data.b, p.n),
+            Which::C => (&self.model.data.old_c, p.n),
             Which::Sum => {
                 self.shell.check_unleased(rect);
                 (&self.shell.c, p.n)
@@ -216,46 +129,23 @@ impl Trial {
         })
     }
 
-    /// Ends a link: its reader will report the machine lost.
-    fn cut(&mut self, peer: usize, why: String) {
-        self.seen.silent += u64::from(why.contains("silent"));
-        if why.contains("too slow") {
-            self.seen.too_slow += 1;
-            self.checks.too_slow(peer);
-        }
-        if why.contains("spot-checked") {
-            self.seen.left_out += 1;
-            self.check_exclusion(peer);
-        }
-        let session = &mut self.shell.sessions[peer];
-        session.is_closed = true;
-        session.is_cut = true;
-        session.why.get_or_insert(why);
-        self.event_queue.add(0.0, TrialEvent::Reader(peer));
-    }
-
     /// A link has ended, and nothing from it is landing any more.
     pub(super) fn gone(&mut self, peer: usize, why: &str) {
-        if self.is_over() || std::mem::replace(&mut self.shell.sessions[peer].is_gone, true) {
+        if self.is_over() {
             return;
         }
-        let session = &mut self.shell.sessions[peer];
-        session.is_closed = true;
-        let why = session.why.take().unwrap_or_else(|| why.to_owned());
+        let Some(why) = self.shell.sessions[peer].link.reader_ends(why) else { return };
         let (out, back) = (self.out(peer), self.back(peer));
         self.lanes[back].end();
         self.lanes[out].close(out, None, &mut self.event_queue);
         let landing: Vec<_> = self.shell.partial.keys().copied().filter(|(from, _)| *from == peer).collect();
-        let is_half = |(from, result): (usize, &PendingResult)| from == peer && !result.is_whole;
-        let incomplete =
-            self.shell.partial_sums.iter().filter(|((from, _), result)| is_half((*from, *result))).count();
-        self.seen.broken_off += (landing.len() + incomplete) as u64;
+        let incomplete = self.shell.pending.drop_incomplete(peer);
+        self.record.seen.broken_off += (landing.len() + incomplete) as u64;
         for key in landing {
             if let Some(rect) = self.shell.partial.remove(&key) {
                 self.shell.take_back(rect);
             }
         }
-        self.shell.partial_sums.retain(|(from, _), result| *from != peer || result.is_whole);
         self.check_loss(peer, &why);
         self.dispatch(PrimaryEvent::Lost { peer, why });
         self.check_events_of_lost_machine(peer);
@@ -263,7 +153,10 @@ impl Trial {
 
     /// The next frame of a machine begins to land.
     pub(super) fn begin(&mut self, peer: usize, kind: Kind, head: &[u8]) {
-        if kind != Kind::Result || self.nodes[peer].shares_memory || self.shell.sessions[peer].is_cut {
+        if kind != Kind::Result
+            || self.nodes[peer].machine.shares_memory
+            || self.shell.sessions[peer].link.is_cut
+        {
             return;
         }
         let head = decoded(ResultHead::decode(head));
@@ -285,10 +178,7 @@ impl Trial {
 
     fn staging_buffer(&mut self, key: (usize, u32), to: &ResultDestination) -> &mut PendingResult {
         let count = (to.rect.rows.len() * to.rect.cols.len()) as usize;
-        let is_staged = to.place == ResultPlace::Staged;
-        let fresh =
-            || PendingResult { rect: to.rect, elements: vec![GARBAGE; count], is_whole: false, is_staged };
-        self.shell.partial_sums.entry(key).or_insert_with(fresh)
+        self.shell.pending.entry(key, to, || vec![GARBAGE; count])
     }
 
     /// Writes rows of a result to their destination; `None` marks rows whose bytes have not arrived.
@@ -306,7 +196,7 @@ impl Trial {
             ResultPlace::InC => {
                 let start = to.rect.rows.start + first;
                 let rows = Span::new(start, start + u64::from(head.lines));
-                for (at, place) in places(Rect::new(rows, to.rect.cols), self.data.p.n).enumerate() {
+                for (at, place) in places(Rect::new(rows, to.rect.cols), self.model.data.p.n).enumerate() {
                     self.shell.c[place] = value(at);
                 }
             }
@@ -323,7 +213,7 @@ impl Trial {
 
     /// A frame of a machine has arrived.
     pub(super) fn arrived(&mut self, peer: usize, frame: TrialFrame) {
-        if self.shell.sessions[peer].is_cut {
+        if self.shell.sessions[peer].link.is_cut {
             return;
         }
         match frame.kind {
@@ -335,7 +225,7 @@ impl Trial {
             Kind::Pong => self.dispatch(PrimaryEvent::Alive { peer }),
             Kind::Missing => {
                 let missing = decoded(Missing::decode(&frame.head));
-                self.seen.missed += 1;
+                self.record.seen.missed += 1;
                 self.dispatch(PrimaryEvent::Missing { peer, missing });
             }
             Kind::Reached => {
@@ -364,6 +254,9 @@ impl Trial {
                     "a lease returns as another result"
                 );
                 self.shell.take_back(rect);
+                if let Some(lie) = self.lie_of(peer) {
+                    self.shell.c[at(rect.rows.start, rect.cols.start, self.model.data.p.n)] += lie;
+                }
             }
             FrameBody::Elements(elements) => {
                 self.put_lines_of(peer, head, &to, Some(&elements));
@@ -375,29 +268,13 @@ impl Trial {
         }
         if is_last {
             let steps = u64::from(head.step_end - head.step_start);
-            self.seen.staged += u64::from(to.place == ResultPlace::Staged);
-            self.seen.thrown_away += u64::from(to.place == ResultPlace::Discarded);
+            self.record.seen.staged += u64::from(to.place == ResultPlace::Staged);
+            self.record.seen.thrown_away += u64::from(to.place == ResultPlace::Discarded);
             self.work.steps_back[peer] += steps;
         }
         self.dispatch(PrimaryEvent::Landed { peer, head: *head });
-        if is_last && peer >= self.first_count {
+        if is_last && peer >= self.members.first_count {
             self.check_events_of_lost_machines();
-        }
-    }
-
-    /// A tile is committed: it must have the bits that the plan gives.
-    fn committed(&mut self, rect: Rect) {
-        self.shell.check_unleased(rect);
-        for place in places(rect, self.data.p.n) {
-            let first = !std::mem::replace(&mut self.shell.committed[place], true);
-            assert!(first, "{rect} of C is committed twice");
-        }
-        self.journal_tile(rect);
-        if self.is_lie(rect) {
-            return;
-        }
-        for place in places(rect, self.data.p.n) {
-            self.check_element(place, &format!("{rect} of C is committed"));
         }
     }
 
@@ -408,6 +285,95 @@ impl Trial {
             LaneItem::Frame(_) | LaneItem::End => self.gone(peer, "it closed the connection"),
             LaneItem::Credit => unreachable!("it left as a frame"),
         }
+    }
+}
+
+impl PrimaryShell for Trial {
+    fn link(&mut self, peer: usize) -> &mut PeerLink {
+        &mut self.shell.sessions[peer].link
+    }
+
+    fn pending(&mut self) -> &mut PendingResults {
+        &mut self.shell.pending
+    }
+
+    /// Encodes a message, with the elements that it has now.
+    fn say(&mut self, peer: usize, message: PrimaryMessage) {
+        let (kind, head, body, after) = match message {
+            PrimaryMessage::Store(message) => {
+                let body = self.body(&message);
+                self.work.jobs_sent[peer] += multiplications(&message);
+                (Kind::Store, message.head.encode(), body, AfterSend::Sent(message.wire_bytes()))
+            }
+            PrimaryMessage::Relay(forwards) => {
+                (Kind::Relay, encode_forwards(&forwards), FrameBody::Empty, AfterSend::Nothing)
+            }
+            PrimaryMessage::Parted(other) => {
+                let reached = Reached { peer: other as u32, is_there: false, why: String::new() };
+                (Kind::Reached, reached.encode(), FrameBody::Empty, AfterSend::Nothing)
+            }
+            PrimaryMessage::Ping(nonce) => {
+                (Kind::Ping, encode_number(nonce), FrameBody::Empty, AfterSend::Nothing)
+            }
+        };
+        if !self.shell.sessions[peer].link.is_closed {
+            let lane = self.out(peer);
+            self.send(lane, kind, head, body, after);
+        }
+    }
+
+    fn add(&mut self, peer: usize, result: PendingResult, is_staged: bool) {
+        self.shell.check_unleased(result.rect);
+        let is_left_behind = !is_staged && self.shell.sessions[peer].link.is_gone;
+        self.record.seen.left_behind += u64::from(is_left_behind);
+        for (place, element) in places(result.rect, self.model.data.p.n).zip(result.elements) {
+            self.shell.c[place] = if is_staged { element } else { self.shell.c[place] + element };
+        }
+    }
+
+    fn cut(&mut self, peer: usize, why: &str) {
+        self.record.seen.silent += u64::from(why.contains("silent"));
+        if why.contains("too slow") {
+            self.record.seen.too_slow += 1;
+            self.checks.too_slow(peer);
+        }
+        if why.contains("spot-checked") {
+            self.record.seen.left_out += 1;
+            self.check_exclusion(peer);
+        }
+        self.event_queue.add(0.0, TrialEvent::Reader(peer));
+    }
+
+    /// A committed tile must have the bits that the plan gives.
+    fn commit(&mut self, rect: Rect) {
+        self.shell.check_unleased(rect);
+        for place in places(rect, self.model.data.p.n) {
+            let first = !std::mem::replace(&mut self.shell.committed[place], true);
+            assert!(first, "{rect} of C is committed twice");
+        }
+        self.journal_tile(rect);
+        if self.is_lie(rect) {
+            return;
+        }
+        for place in places(rect, self.model.data.p.n) {
+            self.check_element(place, &format!("{rect} of C is committed"));
+        }
+    }
+
+    fn spot_check(&mut self, rect: Rect) {
+        self.begin_spot_check(rect);
+    }
+
+    fn take_task(&mut self, task: InspectionTask) {
+        self.take_inspection_task(task);
+    }
+
+    fn finish(&mut self) {
+        self.end_journal_writer();
+    }
+
+    fn fail(&mut self, why: String) {
+        self.shell.failed = Some(why);
     }
 }
 

@@ -13,12 +13,12 @@ impl Trial {
     /// A tick at all ends.
     pub(super) fn tick(&mut self) {
         self.event_queue.add(TICK_S, TrialEvent::Tick);
-        self.ticks += 1;
+        self.record.ticks += 1;
         let now = self.event_queue.now();
         for peer in 0..self.nodes.len() {
             // A worker whose bytes arrive, or that takes those of a body, is alive, even in a long frame.
             let is_heard = self.lanes[self.back(peer)].moves() || self.lanes[self.out(peer)].takes_a_body();
-            if is_heard && !self.shell.sessions[peer].is_cut && self.stands == 0 {
+            if is_heard && !self.shell.sessions[peer].link.is_cut && self.process.stands == 0 {
                 let lanes = (self.back(peer), self.out(peer));
                 let (came, gone) =
                     (self.lanes[lanes.0].gone_after(TICK_S), self.lanes[lanes.1].gone_after(TICK_S));
@@ -26,12 +26,12 @@ impl Trial {
             }
             let moves = self.lanes[self.out(peer)].moves();
             let node = &mut self.nodes[peer];
-            let is_patient = node.shares_memory || node.stands > 0 || !node.lives;
+            let is_patient = node.machine.shares_memory || node.machine.stands > 0 || !node.machine.lives;
             if !is_patient && node.silence(now, moves) > PRIMARY_SILENCE_MAX {
                 self.check_patience(peer);
                 self.stop(peer, Some("the primary has been silent".into()));
             }
-            if self.ticks.is_multiple_of(TICKS_A_BEAT) {
+            if self.record.ticks.is_multiple_of(TICKS_A_BEAT) {
                 self.listen(peer);
             }
         }
@@ -44,7 +44,7 @@ impl Trial {
                 self.see_broken(lane);
             }
         }
-        if self.stands == 0 {
+        if self.process.stands == 0 {
             self.dispatch(PrimaryEvent::Tick);
             self.check_time();
         }
@@ -56,9 +56,9 @@ impl Trial {
         let told = self.receiver(lane).map_or(lane_is.first_since, |peer| self.nodes[peer].announced);
         // A suspended end takes arrived frames before it reads its clock.
         let stands = match self.receiver(lane) {
-            None if self.stands > 0 => 0.0,
+            None if self.process.stands > 0 => 0.0,
             end => {
-                let watch = end.map_or(&self.watch, |peer| &self.nodes[peer].watch);
+                let watch = end.map_or(&self.process.watch, |peer| &self.nodes[peer].session.watch);
                 let leapt = watch.leapt_since(lane_is.first_since);
                 now.seconds_from(lane_is.first_since) + leapt.as_secs_f64()
             }

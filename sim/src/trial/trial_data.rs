@@ -8,8 +8,7 @@ use crate::random::SeededRandom;
 use bramble_matrix::{Layout, Rect, Span};
 use bramble_plan::{Plan, Problem};
 
-/// The value of elements that were never written, or partly overwritten: no sum of operands has it.
-pub(super) const GARBAGE: f64 = -77_777.125;
+pub(super) use crate::machine::GARBAGE;
 
 /// The operands and factors of the product.
 pub(super) struct TrialData {

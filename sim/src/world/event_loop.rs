@@ -5,11 +5,12 @@
 //! Invariants: the loop's tasks are done in order. Nothing is sent to or taken from a machine whose link was cut or has ended;
 //! only its whole partial sums are kept.
 
-use super::{LoopTask, PendingResult, PrimaryMessage, SimEnd, World, WorldEvent};
+use super::{LoopTask, SimEnd, World, WorldEvent, frame_bytes};
 use crate::machine::WorkerMessage;
+use crate::primary_shell::{PeerLink, PendingResult, PendingResults, PrimaryMessage, PrimaryShell};
 use bramble_matrix::Rect;
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{PrimaryAction, PrimaryEvent, ResultPlace};
+use bramble_schedule::primary::{InspectionTask, PrimaryEvent, ResultPlace};
 
 impl World<'_> {
     /// By how much everything on the primary's cores is slowed by what runs there now.
@@ -45,7 +46,7 @@ impl World<'_> {
             LoopTask::Merge(bytes) => *bytes as f64 * self.setting.merge_s_per_byte,
             // Messages to the primary's own threads go by reference; a partial sum from them is copied.
             LoopTask::Send(peer, _) if self.ends[*peer].shares_memory => 0.0,
-            LoopTask::Send(_, message) => message.frame_bytes() as f64 * self.setting.loop_s_per_byte,
+            LoopTask::Send(_, message) => frame_bytes(message) as f64 * self.setting.loop_s_per_byte,
             LoopTask::Take(peer, parcel) => match parcel {
                 WorkerMessage::Result { bytes, .. } => *bytes as f64 * self.setting.loop_s_per_byte,
                 _ if self.ends[*peer].shares_memory => 0.0,
@@ -57,19 +58,19 @@ impl World<'_> {
     pub(super) fn perform(&mut self, loop_task: LoopTask) {
         match loop_task {
             LoopTask::Send(peer, _) | LoopTask::Take(peer, _) | LoopTask::Sent(peer, _)
-                if self.sessions[peer].is_cut => {}
+                if self.sessions[peer].link.is_cut => {}
             LoopTask::Merge(_) => {}
             LoopTask::Sent(peer, bytes) => self.dispatch(PrimaryEvent::Sent { peer, bytes }),
             LoopTask::Send(peer, message) if self.ends[peer].shares_memory => {
                 let sent = match &message {
                     PrimaryMessage::Store(message) => Some(message.wire_bytes()),
-                    PrimaryMessage::Relay(_) | PrimaryMessage::Parted(_) => None,
+                    PrimaryMessage::Relay(_) | PrimaryMessage::Parted(_) | PrimaryMessage::Ping(_) => None,
                 };
                 self.stored(peer, message);
                 self.host.event_loop.tasks.extend(sent.map(|bytes| LoopTask::Sent(peer, bytes)));
             }
             LoopTask::Send(peer, message) => {
-                let bytes = message.frame_bytes();
+                let bytes = frame_bytes(&message);
                 self.links.out.send(peer, message, bytes, &mut self.event_queue);
             }
             LoopTask::Take(peer, WorkerMessage::Credit(bytes)) => {
@@ -89,103 +90,83 @@ impl World<'_> {
         self.ends[peer].report.last_result_s = self.event_queue.now().seconds();
         let expected = self.primary.expect(peer, &head);
         let to = expected.unwrap_or_else(|e| panic!("a worker broke the protocol: {e}"));
-        let key = (peer, head.c);
-        if matches!(to.place, ResultPlace::PartialSum | ResultPlace::Staged) && head.first_line == 0 {
-            let bytes = self.bytes_of(to.rect);
-            let result = PendingResult { bytes, is_whole: false, is_staged: to.place == ResultPlace::Staged };
-            assert!(self.pending.results.insert(key, result).is_none(), "a result has begun twice");
-            if to.place == ResultPlace::PartialSum {
-                self.pending.bytes += bytes;
-                self.pending.bytes_max = self.pending.bytes_max.max(self.pending.bytes);
-                let most = self.primary.plan().predicted.primary_memory_bytes;
-                assert!(
-                    self.pending.bytes <= most,
-                    "{} bytes wait, {most} were predicted",
-                    self.pending.bytes
-                );
-            }
-        }
-        if let Some(result) = self.pending.results.get_mut(&key) {
-            result.is_whole = u64::from(head.first_line) + u64::from(head.lines) == to.rect.rows.len();
+        if matches!(to.place, ResultPlace::PartialSum | ResultPlace::Staged) {
+            let last_line = u64::from(head.first_line) + u64::from(head.lines);
+            let result = self.pending.entry((peer, head.c), &to, Vec::new);
+            assert!(!result.is_whole, "a result has begun twice");
+            result.is_whole = last_line == to.rect.rows.len();
+            let (waiting, most) =
+                (self.bytes(self.pending.waiting), self.primary.plan().predicted.primary_memory_bytes);
+            assert!(waiting <= most, "{waiting} bytes wait, {most} were predicted");
         }
         self.dispatch(PrimaryEvent::Landed { peer, head });
     }
 
-    /// Removes a waiting result, and charges the time to copy or add it.
-    fn take_pending(&mut self, peer: usize, tile: u32, rect: Rect, is_staged: bool) {
-        let result = self.pending.results.remove(&(peer, tile));
-        let result = result.unwrap_or_else(|| panic!("a missing sum is added"));
-        assert!(result.is_whole && result.is_staged == is_staged, "an incomplete sum is added");
-        assert_eq!(result.bytes, self.bytes_of(rect), "a sum is added in the wrong place");
-        if !is_staged {
-            self.pending.bytes -= result.bytes;
-        }
-        self.host.event_loop.tasks.push_front(LoopTask::Merge(result.bytes));
-    }
-
-    /// Drops a machine's incomplete results.
-    pub(super) fn drop_incomplete(&mut self, peer: usize) {
-        let keeps = |key: &(usize, u32), result: &PendingResult| key.0 != peer || result.is_whole;
-        let dropped =
-            self.pending.results.iter().filter(|(key, result)| !keeps(key, result) && !result.is_staged);
-        self.pending.bytes -= dropped.map(|(_, result)| result.bytes).sum::<u64>();
-        self.pending.results.retain(|key, result| keeps(key, result));
-    }
-
-    fn bytes_of(&self, rect: Rect) -> u64 {
-        rect.rows.len() * rect.cols.len() * self.primary.plan().problem.element_bytes()
+    fn bytes(&self, elements: u64) -> u64 {
+        elements * self.primary.plan().problem.element_bytes()
     }
 
     /// Passes one event to the primary's state machine and carries out the actions.
     pub(super) fn dispatch(&mut self, event: PrimaryEvent) {
         let now = self.event_queue.now();
         for action in self.primary.handle(event, now.duration()) {
-            match action {
-                PrimaryAction::Send(peer, message) => {
-                    self.host
-                        .event_loop
-                        .tasks
-                        .push_back(LoopTask::Send(peer, PrimaryMessage::Store(message)));
-                }
-                PrimaryAction::Relay(peer, forwards) => {
-                    self.host
-                        .event_loop
-                        .tasks
-                        .push_back(LoopTask::Send(peer, PrimaryMessage::Relay(forwards)));
-                }
-                PrimaryAction::Merge { peer, tile, rect } => self.take_pending(peer, tile, rect, false),
-                PrimaryAction::Put { peer, tile, rect } => self.take_pending(peer, tile, rect, true),
-                // Spot checks take no time here, and C is not inspected.
-                PrimaryAction::SpotCheck(_) | PrimaryAction::Inspection(_) => {}
-                PrimaryAction::Committed(rect) => {
-                    let first = self.committed.tiles.insert((rect.rows.start, rect.cols.start));
-                    assert!(first, "{rect} is committed twice");
-                    self.committed.elements += rect.rows.len() * rect.cols.len();
-                }
-                PrimaryAction::Finished => {
-                    self.ended = Some(SimEnd { seconds: self.finish(), failed: None });
-                }
-                PrimaryAction::Ping(..) => {}
-                PrimaryAction::Parted { peer, other } => {
-                    self.host.event_loop.tasks.push_back(LoopTask::Send(peer, PrimaryMessage::Parted(other)));
-                }
-                PrimaryAction::Disconnect { peer, why } => {
-                    self.sessions[peer].is_cut = true;
-                    self.sessions[peer].why.get_or_insert(why);
-                    self.event_queue.add(0.0, WorldEvent::Gone(peer));
-                }
-                PrimaryAction::Fail(why) => {
-                    assert!(self.recovers, "the product failed: {why}");
-                    let seconds = self.event_queue.now().seconds();
-                    self.ended = Some(SimEnd { seconds, failed: Some(why) });
-                }
-            }
+            self.carry_out(action);
         }
     }
 
     /// The time at which C is complete: after the remaining additions.
-    fn finish(&self) -> f64 {
+    fn end_seconds(&self) -> f64 {
         let left = self.host.event_loop.tasks.iter().filter(|d| matches!(d, LoopTask::Merge(_)));
         self.event_queue.now().seconds() + left.map(|d| self.seconds(d)).sum::<f64>()
+    }
+}
+
+impl PrimaryShell for World<'_> {
+    fn link(&mut self, peer: usize) -> &mut PeerLink {
+        &mut self.sessions[peer].link
+    }
+
+    fn pending(&mut self) -> &mut PendingResults {
+        &mut self.pending
+    }
+
+    fn say(&mut self, peer: usize, message: PrimaryMessage) {
+        // Machines that run are heard without pings.
+        if !matches!(message, PrimaryMessage::Ping(_)) {
+            self.host.event_loop.tasks.push_back(LoopTask::Send(peer, message));
+        }
+    }
+
+    /// Charges the time to copy or add a result.
+    fn add(&mut self, _: usize, result: PendingResult, _: bool) {
+        let Rect { rows, cols } = result.rect;
+        let bytes = self.bytes(rows.len() * cols.len());
+        self.host.event_loop.tasks.push_front(LoopTask::Merge(bytes));
+    }
+
+    fn cut(&mut self, peer: usize, _: &str) {
+        self.event_queue.add(0.0, WorldEvent::Gone(peer));
+    }
+
+    fn commit(&mut self, rect: Rect) {
+        let first = self.committed.tiles.insert((rect.rows.start, rect.cols.start));
+        assert!(first, "{rect} is committed twice");
+        self.committed.elements += rect.rows.len() * rect.cols.len();
+    }
+
+    /// Spot checks take no time here.
+    fn spot_check(&mut self, _: Rect) {}
+
+    /// C is not inspected.
+    fn take_task(&mut self, _: InspectionTask) {}
+
+    fn finish(&mut self) {
+        self.ended = Some(SimEnd { seconds: self.end_seconds(), failed: None });
+    }
+
+    fn fail(&mut self, why: String) {
+        assert!(self.recovers, "the product failed: {why}");
+        let seconds = self.event_queue.now().seconds();
+        self.ended = Some(SimEnd { seconds, failed: Some(why) });
     }
 }

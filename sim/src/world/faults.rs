@@ -68,7 +68,7 @@ impl World<'_> {
         let latency_s = self.links.out.latency(peer);
         self.end(peer);
         self.links.out.end(peer);
-        self.sessions[peer].why.get_or_insert_with(|| "it closed the connection".to_owned());
+        self.sessions[peer].link.why.get_or_insert_with(|| "it closed the connection".to_owned());
         self.event_queue.add(latency_s, WorldEvent::Gone(peer));
         for other in self.sessions[peer].neighbours.iter().copied() {
             let seconds = latency_s + self.links.out.latency(other);
@@ -116,15 +116,12 @@ impl World<'_> {
 
     /// The primary's link to a machine has ended.
     pub(super) fn gone(&mut self, peer: usize) {
-        if std::mem::replace(&mut self.sessions[peer].is_gone, true) {
-            return;
-        }
-        self.sessions[peer].is_cut = true;
+        let Some(why) = self.sessions[peer].link.reader_ends("") else { return };
+        self.sessions[peer].link.is_cut = true;
         self.end(peer);
         self.links.out.end(peer);
         self.links.back.end(peer);
-        self.drop_incomplete(peer);
-        let why = self.sessions[peer].why.take().unwrap_or_default();
+        self.pending.drop_incomplete(peer);
         self.dispatch(PrimaryEvent::Lost { peer, why });
     }
 

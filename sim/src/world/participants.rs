@@ -4,11 +4,13 @@
 //!
 //! Invariant: the plan's members come first, in their order.
 
-use crate::machine::SimWorker;
+use crate::machine::{SimSpeed, SimWorker};
 use crate::setting::{SimRates, SimSetting};
+use bramble_matrix::number::to_usize;
 use bramble_plan::{Machine, Plan, neighbour_pairs, neighbours_of_each};
 use bramble_schedule::limits::NEIGHBOURS_MAX;
 use bramble_schedule::primary::{PeerInfo, Referred};
+use bramble_schedule::worker::StartLimits;
 
 /// The members of a plan with their machines' indices; if the product recovers, also the primary's own threads.
 pub(super) fn of(plan: &Plan, machines: &[Machine], recovers: bool) -> Vec<(usize, PeerInfo)> {
@@ -49,10 +51,16 @@ pub(super) fn end(
 ) -> SimWorker {
     let rates = setting.rates.get(number).copied().unwrap_or(SimRates::USUAL);
     let speed = setting.speeds.get(number).copied().unwrap_or(1.0);
-    let said = &machines[number];
-    let really = Machine { gflops: said.gflops * speed, ..said.clone() };
-    let moves = setting.moves_s_per_byte.get(number).copied().unwrap_or(0.0);
-    SimWorker::new((number, grant_bytes), &really, rates, setting.additions_first).moving(moves)
+    let is = &machines[number];
+    let shares_memory = is.link.is_none();
+    let moves = setting.moves_s_per_byte.get(number).copied().filter(|_| !shares_memory).unwrap_or(0.0);
+    let speed = SimSpeed::new(is.threads, is.gflops * speed, rates).moving(moves);
+    let limits = StartLimits::for_threads(to_usize(is.threads));
+    let mut end = SimWorker::new(grant_bytes, shares_memory, speed, limits);
+    end.on_host |= is.shares_cores;
+    end.tasks.in_order = !setting.additions_first;
+    end.report.machine = number;
+    end
 }
 
 /// Bandwidth of a machine's link in bytes a second, and latency in seconds.

@@ -94,18 +94,15 @@ impl CutArgs {
 
     /// Refuses `--relay on` over links whose workers have no addresses and cannot connect to each other.
     pub(crate) fn check_relay(&self, team: &TeamArgs) -> Result<(), Failure> {
-        match team.link {
-            Some(link @ (LinkKind::Pipe | LinkKind::Shm | LinkKind::Mpi))
-                if matches!(self.relay, RelayKind::On) =>
-            {
-                let way = if link == LinkKind::Mpi { "leave it out" } else { "use --link tcp" };
-                let link = link.name();
-                let text =
-                    format!("--relay on: workers on --link {link} cannot connect to each other; {way}");
-                Err(Failure::usage(text))
-            }
-            _ => Ok(()),
-        }
+        let way = match (self.relay, team.link) {
+            (RelayKind::Auto | RelayKind::Off, _) => return Ok(()),
+            (RelayKind::On, None | Some(LinkKind::Thread | LinkKind::Tcp)) => return Ok(()),
+            (RelayKind::On, Some(LinkKind::Pipe | LinkKind::Shm)) => "use --link tcp",
+            (RelayKind::On, Some(LinkKind::Mpi)) => "leave it out",
+        };
+        let link = team.link.map_or("", LinkKind::name);
+        let text = format!("--relay on: workers on --link {link} cannot connect to each other; {way}");
+        Err(Failure::usage(text))
     }
 
     /// Refuses options that the selected kernel cannot satisfy.

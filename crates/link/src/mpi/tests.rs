@@ -5,6 +5,7 @@ mod leaving;
 
 use super::*;
 use crate::FrameLimits;
+use crate::contract::CASE_MAX;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::{Child, Command, Output};
@@ -67,8 +68,8 @@ fn ended(mut child: Child, library: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Runs a check over a link of this process with itself.
-pub(crate) fn each<F: AsyncFn(Link, Link) + Send + 'static>(check: F) {
+/// Runs a check, which has this name, over a link of this process with itself.
+pub(crate) fn each<F: AsyncFn(Link, Link) + Send + 'static>(case: &str, check: F) {
     let (tell, told) = mpsc::channel();
     let one: Check = Box::new(move |world| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -88,7 +89,10 @@ pub(crate) fn each<F: AsyncFn(Link, Link) + Send + 'static>(check: F) {
         let _ = tell.send(result);
     });
     checks().lock().unwrap_or_else(PoisonError::into_inner).send(one).unwrap();
-    let outcome: Outcome = told.recv().unwrap();
+    let Ok(outcome) = told.recv_timeout(CASE_MAX) else {
+        panic!("{case} on mpi: no end within {CASE_MAX:?}")
+    };
+    let outcome: Outcome = outcome;
     outcome.unwrap_or_else(|panic| resume_unwind(panic));
 }
 

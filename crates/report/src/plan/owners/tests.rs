@@ -2,7 +2,9 @@
 
 use super::*;
 use bramble_matrix::DType;
-use bramble_plan::{LinkRate, Machine, PlanOptions, Preference, Problem, TileSize, decide};
+use bramble_plan::{
+    Base, LinkRate, Machine, PlanOptions, Preference, Problem, Strategy as Cut, TileSize, decide,
+};
 use proptest::prelude::*;
 
 /// A machine with this speed; `link` is bytes a second, `None` for the primary.
@@ -32,22 +34,10 @@ pub(crate) fn plan(sizes: [u64; 3], cut: [u64; 2], strategy: &str, speeds: &[f64
 }
 
 /// Strategies of every kind.
-pub(crate) fn strategies() -> impl Strategy<Value = &'static str> {
-    let all = [
-        "auto",
-        "naive",
-        "row:3",
-        "square:2",
-        "reuse",
-        "cuboid",
-        "cuboid:2x1x3",
-        "summa:2x2",
-        "strassen:1",
-        "strassen:2",
-        "strassen:1+cuboid:1x2x2",
-        "strassen:1+naive",
-    ];
-    prop::sample::select(all.to_vec())
+pub(crate) fn strategies() -> impl Strategy<Value = String> {
+    let named = |levels| Base::one_of_each([2, 1, 3]).map(move |base| Cut { base, levels }.to_string());
+    let all = (0..3).flat_map(named).chain(["auto".to_owned()]);
+    prop::sample::select(all.collect::<Vec<_>>())
 }
 
 /// The boxes of elements of a member's blocks, enumerated tile by tile and step by step.
@@ -87,7 +77,7 @@ proptest! {
         strategy in strategies(),
         speeds in prop::collection::vec(1.0f64..30.0, 0..6),
     ) {
-        let Some(plan) = plan(sizes, cut, strategy, &speeds) else { return Ok(()) };
+        let Some(plan) = plan(sizes, cut, &strategy, &speeds) else { return Ok(()) };
         let owners = Owners::of(&plan);
         let mut covered = 0;
         for member in 0..plan.members.len() {

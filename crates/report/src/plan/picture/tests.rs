@@ -33,7 +33,7 @@ proptest! {
         speeds in prop::collection::vec(1.0f64..30.0, 0..5),
         columns in 10usize..90,
     ) {
-        let Some(plan) = plan(sizes, cut, strategy, &speeds) else { return Ok(()) };
+        let Some(plan) = plan(sizes, cut, &strategy, &speeds) else { return Ok(()) };
         let names: Vec<String> = plan.members.iter().map(|m| format!("m{}", m.machine)).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         if names.len() == 1 {

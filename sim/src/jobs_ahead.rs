@@ -1,19 +1,19 @@
-//! How far a worker of a trial computes ahead, as its shell sees it: an account of started jobs and unsent tiles.
+//! How far a worker computes ahead, as its shell sees it: an account of started jobs and unsent tiles.
 //!
-//! Place in the flow: a node reports each job that its state machine starts, each finished job and each tile that has been
+//! Place in the flow: a machine reports each job that its state machine starts, each finished job and each tile that has been
 //! sent. The limits are those of the state machine (`schedule/src/worker/start.rs`); the account is kept apart from it.
 //!
 //! Invariants checked: tiles of one job that are not sent have at most the limit's bytes, or are at most the limit's number;
 //! additions that make new matrices and run are at most the limit's.
 //!
-//! Deliberately absent: a job that never starts; `check.rs` notices a product that makes no progress.
+//! Deliberately absent: a job that never starts; `trial/check.rs` notices a product that makes no progress.
 
 use bramble_schedule::message::{MatrixHeader, MatrixSource, Operation, Then};
 use bramble_schedule::worker::{RunnableJob, StartLimits};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// See the head of this file.
-pub(super) struct JobsAhead {
+pub(crate) struct JobsAhead {
     limits: StartLimits,
     /// Bytes of tiles that one job makes, from the start of the job until they are sent.
     unsent: BTreeMap<u32, u64>,
@@ -22,21 +22,21 @@ pub(super) struct JobsAhead {
 }
 
 impl JobsAhead {
-    pub(super) fn new(limits: StartLimits) -> Self {
+    pub(crate) fn new(limits: StartLimits) -> Self {
         Self { limits, unsent: BTreeMap::new(), additions: BTreeSet::new() }
     }
 
     /// The same limits, and nothing that has started.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::new(self.limits);
     }
 
-    pub(super) fn limits(&self) -> StartLimits {
+    pub(crate) fn limits(&self) -> StartLimits {
         self.limits
     }
 
     /// A job starts; `target` is the matrix that it writes, `is_leased` whether that is in the primary's memory.
-    pub(super) fn started(&mut self, run: &RunnableJob, target: &MatrixHeader, is_leased: bool) {
+    pub(crate) fn started(&mut self, run: &RunnableJob, target: &MatrixHeader, is_leased: bool) {
         let is_new = !run.reads_tile && !is_leased && target.source == MatrixSource::Vacant;
         match run.job.operation {
             Operation::Multiply if is_new && run.job.then == Then::Return => {
@@ -58,17 +58,17 @@ impl JobsAhead {
     }
 
     /// A job has finished.
-    pub(super) fn finished(&mut self, run: &RunnableJob) {
+    pub(crate) fn finished(&mut self, run: &RunnableJob) {
         self.additions.remove(&run.job.c);
     }
 
     /// A tile has been sent.
-    pub(super) fn sent(&mut self, tile: u32) {
+    pub(crate) fn sent(&mut self, tile: u32) {
         self.unsent.remove(&tile);
     }
 
     /// How many jobs are counted now.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.unsent.len() + self.additions.len()
     }
 }

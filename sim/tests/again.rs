@@ -3,69 +3,58 @@
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
-mod world;
+mod drawn;
 
-use bramble_base::Digest128;
+use bramble_matrix::Digest128;
 use bramble_plan::{Base, PlanOptions, Problem, Strategy as Cutting, TileSize};
 use bramble_schedule::primary::{
-    InspectionEnd, InspectionEvent, InspectionTask, PrimaryAction, PrimaryEvent, Recomputation,
+    InspectionEvent, InspectionTask, PrimaryAction, PrimaryEvent, Recomputation,
 };
+use bramble_sim::{ChosenOrder, OrderSetting};
+use drawn::{check_complete, cutting, problem, shuffled};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use world::{Setting, World, cutting, problem};
 
 /// Runs a product in which one worker's results are wrong, and has the wrong tiles recomputed. Returns their
 /// number; `None` if the product does not fit.
-fn mended(p: &Problem, setting: &Setting, wish: &PlanOptions, liar: usize, choices: &[u32]) -> Option<usize> {
-    let mut whole =
-        World::new(p, &Setting { deaths: Vec::new(), joins: Vec::new(), ..setting.clone() }, wish)?;
-    whole.run(&[]);
-    let mut world = World::new(p, setting, wish)?;
-    world.primary = world.primary.inspected();
+fn mended(
+    p: &Problem,
+    setting: &OrderSetting,
+    wish: &PlanOptions,
+    liar: usize,
+    choices: &[u32],
+) -> Option<usize> {
+    let mut order = ChosenOrder::new(p, setting, wish)?;
     // Not the reserve, which is never lost: if its results were wrong and all other workers were lost, none
     // would be left.
-    let liar = liar % world.primary.plan().members.len();
-    world.liar = Some(liar);
-    world.run(choices);
-    if let Some(why) = &world.failed {
-        panic!("{why}");
-    }
-    let wrong = world.wrong_tiles();
-    let regions = world.primary.plan().regions.iter().enumerate();
-    let all: Vec<(usize, u64)> =
-        regions.flat_map(|(at, r)| (0..r.tiles()).map(move |tile| (at, tile))).collect();
-    let makers = world.primary.makers(&all);
-    let by_liar: BTreeSet<(usize, u64)> =
+    let liar = liar % order.primary().plan().members.len();
+    order.lies(liar);
+    order.run_to_inspection(choices);
+    assert_eq!(order.failed(), None);
+    let wrong = order.wrong_tiles();
+    let all = order.tiles();
+    let makers = order.primary().makers(&all);
+    let by_liar: Vec<(usize, u64)> =
         all.iter().zip(&makers).filter(|(_, makers)| makers.contains(&liar)).map(|(tile, _)| *tile).collect();
-    assert_eq!(wrong.iter().map(|(tile, _)| *tile).collect::<BTreeSet<_>>(), by_liar);
+    assert_eq!(wrong, by_liar);
     assert!(makers.iter().all(|makers| !makers.is_empty()), "nobody made a tile");
-    assert!(world.primary.has_workers_besides(&[liar]), "there is a reserve");
-    let verdict = world.inspect(choices);
-    match verdict.end {
-        InspectionEnd::Right => {}
-        // All workers may have made a part of some suspect tile.
-        InspectionEnd::NoOtherWorker => return Some(0),
-        end => panic!("{end:?}"),
+    assert!(order.primary().has_workers_besides(&[liar]), "there is a reserve");
+    // It checks why the product fails, if it does: all workers may have made a part of some suspect tile, and those that did not may
+    // have too little memory.
+    order.finish(choices);
+    if order.failed().is_some() {
+        return Some(0);
     }
-    assert_eq!((world.primary.tiles_left(), world.primary.sums_under_way()), (0, (0, 0)));
-    let recomputed: Vec<(usize, u64)> = world.recomputed.iter().copied().collect();
-    let again = world.primary.makers(&recomputed);
+    check_complete(&order);
+    let (verdict, recomputed) = order.inspected();
+    let verdict = verdict.unwrap();
+    let again = order.primary().makers(&recomputed);
     assert!(again.iter().all(|makers| !makers.is_empty() && !makers.contains(&liar)), "{again:?}");
     assert!(verdict.wrong.iter().all(|results| results.makers.contains(&liar)), "{verdict:?}");
     let counted: u64 = verdict.wrong.iter().map(|results| results.tiles).sum();
     assert_eq!(counted, wrong.len() as u64, "each wrong tile counts, and no other");
-    assert_eq!(world.committed.len() as u64, world.primary.plan().tiles());
-    assert!(world.c == world.expected, "C is not the product");
-    assert_eq!(world.traces, whole.traces);
-    world.primary(PrimaryEvent::Accepted);
-    let (primary, now) = (&mut world.primary, Duration::from_secs(1 << 20));
-    assert!(primary.handle(PrimaryEvent::Tick, now).is_empty(), "it is over");
     Some(wrong.len())
-}
-
-fn shuffled(seed: u32, count: u32) -> Vec<u32> {
-    (0..count).map(|i| (i ^ seed.rotate_left(7)).wrapping_mul(2_654_435_761).rotate_left(11)).collect()
 }
 
 proptest! {
@@ -84,8 +73,8 @@ proptest! {
         let cut = TileSize { tile: Some(tile), depth: Some(depth) };
         // The worker in the primary's memory must have room for the largest cell.
         let memories: Vec<u64> = memories.into_iter().chain([400_000]).collect();
-        let setting = Setting {
-            cut, memories, shared, relay, steals, columns, slow, deaths, joins, recovers: true, reserve: true, ..Setting::PLAIN
+        let setting = OrderSetting {
+            cut, memories, shared, relay, steals, columns, slow, deaths, joins, recovers: true, reserve: true, ..OrderSetting::PLAIN
         };
         let wish = PlanOptions {
             strategy: Some(strategy),
@@ -100,12 +89,12 @@ proptest! {
 #[test]
 fn every_strategy_is_mended() {
     let mut wrong = 0;
-    for (base, levels, reproducible) in world::kinds() {
+    for (base, levels, reproducible) in drawn::kinds() {
         for seed in 0..6u32 {
             let p = problem(45, 40, 50, seed.is_multiple_of(2), seed.is_multiple_of(3));
             let wish =
                 PlanOptions { strategy: Some(Cutting { base, levels }), reproducible, ..PlanOptions::AUTO };
-            let setting = Setting {
+            let setting = OrderSetting {
                 cut: TileSize { tile: Some(4), depth: Some(4) },
                 memories: vec![400_000, 60_000, 200_000, 90_000],
                 relay: seed % 3 != 1,
@@ -113,7 +102,7 @@ fn every_strategy_is_mended() {
                 slow: vec![1, 3],
                 recovers: true,
                 reserve: true,
-                ..Setting::PLAIN
+                ..OrderSetting::PLAIN
             };
             let found = mended(&p, &setting, &wish, seed as usize % 4, &shuffled(seed, 4000));
             wrong += found.unwrap_or_else(|| panic!("{base:?} does not fit"));
@@ -123,68 +112,71 @@ fn every_strategy_is_mended() {
 }
 
 /// A product of two workers whose tiles are all complete, and which is being inspected.
-fn all_there(base: Base) -> World {
+fn all_there(base: Base) -> ChosenOrder {
     let p = problem(20, 20, 20, false, false);
-    let setting = Setting {
+    let setting = OrderSetting {
         cut: TileSize { tile: Some(4), depth: Some(4) },
         memories: vec![200_000; 2],
         recovers: true,
-        ..Setting::PLAIN
+        ..OrderSetting::PLAIN
     };
     let wish = PlanOptions { strategy: Some(Cutting::plain(base)), ..PlanOptions::AUTO };
-    let mut world = World::new(&p, &setting, &wish).unwrap();
-    world.primary = world.primary.inspected();
-    world.run(&[]);
-    world
+    let mut order = ChosenOrder::new(&p, &setting, &wish).unwrap();
+    order.run_to_inspection(&[]);
+    order
 }
 
 #[test]
 fn without_an_unsuspected_worker_nothing_can_be_recomputed() {
-    let world = all_there(Base::Box3(1, 1, 2));
-    assert_eq!(world.primary.makers(&[(0, 3)]), [[0, 1]], "k is cut between them");
-    assert!(!world.primary.has_workers_besides(&[0, 1]) && world.primary.has_workers_besides(&[1]));
-    assert!(world.primary.owner_of(0, 0).is_none());
+    let order = all_there(Base::Box3(1, 1, 2));
+    assert_eq!(order.primary().makers(&[(0, 3)]), [[0, 1]], "k is cut between them");
+    assert!(!order.primary().has_workers_besides(&[0, 1]) && order.primary().has_workers_besides(&[1]));
+    assert!(order.primary().owner_of(0, 0).is_none());
 }
 
 #[test]
 fn while_c_is_looked_at_workers_hear_that_the_primary_is_there_and_may_leave() {
-    let mut world = all_there(Base::Reuse);
+    let mut order = all_there(Base::Reuse);
     let mut now = Duration::from_secs(1000);
     for peer in 0..2 {
-        world.primary.handle(PrimaryEvent::Alive { peer }, now);
+        order.primary_mut().handle(PrimaryEvent::Alive { peer }, now);
     }
     now += Duration::from_secs(3);
-    let actions = world.primary.handle(PrimaryEvent::Tick, now);
+    let actions = order.primary_mut().handle(PrimaryEvent::Tick, now);
     assert!(actions.iter().filter(|a| matches!(a, PrimaryAction::Ping(..))).count() == 2, "{actions:?}");
-    assert!(world.primary.handle(PrimaryEvent::Lost { peer: 0, why: "it left".into() }, now).is_empty());
-    assert!(world.primary.losses().is_empty(), "it did its part");
-    assert!(world.primary.has_workers_besides(&[]) && !world.primary.has_workers_besides(&[1]));
+    assert!(
+        order.primary_mut().handle(PrimaryEvent::Lost { peer: 0, why: "it left".into() }, now).is_empty()
+    );
+    assert!(order.primary().losses().is_empty(), "it did its part");
+    assert!(order.primary().has_workers_besides(&[]) && !order.primary().has_workers_besides(&[1]));
 }
 
 #[test]
 fn if_the_remaining_workers_are_lost_recomputing_fails() {
-    let mut world = all_there(Base::Reuse);
+    let mut order = all_there(Base::Reuse);
     let now = Duration::from_secs(1000);
-    let tile = world.primary.plan().tile_at(0, 0).unwrap();
-    let maker = world.primary.owner_of(0, 0).unwrap();
-    let tell = |world: &mut World, event| world.primary.handle(PrimaryEvent::Inspection(event), now);
+    let tile = order.primary().plan().tile_at(0, 0).unwrap();
+    let maker = order.primary().owner_of(0, 0).unwrap();
+    let tell =
+        |order: &mut ChosenOrder, event| order.primary_mut().handle(PrimaryEvent::Inspection(event), now);
     let fault = Some((0, 0));
-    let actions = tell(&mut world, InspectionEvent::Checked { fault, is_one_kernel: true });
+    let actions = tell(&mut order, InspectionEvent::Checked { fault, is_one_kernel: true });
     let asks = |actions: &[PrimaryAction], task: InspectionTask| {
         assert!(matches!(actions, [PrimaryAction::Inspection(asked)] if *asked == task), "{actions:?}");
     };
     asks(&actions, InspectionTask::Locate { round: 1 });
     let located = InspectionEvent::Located { tiles: vec![tile], proven_wrong: BTreeSet::new() };
-    asks(&tell(&mut world, located), InspectionTask::Digest(vec![tile]));
+    asks(&tell(&mut order, located), InspectionTask::Digest(vec![tile]));
     let digests = BTreeMap::from([(tile, Digest128([1; 16]))]);
-    let actions = tell(&mut world, InspectionEvent::Digested(digests));
+    let actions = tell(&mut order, InspectionEvent::Digested(digests));
     let (tiles, makers) = (vec![tile], vec![maker]);
     let recomputation = Recomputation { tiles, makers, suspect: Some(maker) };
     asks(&actions[..1], InspectionTask::Recompute(recomputation));
     let sent_to =
         actions.iter().filter_map(|a| if let PrimaryAction::Send(peer, _) = a { Some(*peer) } else { None });
     assert!(sent_to.collect::<BTreeSet<_>>() == BTreeSet::from([1 - maker]), "{actions:?}");
-    let actions = world.primary.handle(PrimaryEvent::Lost { peer: 1 - maker, why: "it left".into() }, now);
+    let actions =
+        order.primary_mut().handle(PrimaryEvent::Lost { peer: 1 - maker, why: "it left".into() }, now);
     assert!(matches!(&actions[..], [.., PrimaryAction::Fail(_)]), "{actions:?}");
-    assert!(!world.primary.has_workers_besides(&[]), "it is over, though {maker} is here");
+    assert!(!order.primary().has_workers_besides(&[]), "it is over, though {maker} is here");
 }
