@@ -22,6 +22,7 @@ mod fault;
 mod jobs_ahead;
 mod machine;
 mod network;
+mod participants;
 mod primary_shell;
 mod random;
 mod relay;

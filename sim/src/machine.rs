@@ -1,11 +1,11 @@
 //! One machine of a product: the worker's state machine, its matrices, the tasks of its threads, and its messages.
 //!
-//! Place in the flow: replaces the worker's shell (crates/worker/src/session), for both modes. It carries out the actions of the state
-//! machine: reserves and releases matrices, queues tasks and messages. The modes move the messages, and let the tasks take time; a trial
-//! computes elements, too.
+//! Place in the flow: replaces the worker's shell (crates/worker/src/session), for both modes. It carries out the actions of
+//! the state machine: reserves and releases matrices, queues tasks and messages. The modes move the messages, and let the tasks
+//! take time; a trial computes elements, too.
 //!
-//! A fault may suspend or end it: then its threads begin nothing. If moving bytes takes time from computing, the next task takes that
-//! much longer.
+//! A fault may suspend or end it: then its threads begin nothing. If moving bytes takes time from computing, the next task
+//! takes that much longer.
 //!
 //! Invariants: the threads take tasks greedily from one queue, additions first unless the setting says otherwise,
 //! then first come, first served; a credit message contains all memory that was freed until it is sent;

@@ -1,10 +1,10 @@
 //! The primary's shell: carries out the actions of its state machine, for both modes.
 //!
-//! Place in the flow: replaces crates/primary/src/run. The modes move the messages, and have C: with elements in a trial, with the time
-//! that adding takes in the timing mode.
+//! Place in the flow: replaces crates/primary/src/run. The modes move the messages, and have C: with elements in a trial,
+//! with the time that adding takes in the timing mode.
 //!
-//! Invariants: nothing is sent to a peer whose link has ended. A result is added to C as a whole, once, and in its place. Incomplete results
-//! of a peer are dropped before the state machine hears of its loss; whole ones are kept.
+//! Invariants: nothing is sent to a peer whose link has ended. A result is added to C as a whole, once, and in its place.
+//! Incomplete results of a peer are dropped before the state machine hears of its loss; whole ones are kept.
 
 use bramble_matrix::Rect;
 use bramble_schedule::message::Forward;
@@ -55,14 +55,14 @@ pub(crate) struct PendingResult {
 
 /// Results that do not land in C at once: partial sums that wait, and staged tiles, by peer and tile.
 #[derive(Default)]
-pub(crate) struct PendingResults {
+pub(crate) struct SimPendingResults {
     results: BTreeMap<(usize, u32), PendingResult>,
     /// Elements of the partial sums among them, now and at most.
     pub(crate) waiting: u64,
     pub(crate) waiting_max: u64,
 }
 
-impl PendingResults {
+impl SimPendingResults {
     pub(crate) fn is_empty(&self) -> bool {
         self.results.is_empty()
     }
@@ -116,7 +116,7 @@ pub(crate) trait PrimaryShell {
     /// The link with a peer.
     fn link(&mut self, peer: usize) -> &mut PeerLink;
     /// The results that wait.
-    fn pending(&mut self) -> &mut PendingResults;
+    fn pending(&mut self) -> &mut SimPendingResults;
     /// Sends a message to a peer.
     fn say(&mut self, peer: usize, message: PrimaryMessage);
     /// Adds a partial sum to C, or puts a staged tile there.

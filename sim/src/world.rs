@@ -1,7 +1,7 @@
 //! The world of the timing mode: a primary and its workers, and all events in the order of time.
 //!
-//! The primary's event loop is one server: messages that it sends and receives wait for it in order, and take processor time for
-//! their bytes; sums are added before anything else (`world/event_loop.rs`). Machines on the primary's cores slow down
+//! The primary's event loop is one server: messages that it sends and receives wait for it in order, and take processor time
+//! for their bytes; sums are added before anything else (`world/event_loop.rs`). Machines on the primary's cores slow down
 //! in proportion when more threads want to run than there are cores. Effects of faults are in `world/faults.rs`.
 //!
 //! Invariants: those of `lib.rs`, asserted here. The index of a peer is that of a session: a machine that joins again has a
@@ -9,19 +9,21 @@
 
 mod event_loop;
 mod faults;
-mod participants;
 
 use crate::clock::EventQueue;
 use crate::fault::{Faults, SimFault};
-use crate::machine::{SimTask, SimWorker, WorkerMessage};
+use crate::machine::{SimSpeed, SimTask, SimWorker, WorkerMessage};
 use crate::network::{Direction, LinkSignal, Network};
-use crate::primary_shell::{PeerLink, PendingResults, PrimaryMessage};
+use crate::participants;
+use crate::primary_shell::{PeerLink, PrimaryMessage, SimPendingResults};
 use crate::relay::{RelayEvent, RelayTraffic};
 use crate::report::{SimJoin, SimLoss, SimReport};
-use crate::setting::SimSetting;
-use bramble_matrix::Layout;
-use bramble_plan::{Machine, Plan, Problem};
-use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryEvent};
+use crate::setting::{SimRates, SimSetting};
+use bramble_matrix::number::to_usize;
+use bramble_plan::{Machine, Plan, neighbour_pairs};
+use bramble_schedule::limits::NEIGHBOURS_MAX;
+use bramble_schedule::primary::{PeerInfo, Primary, PrimaryEvent};
+use bramble_schedule::worker::StartLimits;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Interval between ticks of the primary, seconds.
@@ -131,7 +133,7 @@ struct World<'a> {
     sessions: Vec<SimSession>,
     links: SimLinks,
     host: SimHost,
-    pending: PendingResults,
+    pending: SimPendingResults,
     committed: CommittedTiles,
     joins: Vec<SimJoin>,
     ended: Option<SimEnd>,
@@ -186,7 +188,7 @@ pub fn simulate_with(plan: &Plan, machines: &[Machine], setting: &SimSetting, fa
 impl<'a> World<'a> {
     fn new(plan: &Plan, machines: &'a [Machine], setting: &'a SimSetting, faults: Option<&Faults>) -> Self {
         let recovers = faults.is_some();
-        let participants = participants::of(plan, machines, recovers);
+        let participants = participants::of(plan, machines, &pairs(plan, machines), recovers);
         let links: Vec<(f64, f64)> =
             participants.iter().map(|(machine, _)| participants::link(&machines[*machine])).collect();
         let fastest = links.iter().map(|l| l.0).filter(|r| r.is_finite()).fold(0.0, f64::max);
@@ -195,11 +197,11 @@ impl<'a> World<'a> {
         let card = card.unwrap_or(if fastest > 0.0 { fastest } else { f64::INFINITY });
         let problem = plan.problem;
         let infos = participants.iter().map(|(_, info)| info.clone()).collect();
-        let mut primary = Primary::new(plan.clone(), operands(&problem), infos);
+        let mut primary = Primary::new(plan.clone(), participants::operands(&problem, false), infos);
         primary = if setting.steals { primary } else { primary.without_stealing() };
         let ends: Vec<SimWorker> = participants
             .iter()
-            .map(|(machine, info)| participants::end((*machine, info.credit_bytes), machines, setting))
+            .map(|(machine, info)| end((*machine, info.credit_bytes), machines, setting))
             .collect();
         let faults = faults.map_or_else(Vec::new, |faults| faults.0.clone());
         let session = |info: PeerInfo| SimSession { neighbours: info.neighbours, ..SimSession::default() };
@@ -224,7 +226,7 @@ impl<'a> World<'a> {
             },
             sessions: participants.into_iter().map(|(_, info)| session(info)).collect(),
             ends,
-            pending: PendingResults::default(),
+            pending: SimPendingResults::default(),
             committed: CommittedTiles::default(),
             joins: Vec::new(),
             ended: None,
@@ -423,13 +425,27 @@ impl<'a> World<'a> {
     }
 }
 
-/// The operands, as the simulation has them: in rows.
-fn operands(problem: &Problem) -> Operands {
-    Operands {
-        a_layout: Layout::RowMajor,
-        b_layout: Layout::RowMajor,
-        a_generated: !problem.sends_a,
-        b_generated: !problem.sends_b,
-        reads_c: problem.reads_c,
+/// A simulated machine by its index, with this grant.
+fn end((number, grant_bytes): (usize, u64), machines: &[Machine], setting: &SimSetting) -> SimWorker {
+    let rates = setting.rates.get(number).copied().unwrap_or(SimRates::USUAL);
+    let speed = setting.speeds.get(number).copied().unwrap_or(1.0);
+    let is = &machines[number];
+    let shares_memory = is.link.is_none();
+    let moves = setting.moves_s_per_byte.get(number).copied().filter(|_| !shares_memory).unwrap_or(0.0);
+    let speed = SimSpeed::new(is.threads, is.gflops * speed, rates).moving(moves);
+    let limits = StartLimits::for_threads(to_usize(is.threads));
+    let mut end = SimWorker::new(grant_bytes, shares_memory, speed, limits);
+    end.on_host |= is.shares_cores;
+    end.tasks.in_order = !setting.additions_first;
+    end.report.machine = number;
+    end
+}
+
+/// The pairs of members that the primary introduces to each other.
+fn pairs(plan: &Plan, machines: &[Machine]) -> Vec<(usize, usize)> {
+    let moves = |at: usize| machines[plan.members[at].machine].link.is_some();
+    if !plan.relay {
+        return Vec::new();
     }
+    neighbour_pairs(&plan.members, NEIGHBOURS_MAX, |one, other| moves(one) && moves(other))
 }

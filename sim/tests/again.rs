@@ -40,8 +40,8 @@ fn mended(
     assert_eq!(wrong, by_liar);
     assert!(makers.iter().all(|makers| !makers.is_empty()), "nobody made a tile");
     assert!(order.primary().has_workers_besides(&[liar]), "there is a reserve");
-    // It checks why the product fails, if it does: all workers may have made a part of some suspect tile, and those that did not may
-    // have too little memory.
+    // It checks why the product fails, if it does: all workers may have made a part of some suspect tile, and those that did
+    // not may have too little memory.
     order.finish(choices);
     if order.failed().is_some() {
         return Some(0);
@@ -74,7 +74,8 @@ proptest! {
         // The worker in the primary's memory must have room for the largest cell.
         let memories: Vec<u64> = memories.into_iter().chain([400_000]).collect();
         let setting = OrderSetting {
-            cut, memories, shared, relay, steals, columns, slow, deaths, joins, recovers: true, reserve: true, ..OrderSetting::PLAIN
+            cut, memories, shared, relay, steals, columns, slow, deaths, joins,
+            recovers: true, reserve: true, ..OrderSetting::PLAIN
         };
         let wish = PlanOptions {
             strategy: Some(strategy),

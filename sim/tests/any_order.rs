@@ -1,6 +1,6 @@
-//! The real state machines of both ends, whose deliveries, job completions and fills come in any order that a link allows, with real
-//! numbers in the matrices. In any order, C is the product, to the bit, by every strategy; no worker ever stores more than its grant; no
-//! two workers write the same part of C at once.
+//! The real state machines of both ends, whose deliveries, job completions and fills come in any order that a link allows,
+//! with real numbers in the matrices. In any order, C is the product, to the bit, by every strategy; no worker ever stores
+//! more than its grant; no two workers write the same part of C at once.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
@@ -35,7 +35,9 @@ proptest! {
     ) {
         let p = problem(m, n, k, reads_c, generated);
         let cut = TileSize { tile: Some(tile), depth: Some(depth) };
-        let setting = OrderSetting { cut, memories, shared, col_major, relay, breaks, slow, steals, columns, ..OrderSetting::PLAIN };
+        let setting = OrderSetting {
+            cut, memories, shared, col_major, relay, breaks, slow, steals, columns, ..OrderSetting::PLAIN
+        };
         let wish = PlanOptions {
             strategy: Some(strategy),
             reproducible: reproducible && strategy.levels == 0,

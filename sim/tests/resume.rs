@@ -63,7 +63,9 @@ proptest! {
         let p = problem(m, n, k, reads_c, generated);
         let cut = TileSize { tile: Some(tile), depth: Some(depth) };
         let deaths = if shared == 1 { Vec::new() } else { deaths };
-        let setting = OrderSetting { cut, memories: first, shared, relay, steals, columns, recovers: true, ..OrderSetting::PLAIN };
+        let setting = OrderSetting {
+            cut, memories: first, shared, relay, steals, columns, recovers: true, ..OrderSetting::PLAIN
+        };
         let other = OrderSetting { memories: second, deaths, reserve: true, columns: 0, ..setting.clone() };
         let wish = PlanOptions {
             strategy: Some(strategy),

@@ -3,9 +3,9 @@
 //! Invariants: checks change nothing. The number at each check is that of `docs/simulator.md`.
 
 use super::inspection;
-use super::joins::joining_peer;
 use super::trial_data::wrong_digits;
 use super::{Scenario, Trial, Values};
+use crate::participants;
 use bramble_schedule::limits::{
     CHUNK_BYTES_MAX, LINK_WINDOW_BYTES, NEIGHBOUR_SILENCE_MAX, PRIMARY_SILENCE_MAX, SILENCE_MAX,
 };
@@ -236,7 +236,7 @@ impl Trial {
     /// The checks when the product is over.
     pub(super) fn check_the_end(&mut self, scenario: &Scenario) {
         // (7)
-        let late = PrimaryEvent::Joined(joining_peer(0, 1 << 20, 1.0));
+        let late = PrimaryEvent::Joined(participants::joining(&self.members.cluster[0]));
         for event in [
             PrimaryEvent::Tick,
             late,

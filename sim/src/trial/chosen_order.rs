@@ -1,8 +1,8 @@
 //! A product whose events happen in an order that the caller chooses: any order that links allow.
 //!
-//! Place in the flow: the other clock of a trial. Nothing takes modelled time; `choices` select the event that happens next, and after
-//! the last choice events take turns, so that every run ends. Tests of the state machines drive it event by event, and may put events of
-//! their own between.
+//! Place in the flow: the other clock of a trial. Nothing takes modelled time; `choices` select the event that happens next,
+//! and after the last choice events take turns, so that every run ends. Tests of the state machines drive it event by event,
+//! and may put events of their own between.
 //!
 //! Invariants: those of a trial, after every event. Between two events a millisecond passes; no machine is ever silent.
 //!
@@ -81,8 +81,8 @@ impl ChosenOrder {
         Self { trial, scenario, due: Due { deaths, joins }, breaks, slow, chosen, ticked: Duration::ZERO }
     }
 
-    /// A resumed run on the workers of that setting, which knows the complete tiles of this one except every n-th. `None` if these
-    /// workers cannot do the product.
+    /// A resumed run on the workers of that setting, which knows the complete tiles of this one except every n-th. `None` if
+    /// these workers cannot do the product.
     pub fn resumed(
         &self,
         p: &Problem,

@@ -12,21 +12,8 @@ use super::Trial;
 use super::lanes::Lane;
 use super::node::Node;
 use crate::fault::{FaultSite, LinkEnd};
-use bramble_schedule::primary::{PeerInfo, PrimaryEvent, Referred};
-
-/// The `PeerInfo` of a machine that joins.
-pub(super) fn joining_peer(machine: usize, credit_bytes: u64, gflops: f64) -> PeerInfo {
-    PeerInfo {
-        name: format!("w{machine}"),
-        credit_bytes,
-        shares_memory: false,
-        referred: Referred::default(),
-        neighbours: Vec::new(),
-        work_per_s: gflops * 1e9 / 2.0,
-        link_bytes_per_s: None,
-        is_reserve: false,
-    }
-}
+use crate::participants;
+use bramble_schedule::primary::PrimaryEvent;
 
 impl Trial {
     /// A machine joins, unless it is connected or does not exist.
@@ -40,16 +27,15 @@ impl Trial {
         let Some(is) = self.members.cluster.get(machine).filter(|_| !is_there && machine > 0).cloned() else {
             return;
         };
-        let info = joining_peer(machine, is.memory_bytes, is.gflops);
+        let info = participants::joining(&is);
         let (peer, now) = (self.members.count, self.event_queue.now());
         self.members.count += 1;
         self.members.machines.push(machine);
         self.members.rooms.push(info.credit_bytes);
-        self.nodes[peer] = Node::new(&info, (is.threads, is.gflops), self.limits);
+        self.nodes[peer] = Node::new(&info, &is, self.limits);
         self.nodes[peer].starts(now);
         self.nodes[peer].announced = now;
-        let rate = is.link.map_or(f64::INFINITY, |link| link.bytes_per_s);
-        let latency = is.link.map_or(0.0, |link| link.round_trip_s / 2.0);
+        let (rate, latency) = participants::link(&is);
         for lane in [self.out(peer), self.back(peer)] {
             self.lanes[lane] = Lane::new(rate, latency);
         }

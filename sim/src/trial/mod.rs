@@ -5,8 +5,8 @@
 //!
 //! Invariants: after every event those of `check.rs`. The same scenario gives the same trial, event by event.
 //!
-//! Deliberately absent: real time, network cards that links share, the cost of the primary's event loop: the timing mode predicts
-//! how long a product takes.
+//! Deliberately absent: real time, network cards that links share, the cost of the primary's event loop: the timing mode
+//! predicts how long a product takes.
 
 mod check;
 mod chosen_order;
@@ -45,8 +45,8 @@ use self::trial_data::TrialData;
 use crate::clock::{EventQueue, VirtualTime};
 use crate::fault::SimFault;
 use crate::machine::SimTask;
+use crate::participants;
 use crate::random::{SeededRandom, mixed};
-use bramble_matrix::Layout;
 use bramble_plan::Machine;
 use bramble_schedule::clock::{PRIMARY_STEP, StepClock};
 use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryEvent};
@@ -214,14 +214,7 @@ pub fn run_trial(scenario: &Scenario) -> TrialResult {
 }
 
 fn operands_of(scenario: &Scenario) -> Operands {
-    let problem = scenario.plan.problem;
-    Operands {
-        a_layout: if scenario.col_major { Layout::ColMajor } else { Layout::RowMajor },
-        b_layout: Layout::RowMajor,
-        a_generated: !problem.sends_a,
-        b_generated: !problem.sends_b,
-        reads_c: problem.reads_c,
-    }
+    participants::operands(&scenario.plan.problem, scenario.col_major)
 }
 
 impl Trial {
@@ -253,8 +246,8 @@ impl Trial {
         let wrong = data.far_off(&expected);
         assert_eq!(wrong, None, "the model's C is not the product");
         let machine = |at: usize| &scenario.machines[peers.get(at).map_or(0, |peer| peer.0)];
-        let rate = |at: usize| machine(at).link.map_or(f64::INFINITY, |link| link.bytes_per_s);
-        let latency = |at: usize| machine(at).link.map_or(0.0, |link| link.round_trip_s / 2.0);
+        let (rate, latency) =
+            (|at: usize| participants::link(machine(at)).0, |at: usize| participants::link(machine(at)).1);
         // Lanes exist from the start for all machines that may join.
         let first_count = peers.len();
         let count = first_count + primary_death::joins(&faults);
@@ -264,8 +257,8 @@ impl Trial {
         let limits =
             WorkerLimits { lines_per_frame: scenario.lines_per_frame, start_limits: scenario.start_limits };
         let node = |at: usize| match peers.get(at) {
-            Some((_, info)) => Node::new(info, (machine(at).threads, machine(at).gflops), limits),
-            None => Node::absent(limits),
+            Some((_, info)) => Node::new(info, machine(at), limits),
+            None => Node::absent(machine(at), limits),
         };
         Self {
             event_queue,

@@ -5,15 +5,16 @@
 //! Invariants: a task that runs when the machine stops never ends.
 
 use super::end_clock::EndClock;
-use super::joins::joining_peer;
 use super::lanes::{AfterSend, FrameBody, LaneItem, TrialFrame};
 use super::trial_data::{InitialValue, line_places, places};
 use super::{Trial, TrialEvent, WorkerLimits};
 use crate::clock::VirtualTime;
 use crate::fault::FaultKind;
 use crate::machine::{SimSpeed, SimTask, SimWorker, WorkerMessage};
+use crate::participants;
 use crate::setting::SimRates;
 use bramble_matrix::{Rect, Span};
+use bramble_plan::Machine;
 use bramble_schedule::clock::{StepClock, WORKER_STEP};
 use bramble_schedule::message::{
     Generated, Kind, Operation, Reached, ResultHead, StoreHead, decode_forwards, encode_number,
@@ -47,10 +48,11 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) fn new(info: &PeerInfo, (threads, gflops): (u32, f64), limits: WorkerLimits) -> Self {
+    pub(super) fn new(info: &PeerInfo, is: &Machine, limits: WorkerLimits) -> Self {
+        let gflops = is.gflops;
         // An element that is added or generated takes as long as an operation.
         let rates = SimRates { add_bytes_per_s: 24e9 * gflops, fill_bytes_per_s: 8e9 * gflops };
-        let speed = SimSpeed::new(threads, gflops, rates);
+        let speed = SimSpeed::new(is.threads, gflops, rates);
         let machine = SimWorker::new(info.credit_bytes, info.shares_memory, speed, limits.start_limits);
         Self {
             machine: machine.with_elements(limits.lines_per_frame),
@@ -68,8 +70,8 @@ impl Node {
     }
 
     /// A node for a machine that may join.
-    pub(super) fn absent(limits: WorkerLimits) -> Self {
-        let mut absent = Self::new(&joining_peer(0, 0, 1.0), (1, 1.0), limits);
+    pub(super) fn absent(is: &Machine, limits: WorkerLimits) -> Self {
+        let mut absent = Self::new(&participants::joining(is), is, limits);
         absent.machine.lives = false;
         absent
     }

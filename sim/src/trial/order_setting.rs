@@ -16,8 +16,8 @@ pub struct OrderSetting {
     pub cut: TileSize,
     /// The memory of each worker.
     pub memories: Vec<u64>,
-    /// 0: all links move bytes; 1: all share memory; 2: the primary computes alone, in its own memory; 3: one of the machines shares
-    /// memory, as when the primary computes too.
+    /// 0: all links move bytes; 1: all share memory; 2: the primary computes alone, in its own memory; 3: one of the
+    /// machines shares memory, as when the primary computes too.
     pub shared: u8,
     /// Whether A is stored by columns.
     pub col_major: bool,
@@ -29,14 +29,15 @@ pub struct OrderSetting {
     pub slow: Vec<u32>,
     /// Whether slow workers' work is stolen.
     pub steals: bool,
-    /// 0: order of steps; 1 to 3: blocks are computed by groups of this many columns; 4: from a corner; more: by columns in the last
-    /// steps (this number less 4); with memory for that.
+    /// 0: order of steps; 1 to 3: blocks are computed by groups of this many columns; 4: from a corner; more: by columns in
+    /// the last steps (this number less 4); with memory for that.
     pub columns: u64,
     /// Whether the work of lost workers is reassigned.
     pub recovers: bool,
     /// Whether there is a reserve worker in the primary's own memory, outside the plan.
     pub reserve: bool,
-    /// Workers that die: after which event, and a number that chooses worker and way. Never the last one, and none that shares memory.
+    /// Workers that die: after which event, and a number that chooses worker and way. Never the last one, and none that
+    /// shares memory.
     pub deaths: Vec<(u64, u32)>,
     /// Workers that join: after which event, and with how much memory.
     pub joins: Vec<(u64, u64)>,
@@ -78,7 +79,8 @@ impl OrderSetting {
         let joining = self.joins.iter().enumerate();
         let joining = joining.map(|(at, (_, memory))| machine(self.memories.len() + at, *memory));
         let joining = joining.map(|machine| Machine { gflops: 2e-3, ..machine });
-        [machine(0, first)].into_iter().chain(workers).chain(joining).collect()
+        let primary = Machine { name: "w0".to_owned(), ..machine(0, first) };
+        [primary].into_iter().chain(workers).chain(joining).collect()
     }
 
     /// The product and its machines; `None` if it does not fit them.

@@ -11,11 +11,11 @@
 
 use super::disk::Disk;
 use super::inspection::InspectionState;
-use super::joins::joining_peer;
 use super::journal_writer::{TileKey, TrialJournalWriter, digest, rect_of};
 use super::trial_data::{GARBAGE, places};
 use super::{Scenario, Trial};
 use crate::fault::{FaultKind, FaultSite, SimFault};
+use crate::participants;
 use bramble_matrix::{Digest128, Rect};
 use bramble_plan::Plan;
 use bramble_schedule::journal::{Head, Journal, read};
@@ -75,14 +75,12 @@ pub(super) fn begun(
                 .with_spot_checks(1)),
         );
     };
-    let own = |is_reserve| {
-        let is = &scenario.machines[0];
-        (0, PeerInfo { shares_memory: true, is_reserve, ..joining_peer(0, is.memory_bytes, is.gflops) })
+    let peer = |machine: usize| {
+        let is = &scenario.machines[machine];
+        (machine, participants::info(is, is.memory_bytes))
     };
-    let workers = left.machines.iter().map(|machine| {
-        let is = &scenario.machines[*machine];
-        (*machine, joining_peer(*machine, is.memory_bytes, is.gflops))
-    });
+    let own = |is_reserve| (0, PeerInfo { is_reserve, ..peer(0).1 });
+    let workers = left.machines.iter().map(|machine| peer(*machine));
     let mut peers: Vec<(usize, PeerInfo)> = workers.collect();
     if scenario.has_reserve && !peers.is_empty() {
         peers.push(own(true));

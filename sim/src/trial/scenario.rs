@@ -4,14 +4,15 @@
 
 use super::trial_data::DIGITS_MAX;
 use crate::fault::Faults;
+use crate::participants;
 use crate::random::SeededRandom;
 use bramble_matrix::DType;
 use bramble_plan::{
     Base, LinkRate, Machine, MadeOperands, PanelOrder, Plan, PlanOptions, Preference, Problem, Relay,
-    Strategy, TileSize, decide, neighbour_pairs, neighbours_of_each,
+    Strategy, TileSize, decide, neighbour_pairs,
 };
 use bramble_schedule::limits::NEIGHBOURS_MAX;
-use bramble_schedule::primary::{PeerInfo, Referred};
+use bramble_schedule::primary::PeerInfo;
 use bramble_schedule::worker::StartLimits;
 use std::fmt::{self, Display, Formatter};
 
@@ -140,25 +141,7 @@ impl Scenario {
 
     /// The machines as the primary knows them: the plan's members, and the reserve.
     pub(super) fn peers(&self) -> Vec<(usize, PeerInfo)> {
-        let members = &self.plan.members;
-        let neighbours = neighbours_of_each(&self.pairs(), members.len());
-        let info = |at: usize, machine: usize, credit_bytes: u64| PeerInfo {
-            name: format!("w{machine}"),
-            credit_bytes,
-            shares_memory: self.machines[machine].link.is_none(),
-            referred: Referred::default(),
-            neighbours: neighbours.get(at).cloned().unwrap_or_default(),
-            work_per_s: self.machines[machine].gflops * 1e9 / 2.0,
-            link_bytes_per_s: self.machines[machine].link.map(|link| link.bytes_per_s),
-            is_reserve: at >= members.len(),
-        };
-        let all = members.iter().enumerate();
-        let mut peers: Vec<(usize, PeerInfo)> =
-            all.map(|(at, m)| (m.machine, info(at, m.machine, m.memory_bytes))).collect();
-        if self.has_reserve && peers.iter().all(|(machine, _)| *machine != 0) {
-            peers.push((0, info(peers.len(), 0, self.machines[0].memory_bytes)));
-        }
-        peers
+        participants::of(&self.plan, &self.machines, &self.pairs(), self.has_reserve)
     }
 }
 

@@ -9,7 +9,7 @@ use super::lanes::{AfterSend, FrameBody, LaneItem, TrialFrame};
 use super::node::decoded;
 use super::trial_data::{GARBAGE, at, places};
 use super::{Trial, TrialEvent};
-use crate::primary_shell::{PeerLink, PendingResult, PendingResults, PrimaryMessage, PrimaryShell};
+use crate::primary_shell::{PeerLink, PendingResult, PrimaryMessage, PrimaryShell, SimPendingResults};
 use bramble_matrix::{Layout, Rect, Span};
 use bramble_schedule::message::{
     Generated, Kind, MatrixSource, Missing, Reached, ResultHead, decode_error, decode_number,
@@ -34,7 +34,7 @@ pub(super) struct TrialShell {
     /// Leased parts of C: those at machines that share memory, and tiles of which some rows have landed.
     lent: Vec<Rect>,
     partial: BTreeMap<(usize, u32), Rect>,
-    pub(super) pending: PendingResults,
+    pub(super) pending: SimPendingResults,
     pub(super) sessions: Vec<TrialSession>,
     /// Whether each element was committed.
     pub(super) committed: Vec<bool>,
@@ -49,7 +49,7 @@ impl TrialShell {
             c: vec![GARBAGE; elements],
             lent: Vec::new(),
             partial: BTreeMap::new(),
-            pending: PendingResults::default(),
+            pending: SimPendingResults::default(),
             sessions: (0..peers).map(|_| TrialSession::default()).collect(),
             committed: vec![false; elements],
             finished: false,
@@ -293,7 +293,7 @@ impl PrimaryShell for Trial {
         &mut self.shell.sessions[peer].link
     }
 
-    fn pending(&mut self) -> &mut PendingResults {
+    fn pending(&mut self) -> &mut SimPendingResults {
         &mut self.shell.pending
     }
 

@@ -7,7 +7,7 @@
 
 use super::{LoopTask, SimEnd, World, WorldEvent, frame_bytes};
 use crate::machine::WorkerMessage;
-use crate::primary_shell::{PeerLink, PendingResult, PendingResults, PrimaryMessage, PrimaryShell};
+use crate::primary_shell::{PeerLink, PendingResult, PrimaryMessage, PrimaryShell, SimPendingResults};
 use bramble_matrix::Rect;
 use bramble_schedule::message::ResultHead;
 use bramble_schedule::primary::{InspectionTask, PrimaryEvent, ResultPlace};
@@ -126,7 +126,7 @@ impl PrimaryShell for World<'_> {
         &mut self.sessions[peer].link
     }
 
-    fn pending(&mut self) -> &mut PendingResults {
+    fn pending(&mut self) -> &mut SimPendingResults {
         &mut self.pending
     }
 

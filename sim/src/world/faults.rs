@@ -8,8 +8,9 @@
 //!
 //! Deliberately absent: links that break, stall or delay frames; trials have those.
 
-use super::{SimSession, World, WorldEvent, participants};
+use super::{SimSession, World, WorldEvent, end};
 use crate::fault::{FaultKind, FaultSite};
+use crate::participants;
 use crate::report::SimJoin;
 use bramble_schedule::primary::PrimaryEvent;
 
@@ -148,9 +149,9 @@ impl World<'_> {
             return;
         }
         let is = &self.machines[machine];
-        let info = participants::info(is, is.memory_bytes);
+        let info = participants::joining(is);
         let (bytes_per_s, latency_s) = participants::link(is);
-        let end = participants::end((machine, info.credit_bytes), self.machines, self.setting);
+        let end = end((machine, info.credit_bytes), self.machines, self.setting);
         if end.on_host {
             self.host.peers.push(self.ends.len());
         }
