@@ -1,7 +1,7 @@
 //! Sums of matrices, element by element: C = αX + βY.
 //!
-//! Place in the flow: beside `product`, for operands in files or in this process. A sum moves as many bytes as it computes elements,
-//! so no worker could be sent them faster than this machine adds them.
+//! Place in the flow: beside `product`, for operands in files or in this process. Sending an element takes longer than adding
+//! it, so workers take no part.
 //!
 //! Invariants: every element is rounded once for each factor and once for the sum; the result does not depend on the number of
 //! threads. Memory beside the matrices is two squares of 512 elements a side for each thread.

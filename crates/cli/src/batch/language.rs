@@ -16,7 +16,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum BatchTask {
     /// `TARGET = EXPRESSION`.
-    Compute(Target, Expression),
+    Compute(ResultTarget, Expression),
     /// `NAME -> PATH`: writes a kept matrix to a file.
     Write(String, PathBuf),
     /// `free NAME`: forgets a kept matrix.
@@ -25,7 +25,7 @@ pub(super) enum BatchTask {
 
 /// Where a result goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum ResultTarget {
     /// Kept under a name for later lines.
     Name(String),
     /// Written to a .npy file.
@@ -123,9 +123,9 @@ impl BatchTask {
     /// Changes the names of kept matrices as the task will.
     pub(super) fn changes(&self, kept: &mut BTreeSet<String>) {
         match self {
-            Self::Compute(Target::Name(name), _) => drop(kept.insert(name.clone())),
+            Self::Compute(ResultTarget::Name(name), _) => drop(kept.insert(name.clone())),
             Self::Free(name) => drop(kept.remove(name)),
-            Self::Compute(Target::File(_), _) | Self::Write(..) => {}
+            Self::Compute(ResultTarget::File(_), _) | Self::Write(..) => {}
         }
     }
 }
@@ -134,14 +134,14 @@ fn is_assignment(words: &[Word]) -> bool {
     matches!(words, [_, Word::Sign("="), ..])
 }
 
-fn target_of(word: &Word) -> Result<Target, String> {
+fn target_of(word: &Word) -> Result<ResultTarget, String> {
     match word {
-        Word::Quoted(path) => Ok(Target::File(PathBuf::from(path))),
-        Word::Plain(text) if is_name(text) => Ok(Target::Name(text.clone())),
+        Word::Quoted(path) => Ok(ResultTarget::File(PathBuf::from(path))),
+        Word::Plain(text) if is_name(text) => Ok(ResultTarget::Name(text.clone())),
         Word::Plain(text) if text == "-" => {
             Err("-: results of a batch go to files or names; name one".to_owned())
         }
-        Word::Plain(text) => Ok(Target::File(PathBuf::from(text))),
+        Word::Plain(text) => Ok(ResultTarget::File(PathBuf::from(text))),
         Word::Sign(sign) => {
             Err(format!("{sign} = …: the result needs a name or a .npy file before the =; {FORM}"))
         }
@@ -279,7 +279,7 @@ impl fmt::Display for Word {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for ResultTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => f.write_str(name),
@@ -327,18 +327,22 @@ mod tests {
             plus,
         };
         let cases = [
-            ("y.npy = x.npy @ W", Target::File("y.npy".into()), product(1.0, "x.npy", "W", None)),
-            ("H = 2.5 * A @ B.T", Target::Name("H".into()), product(2.5, "A", "B.T", None)),
-            ("H = A @ B - 2 * C", Target::Name("H".into()), product(1.0, "A", "B", Some(term(-2.0, "C")))),
+            ("y.npy = x.npy @ W", ResultTarget::File("y.npy".into()), product(1.0, "x.npy", "W", None)),
+            ("H = 2.5 * A @ B.T", ResultTarget::Name("H".into()), product(2.5, "A", "B.T", None)),
+            (
+                "H = A @ B - 2 * C",
+                ResultTarget::Name("H".into()),
+                product(1.0, "A", "B", Some(term(-2.0, "C"))),
+            ),
             (
                 "H = C + -1e-3 * A @ B",
-                Target::Name("H".into()),
+                ResultTarget::Name("H".into()),
                 product(-1e-3, "A", "B", Some(term(1.0, "C"))),
             ),
-            ("H = C - A @ B", Target::Name("H".into()), product(-1.0, "A", "B", Some(term(1.0, "C")))),
+            ("H = C - A @ B", ResultTarget::Name("H".into()), product(-1.0, "A", "B", Some(term(1.0, "C")))),
             (
                 "./H = m.safetensors:wte @ random:3x4:f32:1",
-                Target::File("./H".into()),
+                ResultTarget::File("./H".into()),
                 product(1.0, "m.safetensors:wte", "random:3x4:f32:1", None),
             ),
         ];
@@ -349,14 +353,14 @@ mod tests {
 
     #[test]
     fn sums_writing_and_freeing_are_tasks() {
-        let kept = |expression| BatchTask::Compute(Target::Name("H".into()), expression);
+        let kept = |expression| BatchTask::Compute(ResultTarget::Name("H".into()), expression);
         assert_eq!(parsed("H = W + V"), kept(Expression::Sum(term(1.0, "W"), Some(term(1.0, "V")))));
         assert_eq!(parsed("H = 3 * W.T"), kept(Expression::Sum(term(3.0, "W.T"), None)));
         assert_eq!(parsed("H -> \"a b.npy\" # note"), BatchTask::Write("H".into(), "a b.npy".into()));
         assert_eq!(parsed("free W"), BatchTask::Free("W".into()));
         assert_eq!(
             parsed("free = W"),
-            BatchTask::Compute(Target::Name("free".into()), Expression::Sum(term(1.0, "W"), None))
+            BatchTask::Compute(ResultTarget::Name("free".into()), Expression::Sum(term(1.0, "W"), None))
         );
         assert_eq!(parse("   # nothing"), Ok(None));
     }
@@ -369,7 +373,7 @@ mod tests {
             BatchOperand { source: MatrixReference::Described("W".into()), transposed: true }
         );
         assert!(
-            matches!(parsed("\"H\" = W"), BatchTask::Compute(Target::File(path), _) if path.as_os_str() == "H")
+            matches!(parsed("\"H\" = W"), BatchTask::Compute(ResultTarget::File(path), _) if path.as_os_str() == "H")
         );
     }
 

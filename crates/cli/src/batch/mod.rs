@@ -11,7 +11,7 @@ mod tasks;
 mod words;
 
 use self::language::{BatchTask, parse};
-use self::report::{Tally, TaskLine};
+use self::report::{TaskLine, TaskTally};
 use self::tasks::TaskRunner;
 use crate::args::{BatchArgs, is_standard_stream};
 use bramble_cluster::team::{Purpose, TeamSpec, check_kernel};
@@ -191,7 +191,7 @@ async fn run_all(
     runner: &mut TaskRunner<'_>,
     began: Instant,
 ) -> Result<Exit, Failure> {
-    let (mut tally, mut lines) = (Tally::new(began), 0);
+    let (mut tally, mut lines) = (TaskTally::new(began), 0);
     // The exit codes of the failure that came first, and of the worst result.
     let (mut failed, mut worst) = (None, Exit::Done);
     while let Some(next) = source.next(&mut lines).await {

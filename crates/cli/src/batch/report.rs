@@ -1,6 +1,6 @@
 //! What a batch prints: a line for each task, or one JSON object for each (docs/json.md).
 
-use super::tasks::Outcome;
+use super::tasks::TaskOutcome;
 use bramble_primary::Report;
 use bramble_report::error_object;
 use bramble_report::exit::{Exit, Failure};
@@ -24,25 +24,25 @@ pub(super) struct TaskLine<'a> {
 }
 
 /// The exit code of a task that has a result.
-pub(super) fn exit_of(outcome: &Outcome) -> Exit {
+pub(super) fn exit_of(outcome: &TaskOutcome) -> Exit {
     match outcome {
-        Outcome::Product(report, _) => product::exit(report),
-        Outcome::Sum(..) | Outcome::Freed => Exit::Done,
+        TaskOutcome::Product(report, _) => product::exit(report),
+        TaskOutcome::Sum(..) | TaskOutcome::Freed => Exit::Done,
     }
 }
 
 /// Names the machines whose tiles were wrong, also with `--quiet`: the result is right, but they need attention.
-pub(super) fn warn(outcome: &Outcome) {
-    if let Outcome::Product(report, _) = outcome {
+pub(super) fn warn(outcome: &TaskOutcome) {
+    if let TaskOutcome::Product(report, _) = outcome {
         report.check.wrong.iter().for_each(|wrong| bramble_report::say(&crate::multiply::told(wrong)));
     }
 }
 
 /// The line of a task; with `is_verbose` also the report of its product.
-pub(super) fn text(line: &TaskLine<'_>, outcome: &Outcome, is_verbose: bool) -> String {
+pub(super) fn text(line: &TaskLine<'_>, outcome: &TaskOutcome, is_verbose: bool) -> String {
     let (number, task, took) = (line.number, line.text, seconds(line.took.as_secs_f64()));
     match outcome {
-        Outcome::Product(report, _) => {
+        TaskOutcome::Product(report, _) => {
             let p = &report.problem;
             let verified = verified(report);
             let head = format!(
@@ -57,8 +57,8 @@ pub(super) fn text(line: &TaskLine<'_>, outcome: &Outcome, is_verbose: bool) -> 
             let rest = is_verbose.then(|| product::text(report, task, true, line.took.as_secs_f64(), None));
             head + &rest.unwrap_or_default()
         }
-        Outcome::Sum(shape, dtype, _) => format!("line {number}: {task}: {shape} {dtype} in {took}\n"),
-        Outcome::Freed => format!("line {number}: {task}\n"),
+        TaskOutcome::Sum(shape, dtype, _) => format!("line {number}: {task}: {shape} {dtype} in {took}\n"),
+        TaskOutcome::Freed => format!("line {number}: {task}\n"),
     }
 }
 
@@ -71,18 +71,18 @@ fn verified(report: &Report) -> &'static str {
 }
 
 /// The object of a task that has a result.
-pub(super) fn json(line: &TaskLine<'_>, outcome: &Outcome) -> Value {
+pub(super) fn json(line: &TaskLine<'_>, outcome: &TaskOutcome) -> Value {
     let took = line.took.as_secs_f64();
     let mut object = head(line);
     let fields = match outcome {
-        Outcome::Product(report, digest) => {
+        TaskOutcome::Product(report, digest) => {
             let digest = digest.as_deref().unwrap_or_default();
             json!({"kind": "product", "digest": digest, "product": product::json(report, took, digest)})
         }
-        Outcome::Sum(shape, dtype, digest) => {
+        TaskOutcome::Sum(shape, dtype, digest) => {
             json!({"kind": "sum", "digest": digest, "rows": shape.rows, "cols": shape.cols, "dtype": dtype.name()})
         }
-        Outcome::Freed => json!({"kind": "free"}),
+        TaskOutcome::Freed => json!({"kind": "free"}),
     };
     merge(&mut object, fields);
     object
@@ -106,22 +106,22 @@ fn merge(object: &mut Value, fields: Value) {
 }
 
 /// Counts of a batch.
-pub(super) struct Tally {
+pub(super) struct TaskTally {
     began: Instant,
     kinds: BTreeMap<&'static str, u64>,
 }
 
-impl Tally {
+impl TaskTally {
     pub(super) fn new(began: Instant) -> Self {
         Self { began, kinds: BTreeMap::new() }
     }
 
     /// Counts a task.
-    pub(super) fn add(&mut self, result: Result<&Outcome, &Failure>) {
+    pub(super) fn add(&mut self, result: Result<&TaskOutcome, &Failure>) {
         let kind = match result {
-            Ok(Outcome::Product(..)) => "product",
-            Ok(Outcome::Sum(..)) => "sum",
-            Ok(Outcome::Freed) => return,
+            Ok(TaskOutcome::Product(..)) => "product",
+            Ok(TaskOutcome::Sum(..)) => "sum",
+            Ok(TaskOutcome::Freed) => return,
             Err(_) => "failure",
         };
         *self.kinds.entry(kind).or_default() += 1;

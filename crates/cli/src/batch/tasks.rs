@@ -7,7 +7,7 @@
 //!
 //! Deliberately absent: a journal. A batch that is interrupted starts again with the task that was not finished.
 
-use super::language::{BatchOperand, BatchTask, Expression, MatrixReference, ScaledOperand, Target};
+use super::language::{BatchOperand, BatchTask, Expression, MatrixReference, ResultTarget, ScaledOperand};
 use crate::args::BatchArgs;
 use crate::multiply::{check_factor, sessions_of};
 use bramble_cluster::random::seed;
@@ -25,7 +25,7 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 /// The result of a task.
-pub(super) enum Outcome {
+pub(super) enum TaskOutcome {
     /// A product, with its report and the digest of its bytes, if that was asked for.
     Product(Box<Report>, Option<String>),
     /// A sum, or a copy: its shape, its type, and the digest of its bytes, if that was asked for.
@@ -60,7 +60,7 @@ impl<'a> TaskRunner<'a> {
     }
 
     /// Carries out one task.
-    pub(super) async fn run(&mut self, task: &BatchTask) -> Result<Outcome, Failure> {
+    pub(super) async fn run(&mut self, task: &BatchTask) -> Result<TaskOutcome, Failure> {
         match task {
             BatchTask::Compute(target, Expression::Product { alpha, a, b, plus }) => {
                 self.product(target, *alpha, (a, b), plus.as_ref()).await
@@ -69,10 +69,11 @@ impl<'a> TaskRunner<'a> {
             BatchTask::Write(name, path) => {
                 let source = MatrixReference::Kept(name.clone());
                 let matrix = BatchOperand { source, transposed: false };
-                self.sum(&Target::File(path.clone()), &ScaledOperand { factor: 1.0, matrix }, None).await
+                self.sum(&ResultTarget::File(path.clone()), &ScaledOperand { factor: 1.0, matrix }, None)
+                    .await
             }
             BatchTask::Free(name) => match self.kept.remove(name) {
-                Some(_) => Ok(Outcome::Freed),
+                Some(_) => Ok(TaskOutcome::Freed),
                 None => Err(self.unknown(name)),
             },
         }
@@ -86,11 +87,11 @@ impl<'a> TaskRunner<'a> {
     /// C = αAB + βD.
     async fn product(
         &mut self,
-        target: &Target,
+        target: &ResultTarget,
         alpha: f64,
         (a, b): (&BatchOperand, &BatchOperand),
         plus: Option<&ScaledOperand>,
-    ) -> Result<Outcome, Failure> {
+    ) -> Result<TaskOutcome, Failure> {
         let began = Instant::now();
         let (left, right) = (self.open(a, Side::Left)?, self.open(b, Side::Right)?);
         let (sa, sb) = (left.shape(), right.shape());
@@ -146,16 +147,16 @@ impl<'a> TaskRunner<'a> {
             return Err(Failure { exit: Exit::Unverified, text });
         }
         let digest = self.keep(target, finished.sealed).await?;
-        Ok(Outcome::Product(Box::new(finished.report), digest))
+        Ok(TaskOutcome::Product(Box::new(finished.report), digest))
     }
 
     /// C = αX, or αX + βY.
     async fn sum(
         &mut self,
-        target: &Target,
+        target: &ResultTarget,
         x: &ScaledOperand,
         y: Option<&ScaledOperand>,
-    ) -> Result<Outcome, Failure> {
+    ) -> Result<TaskOutcome, Failure> {
         let first = self.open(&x.matrix, Side::Alone)?;
         let shape = first.shape();
         let second = y.map(|y| self.addend(y, shape)).transpose()?;
@@ -176,15 +177,15 @@ impl<'a> TaskRunner<'a> {
         })
         .await??;
         let digest = self.keep(target, sealed).await?;
-        Ok(Outcome::Sum(shape, dtype, digest))
+        Ok(TaskOutcome::Sum(shape, dtype, digest))
     }
 
     /// Gives a result its file name, or keeps it under its name. Syncing may take long, so a separate thread does it.
-    async fn keep(&mut self, target: &Target, sealed: Sealed) -> Result<Option<String>, Failure> {
+    async fn keep(&mut self, target: &ResultTarget, sealed: Sealed) -> Result<Option<String>, Failure> {
         let json = self.args.json;
         let kept = match target {
-            Target::Name(name) => Some((name.clone(), sealed.matrix()?)),
-            Target::File(_) => None,
+            ResultTarget::Name(name) => Some((name.clone(), sealed.matrix()?)),
+            ResultTarget::File(_) => None,
         };
         let digest = off_loop("keeping a result", move || -> Result<_, Failure> {
             let digest = json.then(|| crate::multiply::digest(sealed.bytes()));
@@ -267,10 +268,10 @@ fn transpose_hint(a: &BatchOperand, b: &BatchOperand, sa: Shape, sb: Shape) -> S
 }
 
 /// Where a result is written: to a file, under a name that it gets when it is complete, or to memory.
-fn output(target: &Target, shape: Shape, dtype: DType) -> Result<Output, Failure> {
+fn output(target: &ResultTarget, shape: Shape, dtype: DType) -> Result<Output, Failure> {
     match target {
-        Target::Name(_) => Ok(Output::anonymous(shape, dtype)?),
-        Target::File(path) => {
+        ResultTarget::Name(_) => Ok(Output::anonymous(shape, dtype)?),
+        ResultTarget::File(path) => {
             let unfinished = Unfinished::lock(path)?;
             if unfinished.has_begun()? {
                 return Err(interrupted(path));
@@ -305,8 +306,8 @@ struct KernelChoice {
 }
 
 impl KernelChoice {
-    /// The kernel's name for a product of so many operations. One comparison of kernels for a type holds for all its products; the
-    /// decision not to compare holds only for smaller products.
+    /// The kernel's name for a product of `flops` operations. One comparison of kernels for a type holds for all its products;
+    /// the decision not to compare holds only for smaller products.
     fn name(&mut self, dtype: DType, flops: f64) -> Result<String, Failure> {
         check_kernel(self.asked, dtype)?;
         if self.asked != Choice::Auto || !self.here {

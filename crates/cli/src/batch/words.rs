@@ -2,8 +2,8 @@
 //!
 //! Place in the flow: before `language`, which gives the words their meaning.
 //!
-//! Invariants: operators are words of their own, so they stand between spaces, except `(`, `)` and `,`. A word in double quotes is
-//! a path with any characters but quotes, and never an operator, a name or a number.
+//! Invariants: operators are words of their own, so they stand between spaces, except `(`, `)` and `,`. A word in double quotes
+//! is a path with any characters but quotes, and never an operator, a name or a number.
 
 /// A word of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
