@@ -8,7 +8,7 @@ mod drawn;
 use bramble_matrix::Digest128;
 use bramble_plan::{Base, PlanOptions, Problem, Strategy as Cutting, TileSize};
 use bramble_schedule::primary::{
-    InspectionEvent, InspectionTask, PrimaryAction, PrimaryEvent, Recomputation,
+    InspectionEnd, InspectionEvent, InspectionTask, PrimaryAction, PrimaryEvent, Recomputation,
 };
 use bramble_sim::{ChosenOrder, OrderSetting};
 use drawn::{check_complete, cutting, problem, shuffled};
@@ -40,10 +40,11 @@ fn mended(
     assert_eq!(wrong, by_liar);
     assert!(makers.iter().all(|makers| !makers.is_empty()), "nobody made a tile");
     assert!(order.primary().has_workers_besides(&[liar]), "there is a reserve");
-    // It checks why the product fails, if it does: all workers may have made a part of some suspect tile, and those that did
-    // not may have too little memory.
     order.finish(choices);
     if order.failed().is_some() {
+        // Every worker may have made a part of some suspect tile; or the remaining ones have too little memory, which is checked.
+        let verdict = order.inspected().0;
+        assert!(verdict.is_none_or(|verdict| verdict.end == InspectionEnd::NoOtherWorker), "{verdict:?}");
         return Some(0);
     }
     check_complete(&order);

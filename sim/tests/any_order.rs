@@ -165,7 +165,7 @@ fn unsolicited_results_are_refused() {
     for head in bad {
         assert!(order.primary().expect(0, &head).is_err(), "{head:?}");
     }
-    // Nobody carries out the actions: the tile has no elements.
+    // The test drops the actions: the tile has no elements.
     order.primary_mut().handle(PrimaryEvent::Landed { peer: 0, head: good }, Duration::from_secs(1));
     assert!(order.primary().expect(0, &good).is_err(), "a tile comes once");
 }

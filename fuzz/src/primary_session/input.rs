@@ -78,8 +78,7 @@ impl Setting {
 
 fn strategy(bytes: &mut Bytes<'_>) -> Option<Strategy> {
     let (kind, sizes) = (bytes.u8(), u32::from(bytes.u8()));
-    let all: Vec<Base> =
-        Base::one_of_each([1 + sizes % 3, 1 + sizes / 3 % 3, 1 + sizes / 9 % 4]).collect();
+    let all: Vec<Base> = Base::one_of_each([1 + sizes % 3, 1 + sizes / 3 % 3, 1 + sizes / 9 % 4]).collect();
     let (number, levels) = (usize::from(kind) % (all.len() + 1), u32::from(kind) / 8 % 3);
     // 0: the planner chooses.
     Some(Strategy { base: *all.get(number.checked_sub(1)?)?, levels })

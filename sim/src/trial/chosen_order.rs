@@ -254,7 +254,7 @@ impl ChosenOrder {
         }
     }
 
-    /// A worker dies. What it had sent arrives, as far as it had left, and its neighbours notice, both in any order.
+    /// A worker dies. Frames in flight arrive, the leaving one partly, and its neighbours notice, all in any order.
     fn kill(&mut self, peer: usize, how: u32) {
         let site = FaultSite::Worker(self.trial.members.machines[peer]);
         self.trial.checks.machine_died(peer, self.trial.process.clock.passed());
@@ -293,7 +293,7 @@ impl ChosenOrder {
         &self.trial.primary
     }
 
-    /// The state machine, to which a test passes events whose actions nobody carries out.
+    /// The state machine, to which a test passes events without carrying out their actions.
     pub fn primary_mut(&mut self) -> &mut Primary {
         &mut self.trial.primary
     }

@@ -107,7 +107,7 @@ impl WorkCounts {
     }
 }
 
-/// The machines of a trial, and which of them are peers.
+/// The machines of a trial; some of them are peers.
 struct Members {
     /// Number of peers so far; nodes, lanes and sessions beyond it are for machines that may join.
     count: usize,
@@ -139,7 +139,7 @@ struct TrialFaults {
     struck: Vec<Struck>,
 }
 
-/// What has happened so far.
+/// The events so far: their hash and their counts.
 struct Record {
     hash: u64,
     events: u64,

@@ -1,4 +1,4 @@
-//! The machines of a product in a chosen order, their links, and what goes wrong.
+//! The machines of a product in a chosen order, their links and their failures.
 //!
 //! Invariants: the same setting gives the same machines. The plan's members have links and operands of several kinds.
 
@@ -9,7 +9,7 @@ use bramble_schedule::limits::NEIGHBOURS_MAX;
 use bramble_schedule::primary::{PeerInfo, Referred};
 use bramble_schedule::worker::StartLimits;
 
-/// The machines, their links, and what goes wrong.
+/// The machines, their links and their failures.
 #[derive(Clone, Debug)]
 pub struct OrderSetting {
     /// The sizes of tiles and steps.
@@ -61,7 +61,7 @@ impl OrderSetting {
         joins: Vec::new(),
     };
 
-    /// The machines of the product: the primary, which is like the first worker, the workers, and those that join.
+    /// The machines of the product: the primary, with the speed of the first worker, the workers, and machines that join.
     fn machines(&self) -> Vec<Machine> {
         let machine = |at: usize, memory_bytes: u64| Machine {
             name: format!("w{}", at + 1),
