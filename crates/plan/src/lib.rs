@@ -22,6 +22,7 @@ mod explain;
 mod extent;
 mod form;
 mod grid;
+mod layout;
 mod memory;
 mod neighbours;
 mod problem;
@@ -43,6 +44,10 @@ pub use early::MadeOperands;
 pub use extent::{Extent, StrassenObjection};
 pub use form::{Block, BlockSize, InvalidPlan, Member, PanelOrder, Plan, Share, Sums};
 pub use grid::{Grid, GridError, TileSize};
+pub use layout::{
+    ArrayLayout, LATTICE, LayoutError, NoRoomForArray, PartHolder, PlacedPart, Placement, ShardAxis,
+    ShardUnits,
+};
 pub use memory::memory_wanted;
 pub use neighbours::{neighbour_pairs, neighbours_of_each};
 pub use problem::{LinkRate, Machine, MemoryRate, Problem};
