@@ -456,8 +456,8 @@ fn operands(problem: &Problem) -> Operands {
     Operands {
         a_layout: Layout::RowMajor,
         b_layout: Layout::RowMajor,
-        a_generated: !problem.sends_a,
-        b_generated: !problem.sends_b,
+        a_source: problem.a_source,
+        b_source: problem.b_source,
         reads_c: problem.reads_c,
     }
 }

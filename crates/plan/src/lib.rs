@@ -50,7 +50,7 @@ pub use layout::{
 };
 pub use memory::memory_wanted;
 pub use neighbours::{neighbour_pairs, neighbours_of_each};
-pub use problem::{LinkRate, Machine, MemoryRate, Problem};
+pub use problem::{LinkRate, Machine, MemoryRate, OperandSource, Problem};
 pub use region::Region;
 pub use strategy::{Base, LEVELS_MAX, Strategy};
 pub use winograd::{OperandRecipe, Recipe, ResultRecipe, ResultTerm, Sum, Term};

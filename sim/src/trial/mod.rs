@@ -253,8 +253,8 @@ fn operands_of(scenario: &Scenario) -> Operands {
     Operands {
         a_layout: if scenario.col_major { Layout::ColMajor } else { Layout::RowMajor },
         b_layout: Layout::RowMajor,
-        a_generated: !problem.sends_a,
-        b_generated: !problem.sends_b,
+        a_source: problem.a_source,
+        b_source: problem.b_source,
         reads_c: problem.reads_c,
     }
 }

@@ -181,7 +181,8 @@ impl Costs<'_> {
             let (rows, cols) = ((rows * region.q()) as f64, (cols * region.q()) as f64);
             let depth = region.depth_of(share.steps) as f64;
             let sent = |travels: bool, side: f64| if travels { side * depth } else { 0.0 };
-            let read = sent(self.problem.sends_a, rows) + sent(self.problem.sends_b, cols);
+            let read =
+                sent(self.problem.a_source.is_sent(), rows) + sent(self.problem.b_source.is_sent(), cols);
             read / MEMORY_USED + rows * cols
         };
         let all: f64 = member.shares.iter().map(elements).sum();
@@ -300,7 +301,7 @@ impl Costs<'_> {
     fn resident_bytes(&self, share: &Share) -> f64 {
         let region = &self.regions[share.region];
         let elements = region.grid.rows_of(share.cells.rows) * region.q() * region.depth_of(share.steps);
-        if self.problem.sends_a { (elements * self.problem.element_bytes()) as f64 } else { 0.0 }
+        if self.problem.a_source.is_sent() { (elements * self.problem.element_bytes()) as f64 } else { 0.0 }
     }
 
     /// Bytes of the first panels of A and B of a share, of a cell of C, and of the larger matrix of these panels.
@@ -310,7 +311,10 @@ impl Costs<'_> {
         let e = self.problem.element_bytes() as f64;
         let (rows, cols, depth) = (grid.tile_rows as f64, grid.tile_cols as f64, grid.depth as f64);
         let sent = |travels: bool, elements: f64| if travels { elements } else { 0.0 };
-        let (a, b) = (sent(self.problem.sends_a, rows * depth), sent(self.problem.sends_b, depth * cols));
+        let (a, b) = (
+            sent(self.problem.a_source.is_sent(), rows * depth),
+            sent(self.problem.b_source.is_sent(), depth * cols),
+        );
         ((a + b) * panels * e, rows * cols * panels * e, a.max(b) * e)
     }
 }

@@ -9,7 +9,7 @@
 
 use super::{BlockSize, Member, PanelOrder, Plan, Share, Sums};
 use crate::memory::EDGE_MAX;
-use crate::{Binding, Bound, Grid, LEVELS_MAX, Prediction, Problem, Region, Strategy};
+use crate::{Binding, Bound, Grid, LEVELS_MAX, OperandSource, Prediction, Problem, Region, Strategy};
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use bramble_base::{DType, Rect, Span};
@@ -33,7 +33,7 @@ impl Plan {
         let mut out = Vec::new();
         let p = &self.problem;
         put(&mut out, [p.m, p.n, p.k]);
-        out.extend([p.dtype.code(), p.reads_c.into(), p.sends_a.into(), p.sends_b.into()]);
+        out.extend([p.dtype.code(), p.reads_c.into(), source_code(p.a_source), source_code(p.b_source)]);
         let name = self.strategy.to_string();
         out.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
         out.extend(name.as_bytes());
@@ -61,8 +61,9 @@ impl Plan {
         let mut fields = Fields { rest: bytes };
         let [m, n, k] = fields.numbers()?;
         let dtype = DType::from_code(fields.byte()?).ok_or(InvalidPlan("its element type is unknown"))?;
-        let (reads_c, sends_a, sends_b) = (fields.flag()?, fields.flag()?, fields.flag()?);
-        let problem = Problem { m, n, k, dtype, reads_c, sends_a, sends_b };
+        let reads_c = fields.flag()?;
+        let (a_source, b_source) = (fields.source()?, fields.source()?);
+        let problem = Problem { m, n, k, dtype, reads_c, a_source, b_source };
         let strategy = fields.strategy()?;
         let sums = if fields.flag()? { Sums::Chained } else { Sums::Merged };
         let relay = fields.flag()?;
@@ -96,6 +97,13 @@ impl Plan {
 
 fn put<const N: usize>(out: &mut Vec<u8>, numbers: [u64; N]) {
     numbers.iter().for_each(|n| out.extend(n.to_le_bytes()));
+}
+
+const fn source_code(source: OperandSource) -> u8 {
+    match source {
+        OperandSource::Generated => 0,
+        OperandSource::Sent => 1,
+    }
 }
 
 fn encode_share(share: &Share, out: &mut Vec<u8>) {
@@ -224,6 +232,10 @@ impl Fields<'_> {
             1 => Ok(true),
             _ => Err(InvalidPlan("one of its flags is neither 0 nor 1")),
         }
+    }
+
+    fn source(&mut self) -> Result<OperandSource, InvalidPlan> {
+        Ok(OperandSource::generated_if(!self.flag()?))
     }
 
     fn numbers<const N: usize>(&mut self) -> Result<[u64; N], InvalidPlan> {

@@ -133,7 +133,7 @@ proptest! {
         m in side(), n in side(), k in side(), cut in cut(), workers in machines(),
         strategy in any_strategy(), reads_c in any::<bool>(), generated in any::<bool>(),
     ) {
-        let p = Problem { reads_c, sends_a: !generated, ..problem(m, n, k) };
+        let p = Problem { reads_c, a_source: OperandSource::generated_if(generated), ..problem(m, n, k) };
         let jobs = Grid::new(&p, cut).unwrap().tiles() * Grid::new(&p, cut).unwrap().steps();
         prop_assume!(jobs < 200_000);
         let primary = machine("primary", 10.0, 1 << 32, 0.0);

@@ -12,7 +12,9 @@ pub(crate) mod resumed;
 mod strategies;
 
 use bramble_base::{DType, Layout, Rect};
-use bramble_plan::{LinkRate, Machine, PanelOrder, Plan, PlanOptions, Problem, TileSize, decide};
+use bramble_plan::{
+    LinkRate, Machine, OperandSource, PanelOrder, Plan, PlanOptions, Problem, TileSize, decide,
+};
 use bramble_schedule::message::{
     Forward, MatrixHeader, MatrixSource, ResultHead, decode_forwards, encode_forwards,
 };
@@ -190,7 +192,15 @@ fn plan(p: &Problem, cut: TileSize, memories: &[u64], alone: bool, wish: &PlanOp
 
 /// A product of whole numbers.
 pub(crate) fn problem(m: u64, n: u64, k: u64, reads_c: bool, generated: bool) -> Problem {
-    Problem { m, n, k, dtype: DType::I64, reads_c, sends_a: !generated, sends_b: true }
+    Problem {
+        m,
+        n,
+        k,
+        dtype: DType::I64,
+        reads_c,
+        a_source: OperandSource::generated_if(generated),
+        b_source: OperandSource::Sent,
+    }
 }
 
 /// A primary with one worker.
@@ -214,8 +224,8 @@ fn operands(p: &Problem, col_major: bool) -> Operands {
     Operands {
         a_layout: if col_major { Layout::ColMajor } else { Layout::RowMajor },
         b_layout: Layout::RowMajor,
-        a_generated: !p.sends_a,
-        b_generated: false,
+        a_source: p.a_source,
+        b_source: OperandSource::Sent,
         reads_c: p.reads_c,
     }
 }
