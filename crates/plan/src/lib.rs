@@ -25,8 +25,10 @@ mod grid;
 mod layout;
 mod memory;
 mod neighbours;
+mod ownership;
 mod problem;
 mod region;
+mod resident;
 mod search;
 mod strategy;
 mod team;
@@ -50,8 +52,10 @@ pub use layout::{
 };
 pub use memory::memory_wanted;
 pub use neighbours::{neighbour_pairs, neighbours_of_each};
+pub use ownership::{MissingPart, OwnedSpan, Ownership, ProductSide};
 pub use problem::{LinkRate, Machine, MemoryRate, OperandSource, Problem};
 pub use region::Region;
+pub use resident::{decide_resident, memory_to_ask_resident};
 pub use strategy::{Base, LEVELS_MAX, Strategy};
 pub use winograd::{OperandRecipe, Recipe, ResultRecipe, ResultTerm, Sum, Term};
 

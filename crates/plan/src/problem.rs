@@ -29,6 +29,8 @@ pub enum OperandSource {
     Sent,
     /// Each worker generates what it needs.
     Generated,
+    /// It is placed: each worker reads what it holds itself, where it lies.
+    Resident,
 }
 
 impl OperandSource {
@@ -62,6 +64,11 @@ impl Problem {
         let b = if self.b_source.is_sent() { k * n } else { 0.0 };
         let c = if self.reads_c { m * n } else { 0.0 };
         (a + b + c) * size
+    }
+
+    /// Whether an operand is placed on the workers.
+    pub fn has_resident(&self) -> bool {
+        [self.a_source, self.b_source].contains(&OperandSource::Resident)
     }
 
     /// Bytes of C.

@@ -10,6 +10,7 @@ mod form;
 mod neighbours;
 mod page;
 mod relay;
+mod resident;
 mod traffic;
 
 use crate::cost as model;

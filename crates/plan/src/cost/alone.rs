@@ -5,7 +5,7 @@
 
 use super::waits::{after_s, behind_s, cells_a_unit, lag_s, last_results, rounds};
 use super::{Costs, Limit, Load, flops_an_addition};
-use crate::{Machine, Member, PanelOrder, Share, Sums};
+use crate::{Machine, Member, OperandSource, PanelOrder, Share, Sums};
 use alloc::string::String;
 use bramble_base::float::{ceil, sqrt};
 
@@ -180,9 +180,12 @@ impl Costs<'_> {
             let (rows, cols) = (region.grid.rows_of(share.cells.rows), region.grid.cols_of(share.cells.cols));
             let (rows, cols) = ((rows * region.q()) as f64, (cols * region.q()) as f64);
             let depth = region.depth_of(share.steps) as f64;
-            let sent = |travels: bool, side: f64| if travels { side * depth } else { 0.0 };
-            let read =
-                sent(self.problem.a_source.is_sent(), rows) + sent(self.problem.b_source.is_sent(), cols);
+            // Generated elements are in a cache when they are used.
+            let read = |source: OperandSource, side: f64| match source {
+                OperandSource::Sent | OperandSource::Resident => side * depth,
+                OperandSource::Generated => 0.0,
+            };
+            let read = read(self.problem.a_source, rows) + read(self.problem.b_source, cols);
             read / MEMORY_USED + rows * cols
         };
         let all: f64 = member.shares.iter().map(elements).sum();

@@ -5,7 +5,7 @@
 //! that cover C, each (tile, step) in exactly one block, counts and sides within the limits of a grid, chained sums
 //! without deadlock. Little-endian, every field of fixed width except the name of the strategy.
 //!
-//! Deliberately absent: versions. The format that contains the bytes has a version.
+//! Deliberately absent: plans with a placed operand, whose parts end with the connections: `decode` refuses them. Versions: the format that contains the bytes has one.
 
 use super::{BlockSize, Member, PanelOrder, Plan, Share, Sums};
 use crate::memory::EDGE_MAX;
@@ -87,6 +87,7 @@ impl Plan {
             relay,
             regions,
             members,
+            ownership: None,
             predicted: Prediction::default(),
             bound: Bound { seconds: 0.0, by: Binding::Compute },
             peak_gflops: 0.0,
@@ -103,6 +104,7 @@ const fn source_code(source: OperandSource) -> u8 {
     match source {
         OperandSource::Generated => 0,
         OperandSource::Sent => 1,
+        OperandSource::Resident => 2,
     }
 }
 
@@ -235,7 +237,12 @@ impl Fields<'_> {
     }
 
     fn source(&mut self) -> Result<OperandSource, InvalidPlan> {
-        Ok(OperandSource::generated_if(!self.flag()?))
+        match self.byte()? {
+            0 => Ok(OperandSource::Generated),
+            1 => Ok(OperandSource::Sent),
+            2 => Err(InvalidPlan("one of its operands was placed on workers, which are gone")),
+            _ => Err(InvalidPlan("one of its flags is neither 0 nor 1")),
+        }
     }
 
     fn numbers<const N: usize>(&mut self) -> Result<[u64; N], InvalidPlan> {
