@@ -277,7 +277,7 @@ impl Store {
             let len = in_memory(header.body_bytes())?;
             let (from, buffer) = match header.source {
                 // The generator's description: a few bytes, read before the matrix's own buffer is written.
-                MatrixSource::Generated => (0, Some(Buffer::zeroed(len)?)),
+                MatrixSource::Generated | MatrixSource::Resident => (0, Some(Buffer::zeroed(len)?)),
                 MatrixSource::Data | MatrixSource::Partial | MatrixSource::Vacant | MatrixSource::Relayed => {
                     let from = to_usize(header.first_line) * header.lines_total().1;
                     (from, self.arriving.get_mut(&header.id).and_then(|slot| slot.buffer.take()))

@@ -191,6 +191,7 @@ impl PanelContext<'_> {
         let source = match operand {
             OperandSource::Sent => MatrixSource::Data,
             OperandSource::Generated => MatrixSource::Generated,
+            OperandSource::Resident => MatrixSource::Resident,
         };
         let across = to_usize(small(self.across(panel, step)));
         for at in 0..(if rim { q } else { q * q }) {

@@ -159,7 +159,7 @@ fn cut(
 ) {
     let BodyMatrix { header, which, rect, leased } = matrix;
     let (lines, line_bytes) = header.lines_total();
-    let whole = by_reference || header.source == MatrixSource::Generated;
+    let whole = by_reference || matches!(header.source, MatrixSource::Generated | MatrixSource::Resident);
     let per_frame = if whole { lines } else { lines_per_frame(line_bytes) };
     while first_line < lines {
         let count = per_frame.min(lines - first_line);

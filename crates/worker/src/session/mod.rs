@@ -263,7 +263,12 @@ async fn read(
             | Kind::Join
             | Kind::Piece
             | Kind::Missing
-            | Kind::Log => {
+            | Kind::Log
+            | Kind::Free
+            | Kind::Put
+            | Kind::Placed
+            | Kind::Get
+            | Kind::Part => {
                 let what = format!("a message of kind {} has no place here", arrived.kind);
                 return Err(ProtocolError::new(what).into());
             }
