@@ -23,6 +23,7 @@ mod panel_stream;
 mod peer;
 mod peer_state;
 mod peer_status;
+mod pinned;
 mod rate_estimator;
 mod recompute;
 mod relay;
@@ -41,6 +42,7 @@ pub use inspection::{
 pub use outgoing::{BodyPiece, Operands, Outgoing, Which};
 pub use peer_state::Lost;
 pub use peer_status::{PeerStatus, WaitsFor};
+pub use pinned::PartLost;
 pub use steal::WorkMoves;
 
 use crate::ProtocolError;
@@ -87,6 +89,8 @@ pub struct Primary {
     /// Whether the work of a lost worker is reassigned; otherwise a loss fails the product.
     recovers: bool,
     losses: Vec<Lost>,
+    /// Set if the product failed because no other machine holds a lost worker's part of a placed operand.
+    part_lost: Option<PartLost>,
     inspection: Inspection,
     /// Set once the user stops the product: nothing more is sent.
     stops: bool,
@@ -122,6 +126,7 @@ impl Primary {
             next_peer: 0,
             recovers: false,
             losses: Vec::new(),
+            part_lost: None,
             inspection: Inspection::default(),
             stops: false,
             over: false,

@@ -229,13 +229,17 @@ impl Primary {
     /// (`before`).
     fn new_owner(&mut self, part: &WorkItem, before: Option<usize>) -> Result<usize, String> {
         let need = part.least_bytes(&self.plan, &self.recipes);
-        let has_room = |peer: &Peer| peer.state.accepts_work() && peer.info.credit_bytes >= need;
-        let is_safe = |peer: &Peer| has_room(peer) && peer.info.shares_memory;
-        let only_safe = part.attempt() >= ATTEMPTS_MAX && self.peers.iter().any(is_safe);
-        let can = |peer: &Peer| if only_safe { is_safe(peer) } else { has_room(peer) };
-        if let Some(to) =
-            before.filter(|to| part.continues_previous_item(&self.plan) && can(&self.peers[*to]))
-        {
+        let able: Vec<bool> = (0..self.peers.len())
+            .map(|at| self.peers[at].state.accepts_work() && self.can_do(at, part))
+            .collect();
+        if self.plan.ownership.is_some() && !able.contains(&true) {
+            return Err(self.fail_for_part());
+        }
+        let has_room = |at: usize| able[at] && self.peers[at].info.credit_bytes >= need;
+        let is_safe = |at: usize| has_room(at) && self.peers[at].info.shares_memory;
+        let only_safe = part.attempt() >= ATTEMPTS_MAX && (0..able.len()).any(is_safe);
+        let can = |at: usize| if only_safe { is_safe(at) } else { has_room(at) };
+        if let Some(to) = before.filter(|to| part.continues_previous_item(&self.plan) && can(*to)) {
             return Ok(to);
         }
         let work = part.amount(&self.plan);
@@ -245,7 +249,7 @@ impl Primary {
             (peer.stream.speed.left() + work) / rate
         };
         let soonest = |state: PeerState| {
-            let peers = self.peers.iter().enumerate().filter(|(_, peer)| peer.state == state && can(peer));
+            let peers = self.peers.iter().enumerate().filter(|(at, peer)| peer.state == state && can(*at));
             peers.map(|(at, peer)| (at, seconds(peer))).min_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at)
         };
         if let Some(to) = soonest(PeerState::Active).or_else(|| soonest(PeerState::Reserve)) {
