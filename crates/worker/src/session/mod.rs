@@ -6,6 +6,7 @@
 
 mod core;
 mod greet;
+mod held_messages;
 mod log;
 mod neighbours;
 mod outbox;
@@ -13,11 +14,13 @@ mod relay;
 
 use self::core::{Core, OutgoingFrame, TaskResult};
 use self::greet::{FirstMessage, GreetedPeer, first_message_at_door, greet, session_threads, welcome};
+use self::held_messages::place_part;
 use self::neighbours::neighbours;
 use self::outbox::Outbox;
 use self::relay::Neighbours;
+use crate::held::HeldStore;
 use crate::job_recorder::JobRecorder;
-use crate::ledger::{Grant, SessionLedger};
+use crate::ledger::{Grant, SessionLedger, SessionOwner};
 use crate::machine::Config;
 use crate::memory::Store;
 use crate::pool::{ComputePool, EndedTask, ThreadPlacement};
@@ -152,12 +155,15 @@ async fn run(
         let _ = done_tx.send(result);
     });
     let meter = Rc::new(SectionMeter::new(wants.account));
+    let owner = SessionOwner { name: hello.name.clone(), peer: link.peer.clone() };
+    let account = grant.ledger().hold_account(&owner, config.capacity_bytes());
     let core = Rc::new(RefCell::new(Core {
         state: Worker::new(grant.bytes(), StartLimits::for_threads(threads)),
         store: Store::new(),
         grant: Arc::new(grant),
         pool,
         kernel: pick.kernel,
+        held: Rc::new(RefCell::new(HeldStore::new(account))),
         hello,
         outbox: Outbox::new(out),
         reserved: None,
@@ -227,6 +233,7 @@ async fn read(
         core.borrow_mut().is_heard = true;
         match Kind::from_code(arrived.kind)? {
             Kind::Store => core.borrow_mut().stored(arrived)?,
+            Kind::Put | Kind::Get | Kind::Free => core.borrow_mut().held_message(arrived)?,
             Kind::Ping => {
                 let nonce = decode_number(&arrived.head)?;
                 if core.borrow().outbox.answers() >= ANSWERS_MAX {
@@ -264,10 +271,7 @@ async fn read(
             | Kind::Piece
             | Kind::Missing
             | Kind::Log
-            | Kind::Free
-            | Kind::Put
             | Kind::Placed
-            | Kind::Get
             | Kind::Part => {
                 let what = format!("a message of kind {} has no place here", arrived.kind);
                 return Err(ProtocolError::new(what).into());
@@ -344,13 +348,17 @@ async fn watch(core: Rc<RefCell<Core>>, arriving: Rc<Cell<u64>>) -> Result<(), W
     }
 }
 
-/// Places the bodies of store messages and pings.
+/// Places the bodies of store and put messages and of pings.
 struct Placer(Rc<RefCell<Core>>);
 
 impl BodyPlacer for Placer {
     fn place(&mut self, kind: u8, head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         match Kind::from_code(kind).map_err(|e| e.0)? {
             Kind::Store => {}
+            Kind::Put => {
+                let held = self.0.borrow().held.clone();
+                return place_part(&mut held.borrow_mut(), head, body_bytes).map_err(|e| e.0);
+            }
             Kind::Ping => return Ok(Box::new(DiscardedBody::new(body_bytes))),
             other => return Err(format!("a message of kind {other:?} has no body")),
         }
