@@ -56,7 +56,7 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// The placement if the user states none. What is small, or has fewer pieces than there are machines, is
+    /// The placement if the user states none. A small array, or one with fewer pieces than there are machines, is
     /// replicated: any machine can then compute any part of a product. Else the longer side is cut, columns if both
     /// are equal.
     pub fn automatic(shape: Shape, dtype: DType, holders: &[PartHolder]) -> Self {
@@ -109,7 +109,10 @@ pub struct ArrayLayout {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// A matrix without elements, or too large for any machine.
-    #[error("an array of {0} cannot be placed: it needs 1 to {max} rows and columns, and less than 2^63 bytes", max = Shape::SIDE_MAX)]
+    #[error(
+        "an array of {0} cannot be placed: it needs 1 to {max} rows and columns, and less than 2^63 bytes",
+        max = Shape::SIDE_MAX
+    )]
     Shape(Shape),
     /// Not one number for each machine, or only zeros.
     #[error(

@@ -27,9 +27,9 @@ pub struct Problem {
 pub enum OperandSource {
     /// The primary sends them.
     Sent,
-    /// Each worker generates what it needs.
+    /// Each worker generates the panels that it needs.
     Generated,
-    /// It is placed: each worker reads what it holds itself, where it lies.
+    /// It is placed: each worker reads its own part in place.
     Resident,
 }
 

@@ -1,14 +1,14 @@
-//! Plans for products with a placed operand: each machine computes what it owns.
+//! Plans for products with a placed operand: each machine computes the part that it owns.
 //!
-//! Place in the flow: the counterpart of `decide` for an operand that lies in parts on the workers. There is nothing to search for:
-//! the parts determine the share of each machine (`Ownership`), or with replicas the speeds do. What is left is the size and
-//! order of blocks, and whether the other operand is relayed, as in every plan for a team.
+//! Place in the flow: the counterpart of `decide` for an operand that lies in parts on the workers. No search is
+//! needed: the parts determine the share of each machine (`Ownership`), or with replicas the speeds do. The planner
+//! chooses only the size and order of blocks, and whether the other operand is relayed, as in every plan for a team.
 //!
-//! Invariants: every share lies within what its machine owns. Borders of parts are borders of the grid. Panels of the placed
-//! operand are neither sent nor counted in the memory of the product, except for their entries.
+//! Invariants: every share lies within the part of its machine. Borders of parts are borders of the grid. Panels of
+//! the placed operand are neither sent nor counted in the memory of the product, except for their entries.
 //!
-//! Deliberately absent: other strategies, and Strassen's method, which needs quarters across the whole operand; fewer machines than
-//! owners; a journal.
+//! Deliberately absent: other strategies, and Strassen's method, which needs quarters across the whole operand; fewer
+//! machines than owners; a journal.
 
 use crate::cost::Costs;
 use crate::decide::machines_of;

@@ -1,14 +1,14 @@
 //! Parts of placed matrices (*arrays*) that this worker holds for one connection.
 //!
-//! Place in the flow: `session/held_messages.rs` passes the messages about arrays to this store, and a session takes its operands
-//! from it: a panel of an array is a view of the part, where it lies. The store lasts as long as the connection, and all its
-//! products share it.
+//! Place in the flow: `session/held_messages.rs` passes the messages about arrays to this store, and a session takes
+//! its operands from it: a panel of an array is a view of the part, in place. The store lasts as long as the
+//! connection, and all its products share it.
 //!
-//! Invariants: only complete parts can be viewed or fetched, and nothing writes them. A part's memory is taken from the ledger before
-//! its first byte arrives, and returned when the last job that reads it has ended. The numbers of arrays rise, so none is used
-//! twice. Elements land in the part's own buffer.
+//! Invariants: only complete parts can be viewed or fetched, and nothing writes them. A part's memory is taken from
+//! the ledger before its first byte arrives, and returned when the last job that reads it has ended. The numbers of
+//! arrays rise, so none is used twice. Elements land in the part's own buffer.
 //!
-//! Deliberately absent: sending and receiving, other workers, and what an array is good for.
+//! Deliberately absent: sending and receiving, other workers, and products.
 
 use crate::ledger::{HoldAccount, HoldGrant};
 use crate::memory::Operand;
@@ -45,7 +45,8 @@ impl AsRef<[u8]> for HeldPart {
 }
 
 impl HeldPart {
-    /// The rows of a rectangle of the array: first byte, bytes of a row, bytes from row to row. `None` unless it lies in the part.
+    /// The rows of a rectangle of the array: first byte, bytes of a row, bytes from row to row. `None` unless it lies in
+    /// the part.
     fn rows_of(&self, rect: Rect) -> Option<(usize, usize, usize)> {
         let is_inside = rect.rows.intersect(self.rect.rows) == rect.rows
             && rect.cols.intersect(self.rect.cols) == rect.cols;
@@ -73,7 +74,7 @@ struct ArrivingPart {
 }
 
 enum HeldSlot {
-    Arriving(ArrivingPart),
+    Arriving(Box<ArrivingPart>),
     Complete(Arc<HeldPart>),
     /// There was no memory: elements that are under way are discarded. The reason, until it has been told.
     Refused(Option<String>),
@@ -170,7 +171,7 @@ impl HeldStore {
         }
         self.last = Some(put.array);
         let slot = match self.reserve(put) {
-            Ok(slot) => HeldSlot::Arriving(slot),
+            Ok(slot) => HeldSlot::Arriving(Box::new(slot)),
             Err(why) => HeldSlot::Refused(Some(why)),
         };
         self.slots.insert(put.array, slot);
@@ -246,7 +247,7 @@ impl HeldStore {
         let FilledPart { array, buffer, digest } = filled;
         let HeldSlot::Arriving(mut slot) = self.slots.remove(&array)? else { return None };
         slot.buffer = Some(buffer);
-        self.complete(array, slot, digest)
+        self.complete(array, *slot, digest)
     }
 
     fn complete_if_whole(&mut self, array: u64) -> PutProgress {
@@ -254,7 +255,7 @@ impl HeldStore {
         match self.slots.remove(&array) {
             Some(HeldSlot::Arriving(slot)) if is_whole(&slot) => {
                 let digest = slot.digester.digest();
-                self.complete(array, slot, digest).map_or(PutProgress::Incomplete, PutProgress::Done)
+                self.complete(array, *slot, digest).map_or(PutProgress::Incomplete, PutProgress::Done)
             }
             Some(slot) => {
                 self.slots.insert(array, slot);

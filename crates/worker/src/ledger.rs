@@ -7,7 +7,7 @@
 //! the session's matrices. At most one measurement runs at a time, and none on the event loop.
 //!
 //! Parts of placed matrices are held beside the products: `HoldAccount` counts those of one connection, so that its memory
-//! survives a product's end, and a refusal names who holds how much.
+//! survives a product's end, and a refusal names the holders with their bytes.
 //!
 //! Deliberately absent: queues and fair shares. A session is granted what its product can use, as far as memory is left; a
 //! session that finds none is told which primary holds it.

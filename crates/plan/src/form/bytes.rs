@@ -5,7 +5,8 @@
 //! that cover C, each (tile, step) in exactly one block, counts and sides within the limits of a grid, chained sums
 //! without deadlock. Little-endian, every field of fixed width except the name of the strategy.
 //!
-//! Deliberately absent: plans with a placed operand, whose parts end with the connections: `decode` refuses them. Versions: the format that contains the bytes has one.
+//! Deliberately absent: plans with a placed operand, whose parts end with the connections: `decode` refuses them.
+//! Versions: the format that contains the bytes has one.
 
 use super::{BlockSize, Member, PanelOrder, Plan, Share, Sums};
 use crate::memory::EDGE_MAX;

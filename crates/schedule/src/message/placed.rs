@@ -1,11 +1,12 @@
 //! Messages that place a matrix (*array*) on a worker, fetch it back and free it.
 //!
-//! Place in the flow: between the products of a connection. The primary sends a part in `Put` frames and the worker answers the last
-//! of them with `Placed`. Panels of later products then name the part (`ResidentView`) instead of bringing its elements. `Get`
-//! fetches a rectangle back in `Part` frames, and a free message (the array's number alone) drops the part.
+//! Place in the flow: between the products of a connection. The primary sends a part in `Put` frames and the worker
+//! answers the last of them with `Placed`. Panels of later products then name the part (`ResidentView`) instead of
+//! bringing its elements. `Get` fetches a rectangle back in `Part` frames, and a free message (the array's number
+//! alone) drops the part.
 //!
-//! Invariants: an array's number is chosen by the primary and is never used again in the connection. Elements are by rows, as stored;
-//! transposing is a matter of views. A frame carries consecutive elements, so that rows of any length fit.
+//! Invariants: an array's number is chosen by the primary and is never used again in the connection. Elements are by
+//! rows, as stored; views transpose. A frame carries consecutive elements, so that rows of any length fit.
 //!
 //! Deliberately absent: whether the numbers belong to an array that is there.
 
@@ -290,7 +291,8 @@ pub struct PartPiece {
     pub rect: Rect,
 }
 
-/// The pieces in which a rectangle is sent: as many whole rows as a frame carries or, if a row is longer than that, parts of rows.
+/// The pieces in which a rectangle is sent: as many whole rows as a frame carries or, if a row is longer than that,
+/// parts of rows.
 pub fn part_pieces(rect: Rect, dtype: DType) -> impl Iterator<Item = PartPiece> {
     let (rows, cols) = (rect.rows.len(), rect.cols.len());
     let most = to_u64(CHUNK_BYTES_MAX / dtype.size_bytes());

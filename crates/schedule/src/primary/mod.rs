@@ -89,8 +89,6 @@ pub struct Primary {
     /// Whether the work of a lost worker is reassigned; otherwise a loss fails the product.
     recovers: bool,
     losses: Vec<Lost>,
-    /// Set if the product failed because no other machine holds a lost worker's part of a placed operand.
-    part_lost: Option<PartLost>,
     inspection: Inspection,
     /// Set once the user stops the product: nothing more is sent.
     stops: bool,
@@ -126,7 +124,6 @@ impl Primary {
             next_peer: 0,
             recovers: false,
             losses: Vec::new(),
-            part_lost: None,
             inspection: Inspection::default(),
             stops: false,
             over: false,

@@ -75,6 +75,8 @@ pub struct Lost {
     pub too_slow: bool,
     /// Its results were wrong: it must not come back.
     pub is_wrong: bool,
+    /// Its unfinished tiles need its part of a placed operand, which no other machine holds: the product failed.
+    pub part_is_lost: bool,
 }
 
 impl Primary {
@@ -167,7 +169,16 @@ impl Primary {
         send_orders(&mut self.directory, &mut self.peers, self.next_peer, actions);
         let (too_slow, is_wrong) =
             (self.peers[peer].flow.is_too_slow(), self.peers[peer].spot_checks.is_wrong);
-        self.losses.push(Lost { peer, why, at: now, items: 0, part: 0.0, too_slow, is_wrong });
+        self.losses.push(Lost {
+            peer,
+            why,
+            at: now,
+            items: 0,
+            part: 0.0,
+            too_slow,
+            is_wrong,
+            part_is_lost: false,
+        });
         for other in &mut self.peers {
             other.stream.speed.advance_to(now);
         }

@@ -1,10 +1,10 @@
 //! Work that only the owners of a part of a placed operand can do.
 //!
-//! Place in the flow: stealing, reassignment and recomputing ask here before they give a peer work. Where no operand is placed, every
-//! peer can do everything.
+//! Place in the flow: stealing, reassignment and recomputing ask here before they give a peer work. Without a placed
+//! operand, every peer can do everything.
 //!
-//! Invariant: a peer gets only work for which it holds all of the placed operand that the work needs. A peer that is no member of the
-//! plan holds nothing.
+//! Invariant: a peer gets only work whose panels of the placed operand are all in its part. A peer that is no member
+//! of the plan holds nothing.
 //!
 //! Deliberately absent: putting a lost part on another machine.
 
@@ -24,7 +24,7 @@ pub struct PartLost {
 impl Primary {
     /// The lost owner because of which the product failed, if that is why.
     pub fn part_lost(&self) -> Option<PartLost> {
-        self.part_lost
+        self.losses.iter().find(|lost| lost.part_is_lost).map(|lost| PartLost { peer: lost.peer })
     }
 
     /// Whether a peer can do this work.
@@ -48,11 +48,11 @@ impl Primary {
 
     /// Records that the last lost worker owned unfinished tiles that need its part, and says so.
     pub(super) fn fail_for_part(&mut self) -> String {
-        let Some(lost) = self.losses.last() else {
+        let Some(lost) = self.losses.last_mut() else {
             return "no other machine holds the part of a placed operand that the rest of the product needs"
                 .to_owned();
         };
-        self.part_lost = Some(PartLost { peer: lost.peer });
+        lost.part_is_lost = true;
         format!(
             "worker {} was lost ({}), and no other machine holds its part of a placed operand, which its unfinished tiles \
              need; place the operand again",

@@ -147,7 +147,7 @@ impl Cluster {
         }
     }
 
-    /// Every view that a peer was sent lies in what it owns.
+    /// Every view that a peer was sent lies in its part.
     fn assert_views_are_owned(&self) {
         let plan = self.primary.plan();
         let Some(Ownership::Cut(_, spans)) = &plan.ownership else { return };
