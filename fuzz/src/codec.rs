@@ -5,12 +5,12 @@
 
 use crate::memory::within;
 use bramble_link::{FrameLimits, HEADER_BYTES, Header};
-use bramble_matrix::{DType, Generator, Layout, Rect, Span};
+use bramble_matrix::{DType, Digest128, Generator, Layout, Rect, Shape, Span};
 use bramble_schedule::message::{
-    Bye, Forward, Generated, Hello, IoReport, Job, Join, Kind, LogHead, MatrixHeader, MatrixSource, Missing,
-    Neighbour, Operation, PieceHead, Pong, Reached, ResultHead, StoreHead, Then, ThreadReport, Wants,
-    Welcome, Work, WorkRecord, decode_error, decode_forwards, decode_number, encode_error, encode_forwards,
-    encode_number,
+    Bye, Forward, Generated, GetHead, Hello, IoReport, Job, Join, Kind, LogHead, MatrixHeader, MatrixSource,
+    Missing, Neighbour, Operation, PartHead, PartSource, PieceHead, PlacedHead, Pong, PutHead, PutOutcome,
+    Reached, ResidentView, ResultHead, StoreHead, Then, ThreadReport, Wants, Welcome, Work, WorkRecord,
+    decode_error, decode_forwards, decode_number, encode_error, encode_forwards, encode_number, part_pieces,
 };
 
 /// A head has at most 64 KiB; the decoded message and its encoding have about the same size.
@@ -19,7 +19,7 @@ const BOUND_BYTES: usize = 1 << 20;
 /// See the head of this file.
 pub fn codec(data: &[u8]) {
     let Some((which, head)) = data.split_first() else { return };
-    within(BOUND_BYTES, || match which % 18 {
+    within(BOUND_BYTES, || match which % 24 {
         0 => header(head, FrameLimits::STRANGER),
         1 => header(head, FrameLimits::SESSION),
         2 => same(Hello::decode(head).map(|m| m.encode()), head),
@@ -37,7 +37,12 @@ pub fn codec(data: &[u8]) {
         14 => same(decode_forwards(head).map(|orders| encode_forwards(&orders)), head),
         15 => same(Join::decode(head).map(|m| m.encode()), head),
         16 => same(PieceHead::decode(head).map(|m| m.encode()), head),
-        _ => same(Missing::decode(head).map(|m| m.encode()), head),
+        17 => same(Missing::decode(head).map(|m| m.encode()), head),
+        18 => put(head),
+        19 => same(PlacedHead::decode(head).map(|m| m.encode()), head),
+        20 => same(GetHead::decode(head).map(|m| m.encode()), head),
+        21 => same(PartHead::decode(head).map(|m| m.encode()), head),
+        _ => view(head),
     });
 }
 
@@ -76,6 +81,33 @@ fn generated(body: &[u8]) {
         let element = |out: &[u8; 32], i: usize| out[i * size..][..size].to_vec();
         assert_eq!(element(&by_rows, 1), element(&by_cols, 2), "{dtype} in both layouts");
     }
+}
+
+fn put(head: &[u8]) {
+    let put = PutHead::decode(head);
+    if let Ok(put) = &put {
+        for body_bytes in [0, 1, 8, 32, 1 << 20] {
+            assert!(
+                put.next(body_bytes).is_ok_and(|next| next > put.first && next <= put.elements())
+                    || put.next(body_bytes).is_err()
+            );
+        }
+        let pieces = part_pieces(put.part, put.dtype);
+        for piece in pieces.take(3) {
+            assert!(piece.rect.fits(Shape::new(put.part.rows.end, put.part.cols.end)));
+        }
+    }
+    same(put.map(|m| m.encode()), head);
+}
+
+fn view(body: &[u8]) {
+    let view = ResidentView::decode(body);
+    if let Ok(view) = &view
+        && let Some(rect) = view.rect(Shape::new(3, 5))
+    {
+        assert_eq!(rect.shape(), if view.transposed { Shape::new(5, 3) } else { Shape::new(3, 5) });
+    }
+    same(view.map(|m| m.encode()), body);
 }
 
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
@@ -128,6 +160,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     seeds.push((10, LogHead { dropped: 0, records: vec![job, made] }.encode()));
     seeds.push((11, Pong { nonce: 4, clock_ns: 1 << 40 }.encode()));
     seeds.extend(relaying());
+    seeds.extend(placing());
     for generator in [Generator::random(3), Generator::identity().transposed()] {
         seeds.push((9, Generated { generator: generator.to_bytes(), row: 5, col: 6 }.encode()));
     }
@@ -147,6 +180,24 @@ fn relaying() -> Vec<(u8, Vec<u8>)> {
         (15, Join { ticket }.encode()),
         (16, PieceHead { id: 4, first_line: 8, lines: 2 }.encode()),
         (17, Missing { id: 4, lines: 3 }.encode()),
+    ]
+}
+
+/// The messages that place, fetch and name parts of arrays.
+fn placing() -> Vec<(u8, Vec<u8>)> {
+    let part = Rect::new(Span::new(0, 4), Span::new(256, 512));
+    let put = PutHead { array: 7, part, first: 256, dtype: DType::F32, source: PartSource::Data };
+    let made = PutHead { first: 0, source: PartSource::Generated, ..put };
+    let held = PutOutcome::Held { bytes: 4096, digest: Digest128([3; 16]) };
+    let refused = PutOutcome::Refused("its memory is in use".to_owned());
+    vec![
+        (18, put.encode()),
+        (18, made.encode()),
+        (19, PlacedHead { array: 7, outcome: held }.encode()),
+        (19, PlacedHead { array: 7, outcome: refused }.encode()),
+        (20, GetHead { array: 7, rect: part }.encode()),
+        (21, PartHead { array: 7, first: 256 }.encode()),
+        (22, ResidentView::of(7, true, part).encode()),
     ]
 }
 

@@ -5,7 +5,7 @@
 
 use crate::memory::within;
 use bramble_matrix::{DType, Digest128};
-use bramble_plan::{LinkRate, Machine, Plan, PlanOptions, Problem, TileSize, decide};
+use bramble_plan::{LinkRate, Machine, OperandSource, Plan, PlanOptions, Problem, TileSize, decide};
 use bramble_schedule::journal::{
     Head, Journal, JournalAction, JournalEvent, JournalLog, RECORD_BYTES, read, seal,
 };
@@ -102,7 +102,15 @@ fn check(journal: &Journal, bytes: &[u8]) {
 }
 
 fn head() -> Head {
-    let p = Problem { m: 50, n: 34, k: 20, dtype: DType::F64, reads_c: false, sends_a: true, sends_b: true };
+    let p = Problem {
+        m: 50,
+        n: 34,
+        k: 20,
+        dtype: DType::F64,
+        reads_c: false,
+        a_source: OperandSource::Sent,
+        b_source: OperandSource::Sent,
+    };
     let machine = Machine {
         name: "w".to_owned(),
         threads: 1,

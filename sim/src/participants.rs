@@ -59,8 +59,8 @@ pub(crate) fn operands(problem: &Problem, col_major: bool) -> Operands {
     Operands {
         a_layout: if col_major { Layout::ColMajor } else { Layout::RowMajor },
         b_layout: Layout::RowMajor,
-        a_generated: !problem.sends_a,
-        b_generated: !problem.sends_b,
+        a_source: problem.a_source,
+        b_source: problem.b_source,
         reads_c: problem.reads_c,
     }
 }

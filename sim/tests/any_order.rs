@@ -8,7 +8,7 @@ mod drawn;
 
 use bramble_matrix::Layout;
 use bramble_plan::{
-    Base, LinkRate, Machine, PlanOptions, Problem, Strategy as Cutting, Sums, TileSize, decide,
+    Base, LinkRate, Machine, OperandSource, PlanOptions, Problem, Strategy as Cutting, Sums, TileSize, decide,
 };
 use bramble_schedule::limits::SILENCE_MAX;
 use bramble_schedule::message::ResultHead;
@@ -241,8 +241,8 @@ fn primary(p: &Problem, tile: u64, depth: u64, memory_bytes: u64) -> Primary {
     let operands = Operands {
         a_layout: layout,
         b_layout: layout,
-        a_generated: !p.sends_a,
-        b_generated: false,
+        a_source: p.a_source,
+        b_source: OperandSource::Sent,
         reads_c: p.reads_c,
     };
     Primary::new(plan, operands, vec![peer])

@@ -4,7 +4,8 @@
 
 use bramble_matrix::DType;
 use bramble_plan::{
-    LinkRate, Machine, Plan, PlanOptions, Preference, Problem, Relay, Strategy, TileSize, decide,
+    LinkRate, Machine, OperandSource, Plan, PlanOptions, Preference, Problem, Relay, Strategy, TileSize,
+    decide,
 };
 use bramble_schedule::limits::SILENCE_MAX;
 use bramble_sim::{Faults, SimReport, SimSetting, simulate_with};
@@ -36,8 +37,8 @@ fn planned(machines: &[Machine], strategy: &str, relay: Relay, reproducible: boo
         k: 1600,
         dtype: DType::F64,
         reads_c: false,
-        sends_a: true,
-        sends_b: true,
+        a_source: OperandSource::Sent,
+        b_source: OperandSource::Sent,
     };
     let strategy = Some(strategy.parse::<Strategy>().unwrap());
     let wish = PlanOptions { strategy, who: Preference::Workers, reproducible, relay, ..PlanOptions::AUTO };

@@ -6,7 +6,7 @@
 mod drawn;
 
 use bramble_matrix::Layout;
-use bramble_plan::{Base, Plan, PlanOptions, Problem, Strategy as Cutting, TileSize};
+use bramble_plan::{Base, OperandSource, Plan, PlanOptions, Problem, Strategy as Cutting, TileSize};
 use bramble_schedule::limits::PING_AFTER;
 use bramble_schedule::message::ResultHead;
 use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryAction, PrimaryEvent, Referred};
@@ -229,7 +229,13 @@ fn primary(plan: Plan, credits: &[u64], reserve: bool) -> Primary {
         is_reserve: reserve && at + 1 == credits.len(),
     };
     let (a_layout, b_layout) = (Layout::RowMajor, Layout::RowMajor);
-    let operands = Operands { a_layout, b_layout, a_generated: false, b_generated: false, reads_c: false };
+    let operands = Operands {
+        a_layout,
+        b_layout,
+        a_source: OperandSource::Sent,
+        b_source: OperandSource::Sent,
+        reads_c: false,
+    };
     let mut primary =
         Primary::new(plan, operands, credits.iter().enumerate().map(peer).collect()).recovering();
     primary.handle(PrimaryEvent::Start, Duration::ZERO);

@@ -4,7 +4,8 @@
 
 use bramble_matrix::DType;
 use bramble_plan::{
-    LinkRate, Machine, PanelOrder, Plan, PlanOptions, Preference, Problem, Relay, Strategy, TileSize, decide,
+    LinkRate, Machine, OperandSource, PanelOrder, Plan, PlanOptions, Preference, Problem, Relay, Strategy,
+    TileSize, decide,
 };
 use bramble_sim::{SimReport, SimSetting, simulate};
 
@@ -23,7 +24,15 @@ fn machine(name: &str, threads: u32, gflops: f64, bytes_per_s: Option<f64>) -> M
 }
 
 fn problem(m: u64, n: u64, k: u64) -> Problem {
-    Problem { m, n, k, dtype: DType::F64, reads_c: false, sends_a: true, sends_b: true }
+    Problem {
+        m,
+        n,
+        k,
+        dtype: DType::F64,
+        reads_c: false,
+        a_source: OperandSource::Sent,
+        b_source: OperandSource::Sent,
+    }
 }
 
 fn planned(p: &Problem, cut: TileSize, machines: &[Machine], strategy: &str, reproducible: bool) -> Plan {
@@ -73,7 +82,11 @@ fn every_strategy_ends_and_moves_the_predicted_bytes() {
             if reproducible && strategy.starts_with("strassen") {
                 continue;
             }
-            let p = Problem { reads_c, sends_a, ..problem(997, 881, 1301) };
+            let p = Problem {
+                reads_c,
+                a_source: OperandSource::generated_if(!sends_a),
+                ..problem(997, 881, 1301)
+            };
             let plan = planned(&p, cut, &machines, strategy, reproducible);
             for seed in 0..3 {
                 let setting = SimSetting { seed, steals: false, ..SimSetting::measured() };
@@ -258,7 +271,11 @@ fn every_strategy_ends_with_a_slow_machine_and_the_same_jobs() {
             if reproducible && strategy.starts_with("strassen") {
                 continue;
             }
-            let p = Problem { reads_c, sends_a, ..problem(997, 881, 2601) };
+            let p = Problem {
+                reads_c,
+                a_source: OperandSource::generated_if(!sends_a),
+                ..problem(997, 881, 2601)
+            };
             let plan = planned(&p, cut, &machines, strategy, reproducible);
             let jobs: u64 = plan.predicted.machines.iter().map(|m| m.jobs).sum();
             for seed in 0..3 {

@@ -13,7 +13,9 @@ use bramble_cluster::args::TeamArgs;
 use bramble_cluster::cluster_file::{self, ClusterFile};
 use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
 use bramble_cluster::until::{Completion, done_or_signal};
-use bramble_plan::{Machine, MadeOperands, PlanOptions, Problem, TileSize, decide, memory_to_ask};
+use bramble_plan::{
+    Machine, MadeOperands, OperandSource, PlanOptions, Problem, TileSize, decide, memory_to_ask,
+};
 use bramble_primary::{PrimaryError, Survey, Surveyed, survey};
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::plan::picture::PictureStyle;
@@ -106,8 +108,8 @@ pub(crate) fn problem(verb: &str, args: &PlanArgs) -> Result<Problem, Failure> {
                 k: a.shape().cols,
                 dtype: a.dtype(),
                 reads_c,
-                sends_a: a.generator().is_none(),
-                sends_b: b.generator().is_none(),
+                a_source: OperandSource::generated_if(a.generator().is_some()),
+                b_source: OperandSource::generated_if(b.generator().is_some()),
             }
         }
         (_, _, Some(size)) => Problem {
@@ -116,8 +118,8 @@ pub(crate) fn problem(verb: &str, args: &PlanArgs) -> Result<Problem, Failure> {
             k: size.k,
             dtype: args.operands.dtype.unwrap_or(size.dtype),
             reads_c,
-            sends_a: true,
-            sends_b: true,
+            a_source: OperandSource::Sent,
+            b_source: OperandSource::Sent,
         },
         _ => return Err(Failure::usage(format!("{verb}: name two operands, or sizes: MxKxN"))),
     };
@@ -151,7 +153,7 @@ fn wish_of(args: &PlanArgs, problem: &Problem, workers_only: bool) -> PlanOption
     let wish = args.cut.wish(workers_only);
     let elementwise = wish.elementwise || levels::is_norm_wise(args.cut.kernel(), problem.dtype);
     // As for a product with -o, whose journal benefits from tiles that are complete early.
-    let tiles_early = Some(MadeOperands { a: !problem.sends_a, b: !problem.sends_b });
+    let tiles_early = Some(MadeOperands { a: !problem.a_source.is_sent(), b: !problem.b_source.is_sent() });
     PlanOptions { elementwise, tiles_early, ..wish }
 }
 

@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout)] // It is what the example is for.
 
 use bramble_base::DType;
-use bramble_plan::{LinkRate, Machine, PlanOptions, Preference, Problem, TileSize, decide};
+use bramble_plan::{LinkRate, Machine, OperandSource, PlanOptions, Preference, Problem, TileSize, decide};
 use std::time::Instant;
 
 fn machines(count: usize, alike: bool) -> Vec<Machine> {
@@ -56,8 +56,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             k: side,
             dtype: DType::F64,
             reads_c: false,
-            sends_a: true,
-            sends_b: true,
+            a_source: OperandSource::Sent,
+            b_source: OperandSource::Sent,
         };
         let workers = machines(count, alike);
         let mut wishes = vec![

@@ -154,7 +154,7 @@ impl Limits {
         let part_per_s = |machine: &Machine| machine.peak_gflops.max(machine.gflops) * 1e9 / flops;
         // With Strassen's method the worker makes the sums of panels itself, so this bound on the words it needs
         // does not hold.
-        let bounded = problem.sends_a && problem.sends_b && levels == 0;
+        let bounded = problem.a_source.is_sent() && problem.b_source.is_sent() && levels == 0;
         let worker = |member: &Member| {
             let machine = &machines[member.machine];
             let link = machine.link?;
@@ -174,8 +174,8 @@ impl Limits {
             mk: m * k,
             kn: k * n,
             words_per_s: primary_rate(machines, members) / e,
-            sends_a: problem.sends_a,
-            sends_b: problem.sends_b,
+            sends_a: problem.a_source.is_sent(),
+            sends_b: problem.b_source.is_sent(),
             old_c: if problem.reads_c && own_per_s <= 0.0 { m * n } else { 0.0 },
         }
     }

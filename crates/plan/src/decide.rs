@@ -147,6 +147,32 @@ pub enum PlanError {
         /// Bytes that the user allows.
         credits: u64,
     },
+    /// An owner of a part of a placed operand has no room for one block of its share.
+    #[error(
+        "{name} holds a part of an operand, and one block of its share needs {need_bytes} bytes more, of which it has \
+         {have_bytes}; use a smaller --tile or --panel, free other arrays, or give the workers more --memory"
+    )]
+    OwnerWithoutRoom {
+        /// The machine.
+        name: String,
+        /// Bytes of the smallest block.
+        need_bytes: u64,
+        /// Bytes that it has.
+        have_bytes: u64,
+    },
+    /// The parts of a placed operand are cut where the tiles that `--reproducible` asks for are not.
+    #[error(
+        "--reproducible: the parts of an operand are cut between the borders of tiles of {tile_rows} x {tile_cols} and \
+         steps of {depth}, on which the bits depend; place it anew, use --tile or --panel 256, or leave --reproducible away"
+    )]
+    CutsBetweenTiles {
+        /// Rows of a tile of the canonical grid.
+        tile_rows: u64,
+        /// Columns of a tile.
+        tile_cols: u64,
+        /// Depth of a step.
+        depth: u64,
+    },
     /// The strategy cannot meet the requirements.
     #[error("--strategy {strategy}: {why}")]
     Refused {
@@ -265,7 +291,7 @@ fn with_smaller_tiles(
 }
 
 /// The primary, then the workers, with the values that planning uses.
-fn machines_of(primary: &Machine, workers: &[Machine]) -> Vec<Machine> {
+pub(crate) fn machines_of(primary: &Machine, workers: &[Machine]) -> Vec<Machine> {
     let primary = Machine { link: None, ..primary.clone() };
     // A primary with unknown speed is treated as a very slow one.
     let gflops = if unusable(&primary).is_some() { 1e-3 } else { primary.gflops };
@@ -357,7 +383,7 @@ fn with_even_speeds(workers: &[Machine]) -> Vec<Machine> {
 /// The most memory that any one worker could use under any plan.
 pub fn memory_to_ask(problem: &Problem, cut: TileSize, options: &PlanOptions) -> Result<u64, PlanError> {
     let all = regions(problem, cut, options)?;
-    Ok(all.iter().map(|(_, r)| crate::memory_wanted(r, problem.element_bytes())).max().unwrap_or(0))
+    Ok(all.iter().map(|(_, r)| crate::memory_wanted(r, problem)).max().unwrap_or(0))
 }
 
 /// The regions for each allowed number of levels.

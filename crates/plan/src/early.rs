@@ -99,9 +99,12 @@ pub(crate) fn with_early_tiles(
         return plan;
     }
     let recipes: Vec<Recipe> = plan.regions.iter().map(|r| Recipe::new(r.levels)).collect();
-    let e = plan.problem.element_bytes();
-    let charges: Vec<CellCharges> =
-        plan.regions.iter().zip(&recipes).map(|(r, recipe)| CellCharges::of(r, e, recipe)).collect();
+    let charges: Vec<CellCharges> = plan
+        .regions
+        .iter()
+        .zip(&recipes)
+        .map(|(r, recipe)| CellCharges::of(r, &plan.problem, recipe))
+        .collect();
     let costs = Costs {
         problem: &plan.problem,
         regions: &plan.regions,

@@ -98,6 +98,6 @@ fn count(workers: usize) -> String {
     if workers == 1 { "1 worker".to_owned() } else { format!("{workers} workers") }
 }
 
-fn seconds(t: f64) -> String {
+pub(crate) fn seconds(t: f64) -> String {
     if t >= 1.0 { format!("{t:.1} s") } else { format!("{:.1} ms", t * 1e3) }
 }

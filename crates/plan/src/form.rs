@@ -13,7 +13,7 @@ mod bytes;
 pub use bytes::InvalidPlan;
 
 use crate::memory::CellCharges;
-use crate::{Bound, Prediction, Problem, Recipe, Region, Strategy};
+use crate::{Bound, Ownership, Prediction, Problem, Recipe, Region, Strategy};
 use alloc::vec::Vec;
 use bramble_base::{Rect, Span};
 
@@ -207,6 +207,8 @@ pub struct Plan {
     pub regions: Vec<Region>,
     /// The participating machines.
     pub members: Vec<Member>,
+    /// If an operand is placed on the workers: which part of the product each machine can compute.
+    pub ownership: Option<Ownership>,
     /// Predicted seconds and bytes.
     pub predicted: Prediction,
     /// The physical lower bound for these machines.
@@ -247,7 +249,7 @@ impl Plan {
         let region = &self.regions[block.region];
         let (rows, cols) = (block.cells.rows.len(), block.cells.cols.len());
         let size = BlockSize { rows, cols, steps: block.steps.len() };
-        CellCharges::of(region, self.problem.element_bytes(), recipe).need(size, block.order)
+        CellCharges::of(region, &self.problem, recipe).need(size, block.order)
     }
 
     /// The work of some cells over some steps: elements of C times depth.

@@ -4,7 +4,7 @@
 //! therefore makes the same kernel calls on the same elements in the same order, whichever machine owns a tile: so
 //! C's bits do not depend on the cluster.
 
-use crate::Problem;
+use crate::{Problem, ProductSide};
 use bramble_base::{Rect, Span};
 
 /// Tiles of C and steps of k.
@@ -190,6 +190,20 @@ impl Grid {
         (fits && grid.counts().is_ok()).then_some(grid)
     }
 
+    /// The grid with a border of tiles, or of steps, at each multiple of `border`: along that side, the largest divisor that
+    /// is at most the usual size. 0 is no border.
+    pub(crate) fn with_borders(self, side: ProductSide, border: u64) -> Result<Self, GridError> {
+        let mut grid = self;
+        let size = match side {
+            ProductSide::Rows => &mut grid.tile_rows,
+            ProductSide::Cols => &mut grid.tile_cols,
+            ProductSide::Depth => &mut grid.depth,
+        };
+        *size = largest_divisor(border, *size);
+        grid.counts()?;
+        Ok(grid)
+    }
+
     /// Checks that its steps and products can be counted.
     fn counts(&self) -> Result<(), GridError> {
         if self.steps() > STEPS_MAX {
@@ -284,6 +298,16 @@ impl Grid {
     pub fn cols_of(&self, tiles: Span) -> u64 {
         (tiles.end * self.tile_cols).min(self.n) - (tiles.start * self.tile_cols).min(self.n)
     }
+}
+
+/// The largest divisor of `number` that is at most `most`; `most` if there is no border (0).
+fn largest_divisor(number: u64, most: u64) -> u64 {
+    if number == 0 || number.is_multiple_of(most) {
+        return most;
+    }
+    // Each divisor d is paired with number / d; one of the two is at most the root.
+    let small = (1..).take_while(|d| d * d <= number).filter(|d| number.is_multiple_of(*d));
+    small.flat_map(|d| [d, number / d]).filter(|d| *d <= most).max().unwrap_or(1)
 }
 
 /// Small tiles have deep panels, so that a job stays worth sending. Beyond 512, where kernels cut k themselves,

@@ -22,10 +22,13 @@ mod explain;
 mod extent;
 mod form;
 mod grid;
+mod layout;
 mod memory;
 mod neighbours;
+mod ownership;
 mod problem;
 mod region;
+mod resident;
 mod search;
 mod strategy;
 mod team;
@@ -43,10 +46,16 @@ pub use early::MadeOperands;
 pub use extent::{Extent, StrassenObjection};
 pub use form::{Block, BlockSize, InvalidPlan, Member, PanelOrder, Plan, Share, Sums};
 pub use grid::{Grid, GridError, TileSize};
+pub use layout::{
+    ArrayLayout, LATTICE, LayoutError, NoRoomForArray, PartHolder, PlacedPart, Placement, ShardAxis,
+    ShardUnits,
+};
 pub use memory::memory_wanted;
 pub use neighbours::{neighbour_pairs, neighbours_of_each};
-pub use problem::{LinkRate, Machine, MemoryRate, Problem};
+pub use ownership::{MissingPart, OwnedSpan, Ownership, ProductSide};
+pub use problem::{LinkRate, Machine, MemoryRate, OperandSource, Problem};
 pub use region::Region;
+pub use resident::{decide_resident, memory_to_ask_resident};
 pub use strategy::{Base, LEVELS_MAX, Strategy};
 pub use winograd::{OperandRecipe, Recipe, ResultRecipe, ResultTerm, Sum, Term};
 

@@ -10,7 +10,7 @@
 //! Vivien and Dongarra (INRIA RR-6053, 2006), where the words moved per multiply-add fall as 2/√memory.
 
 use crate::winograd::Recipe;
-use crate::{BlockSize, PanelOrder, Region, USE_BYTES, charged_bytes};
+use crate::{BlockSize, OperandSource, PanelOrder, Problem, Region, USE_BYTES, charged_bytes};
 use bramble_base::Rect;
 
 /// Most cells of a block in either direction, and most steps of a column: uses are counted in 16 bits.
@@ -37,6 +37,8 @@ pub(crate) struct CellCharges {
     products: u64,
     a_sums: u64,
     b_sums: u64,
+    /// Whether A, and B, are placed: their panels are not sent, however many blocks need them.
+    is_resident: [bool; 2],
 }
 
 /// How many blocks a machine has room for.
@@ -51,8 +53,8 @@ pub(crate) struct Room {
 }
 
 impl CellCharges {
-    pub(crate) fn of(region: &Region, element_bytes: u64, recipe: &Recipe) -> Self {
-        let grid = &region.grid;
+    pub(crate) fn of(region: &Region, problem: &Problem, recipe: &Recipe) -> Self {
+        let (grid, element_bytes) = (&region.grid, problem.element_bytes());
         let charge =
             |rows: u64, cols: u64| charged_bytes(rows.saturating_mul(cols).saturating_mul(element_bytes), 0);
         let panels = region.q() * region.q();
@@ -67,9 +69,15 @@ impl CellCharges {
             .saturating_add(2 * c_sums * USE_BYTES);
         // Each panel may be retained for another machine, which counts as one more use.
         let kept = panels * USE_BYTES;
+        // A panel of a placed operand is read where it lies: only its entry is charged.
+        let side = |source: OperandSource, sums: u64, each: u64| {
+            let panel = if source == OperandSource::Resident { charged_bytes(0, 0) } else { each };
+            panels.saturating_mul(panel).saturating_add(sums.saturating_mul(each)).saturating_add(kept)
+        };
         Self {
-            a: (panels + a_sums).saturating_mul(charge(grid.tile_rows, grid.depth)).saturating_add(kept),
-            b: (panels + b_sums).saturating_mul(charge(grid.depth, grid.tile_cols)).saturating_add(kept),
+            a: side(problem.a_source, a_sums, charge(grid.tile_rows, grid.depth)),
+            b: side(problem.b_source, b_sums, charge(grid.depth, grid.tile_cols)),
+            is_resident: [problem.a_source, problem.b_source].map(|source| source == OperandSource::Resident),
             c,
             products,
             a_sums,
@@ -185,9 +193,9 @@ impl CellCharges {
 
 /// The most memory that any one worker could use for a product: as if it had all of C in one block, with all
 /// panels. No plan gives a machine more at once.
-pub fn memory_wanted(regions: &[Region], element_bytes: u64) -> u64 {
+pub fn memory_wanted(regions: &[Region], problem: &Problem) -> u64 {
     let of = |region: &Region| {
-        let charges = CellCharges::of(region, element_bytes, &Recipe::new(region.levels));
+        let charges = CellCharges::of(region, problem, &Recipe::new(region.levels));
         let (a, b, c) = charges.block(region.grid.rows(), region.grid.cols());
         // Small blocks do not share panels, so some panels exist several times.
         a.saturating_add(b).saturating_mul(region.steps()).saturating_mul(2).saturating_add(c)
@@ -207,6 +215,7 @@ pub(crate) fn largest_block(
 ) -> Option<BlockSize> {
     let (all_rows, all_cols) = (cells.rows.len(), cells.cols.len());
     let (height, width) = (region.grid.rows_of(cells.rows) as f64, region.grid.cols_of(cells.cols) as f64);
+    let side = |at: usize, sent: f64| if charges.is_resident[at] { 0.0 } else { sent };
     let mut best: Option<(f64, BlockSize)> = None;
     let mut most = all_rows.min(EDGE_MAX);
     while most > 0 {
@@ -216,7 +225,7 @@ pub(crate) fn largest_block(
         let cols = charges.most_cols(rows, steps, memory_bytes).min(all_cols).min(EDGE_MAX);
         if cols > 0 {
             let across = all_cols.div_ceil(cols);
-            let sent = height * across as f64 + width * down as f64;
+            let sent = side(0, height * across as f64) + side(1, width * down as f64);
             if best.is_none_or(|b| sent < b.0) {
                 best = Some((sent, BlockSize { rows, cols: all_cols.div_ceil(across), steps }));
             }

@@ -16,10 +16,33 @@ pub struct Problem {
     pub dtype: DType,
     /// Whether the old C is read (β ≠ 0).
     pub reads_c: bool,
-    /// Whether A's bytes are sent (false if workers generate A).
-    pub sends_a: bool,
-    /// Whether B's bytes are sent.
-    pub sends_b: bool,
+    /// Where workers get A from.
+    pub a_source: OperandSource,
+    /// Where workers get B from.
+    pub b_source: OperandSource,
+}
+
+/// Where workers get the elements of an operand from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperandSource {
+    /// The primary sends them.
+    Sent,
+    /// Each worker generates the panels that it needs.
+    Generated,
+    /// It is placed: each worker reads its own part in place.
+    Resident,
+}
+
+impl OperandSource {
+    /// Generated or, if not, sent.
+    pub const fn generated_if(is_generated: bool) -> Self {
+        if is_generated { Self::Generated } else { Self::Sent }
+    }
+
+    /// Whether the primary sends its bytes.
+    pub const fn is_sent(self) -> bool {
+        matches!(self, Self::Sent)
+    }
 }
 
 impl Problem {
@@ -37,10 +60,15 @@ impl Problem {
     pub fn operand_bytes(&self) -> f64 {
         let size = self.dtype.size_bytes() as f64;
         let (m, n, k) = (self.m as f64, self.n as f64, self.k as f64);
-        let a = if self.sends_a { m * k } else { 0.0 };
-        let b = if self.sends_b { k * n } else { 0.0 };
+        let a = if self.a_source.is_sent() { m * k } else { 0.0 };
+        let b = if self.b_source.is_sent() { k * n } else { 0.0 };
         let c = if self.reads_c { m * n } else { 0.0 };
         (a + b + c) * size
+    }
+
+    /// Whether an operand is placed on the workers.
+    pub fn has_resident(&self) -> bool {
+        [self.a_source, self.b_source].contains(&OperandSource::Resident)
     }
 
     /// Bytes of C.

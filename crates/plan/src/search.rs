@@ -126,9 +126,8 @@ impl<'a> Search<'a> {
     ) -> Self {
         let ground = |(levels, regions): &'a (u32, Vec<Region>)| {
             let recipes: Vec<Recipe> = regions.iter().map(|r| Recipe::new(r.levels)).collect();
-            let e = problem.element_bytes();
             let charges =
-                regions.iter().zip(&recipes).map(|(r, recipe)| CellCharges::of(r, e, recipe)).collect();
+                regions.iter().zip(&recipes).map(|(r, recipe)| CellCharges::of(r, problem, recipe)).collect();
             Ground { levels: *levels, regions, recipes, charges }
         };
         Self { problem, machines, options, grounds: regions.iter().map(ground).collect() }
@@ -160,7 +159,7 @@ impl<'a> Search<'a> {
             machines: self.machines,
             relay: self.options.relay,
         };
-        let team = TeamInput { costs: &costs, strategy, everyone: self.uses_all() };
+        let team = TeamInput { costs: &costs, strategy, everyone: self.uses_all(), ownership: None };
         let mut ids = ids.to_vec();
         while !ids.is_empty() {
             match plan_team(&team, &ids) {

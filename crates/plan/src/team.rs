@@ -6,7 +6,7 @@ use crate::bound::bound;
 use crate::cost::{Costs, Prediction};
 use crate::cut::{Cutting, Seat, shares};
 use crate::memory::{CellCharges, EDGE_MAX};
-use crate::{Base, BlockSize, Member, PanelOrder, Plan, Region, Relay, Share, Strategy, Sums};
+use crate::{Base, BlockSize, Member, Ownership, PanelOrder, Plan, Region, Relay, Share, Strategy, Sums};
 use alloc::vec::Vec;
 
 /// The input of planning for a team.
@@ -15,6 +15,8 @@ pub(crate) struct TeamInput<'a> {
     pub(crate) strategy: Strategy,
     /// Every machine gets a share, if there are enough cells.
     pub(crate) everyone: bool,
+    /// Which part each machine can compute, if an operand is placed.
+    pub(crate) ownership: Option<&'a Ownership>,
 }
 
 /// Rounds of balancing.
@@ -142,6 +144,7 @@ fn plan_of(team: &TeamInput<'_>, (predicted, members): Shared, relay: bool) -> P
         strategy: team.strategy,
         sums: costs.sums,
         relay,
+        ownership: team.ownership.cloned(),
         regions: costs.regions.to_vec(),
         bound: bound(costs.problem, costs.machines, &members, team.strategy.levels),
         peak_gflops: members.iter().map(|m| costs.machines[m.machine].peak_gflops).sum(),
@@ -151,6 +154,11 @@ fn plan_of(team: &TeamInput<'_>, (predicted, members): Shared, relay: bool) -> P
 }
 
 impl TeamInput<'_> {
+    /// Whether the parts of a placed operand determine the share of each machine: then speeds change nothing.
+    fn has_given_boxes(&self) -> bool {
+        self.ownership.is_some_and(|ownership| !ownership.is_replicated())
+    }
+
     fn seat(&self, id: usize) -> Seat {
         let seat = Seat::of(&self.costs.machines[id]);
         // Chained parts of k wait for each other, and keep no threads busy.
@@ -169,6 +177,7 @@ fn best_of(
 ) -> Result<Shared, Vec<usize>> {
     let mut best: Option<Shared> = None;
     let rounds = match ids.len() {
+        _ if team.has_given_boxes() => 1,
         0 | 1 => 1,
         some if some > MANY => 2,
         _ => ROUNDS,
@@ -197,7 +206,7 @@ fn best_of(
 /// The members with their shares, or with cells moved among them if that is faster.
 fn levelled(team: &TeamInput<'_>, ids: &[usize], seats: &[Seat], relay: bool, plain: Vec<Member>) -> Shared {
     let predicted = team.costs.predict(&plain, relay);
-    if team.strategy.base.is_fixed() || ids.len() < 2 || ids.len() > MANY {
+    if team.strategy.base.is_fixed() || team.has_given_boxes() || ids.len() < 2 || ids.len() > MANY {
         return (predicted, plain);
     }
     match members(team, ids, seats, true) {
@@ -227,7 +236,9 @@ fn members(
         let everyone = team.everyone && at == 0;
         let is_alone = ids.len() == 1 && team.costs.machines[ids[0]].link.is_none();
         let sums_here = is_alone && team.costs.sums == Sums::Merged && region.levels == 0;
-        let cutting = Cutting { base, region, charges, everyone, levels_out, sums_here };
+        let owned = team.ownership.and_then(|ownership| ownership.boxes(ids, region));
+        let owned = owned.as_deref();
+        let cutting = Cutting { base, region, charges, everyone, levels_out, sums_here, owned };
         let all = shares(&cutting, at, seats)?;
         for (member, mut shares) in members.iter_mut().zip(all) {
             member.shares.append(&mut shares);

@@ -10,6 +10,7 @@ mod form;
 mod neighbours;
 mod page;
 mod relay;
+mod resident;
 mod traffic;
 
 use crate::cost as model;
@@ -21,7 +22,15 @@ use proptest::prelude::{
 use proptest::strategy::Strategy as Values;
 
 fn problem(m: u64, n: u64, k: u64) -> Problem {
-    Problem { m, n, k, dtype: DType::F64, reads_c: false, sends_a: true, sends_b: true }
+    Problem {
+        m,
+        n,
+        k,
+        dtype: DType::F64,
+        reads_c: false,
+        a_source: OperandSource::Sent,
+        b_source: OperandSource::Sent,
+    }
 }
 
 fn machine(name: &str, gflops: f64, memory_bytes: u64, mb_per_s: f64) -> Machine {

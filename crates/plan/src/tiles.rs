@@ -46,7 +46,7 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use crate::{LinkRate, Machine, PlanOptions, Problem, Region, TileSize, decide};
+    use crate::{LinkRate, Machine, OperandSource, PlanOptions, Problem, Region, TileSize, decide};
     use bramble_base::DType;
 
     #[test]
@@ -60,8 +60,8 @@ mod tests {
                 k: sides[2],
                 dtype: DType::F32,
                 reads_c: false,
-                sends_a: true,
-                sends_b: true,
+                a_source: OperandSource::Sent,
+                b_source: OperandSource::Sent,
             };
             let machine = Machine {
                 name: "w".into(),

@@ -23,7 +23,9 @@ use bramble_kernel::factors;
 use bramble_link::Link;
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{DType, Element, Matrix, Output, Rect, Sealed, Shape, Span};
-use bramble_plan::{Decision, Machine, MadeOperands, MemoryRate, Plan, PlanOptions, Problem, TileSize};
+use bramble_plan::{
+    Decision, Machine, MadeOperands, MemoryRate, OperandSource, Plan, PlanOptions, Problem, TileSize,
+};
 use bramble_schedule::message::Wants;
 use bramble_schedule::primary::Operands;
 use bramble_verify::Effort;
@@ -353,8 +355,8 @@ fn operand_layouts(request: &Request, problem: &Problem) -> Operands {
     Operands {
         a_layout: request.a.layout(),
         b_layout: request.b.layout(),
-        a_generated: !problem.sends_a,
-        b_generated: !problem.sends_b,
+        a_source: problem.a_source,
+        b_source: problem.b_source,
         reads_c: problem.reads_c,
     }
 }
@@ -376,8 +378,8 @@ fn problem(request: &Request) -> Result<Problem, PrimaryError> {
         k: a.cols,
         dtype,
         reads_c: request.old_c.is_some() && request.beta != 0.0,
-        sends_a: request.a.generator().is_none(),
-        sends_b: request.b.generator().is_none(),
+        a_source: OperandSource::generated_if(request.a.generator().is_some()),
+        b_source: OperandSource::generated_if(request.b.generator().is_some()),
     })
 }
 

@@ -389,7 +389,12 @@ impl Core {
             | Kind::Relay
             | Kind::Neighbour
             | Kind::Join
-            | Kind::Piece => {
+            | Kind::Piece
+            | Kind::Free
+            | Kind::Put
+            | Kind::Placed
+            | Kind::Get
+            | Kind::Part => {
                 let what = format!("a message of kind {} has no place here", arrived.kind);
                 return Err(ProtocolError::new(what));
             }

@@ -101,7 +101,10 @@ impl From<PrimaryError> for Failure {
         let exit = match e {
             PrimaryError::Unreachable { .. } => Exit::Unreachable,
             PrimaryError::Plan(
-                PlanError::Grid(_) | PlanError::Refused { .. } | PlanError::Credits { .. },
+                PlanError::Grid(_)
+                | PlanError::Refused { .. }
+                | PlanError::Credits { .. }
+                | PlanError::CutsBetweenTiles { .. },
             ) => Exit::Usage,
             PrimaryError::Wrong(_) => Exit::Unverified,
             PrimaryError::Stopped => Exit::Interrupted,

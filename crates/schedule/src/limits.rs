@@ -65,6 +65,8 @@ pub const LOG_EVERY: Duration = Duration::from_millis(100);
 /// Upper limit of any clock in a message, in nanoseconds: more than a century, and the sum of two fits 63
 /// bits.
 pub const CLOCK_NS_MAX: u64 = 1 << 62;
+/// Maximum arrays of which a worker holds parts for one connection.
+pub const ARRAYS_MAX: usize = 4096;
 /// Minimum charges of matrices and jobs, which bound the number of both that a worker has to remember.
 pub use bramble_plan::{MATRIX_BYTES_MIN, USE_BYTES};
 

@@ -7,6 +7,9 @@
 //! memory. A grant is returned however its session ends, and not before the last compute thread has dropped
 //! the session's matrices. At most one measurement runs at a time, and none on the event loop.
 //!
+//! Parts of placed matrices are held beside the products: `HoldAccount` counts those of one connection, so that its memory
+//! survives a product's end, and a refusal names the holders with their bytes.
+//!
 //! Deliberately absent: queues and fair shares. A session is granted what its product can use, as far as memory is left; a
 //! session that finds none is told which primary holds it.
 
@@ -20,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a name in a refusal; a longer name is cut, so that the sentence stays whole.
 const NAME_BYTES_MAX: usize = 60;
+/// Holders that the refusal of a part names: more do not fit its text.
+const NAMED_MAX: usize = 2;
 
 /// State that the sessions of one worker share. Clones share the same ledger.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +39,28 @@ struct State {
     /// Key of the next grant.
     next: u64,
     holders: BTreeMap<u64, Holder>,
+    /// Parts of placed matrices, by connection; only connections that hold some.
+    holds: BTreeMap<u64, Hold>,
+}
+
+impl State {
+    /// All memory that is granted or held.
+    fn in_use(&self) -> u64 {
+        let products = self.holders.values().map(|h| h.granted_bytes.saturating_add(h.scratch_bytes));
+        products.fold(self.held_bytes(), u64::saturating_add)
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.holds.values().map(|hold| hold.bytes).fold(0, u64::saturating_add)
+    }
+}
+
+/// The parts of placed matrices that one connection holds.
+#[derive(Debug)]
+struct Hold {
+    who: SessionOwner,
+    bytes: u64,
+    since: Instant,
 }
 
 /// A session with a grant, or a connection between two products.
@@ -132,6 +159,68 @@ impl Drop for Grant {
     }
 }
 
+/// Counts the parts of placed matrices that one connection holds.
+#[derive(Debug)]
+pub(crate) struct HoldAccount {
+    ledger: SessionLedger,
+    key: u64,
+    who: SessionOwner,
+    capacity_bytes: u64,
+}
+
+/// Memory of one part of a placed matrix; returned when dropped.
+#[derive(Debug)]
+pub(crate) struct HoldGrant {
+    ledger: SessionLedger,
+    key: u64,
+    bytes: u64,
+}
+
+impl HoldAccount {
+    /// Memory for a part, or a sentence that names the holders of the memory. Products keep an eighth of all memory.
+    pub(crate) fn take(&self, bytes: u64) -> Result<HoldGrant, String> {
+        let mut state = self.ledger.state();
+        let all = self.capacity_bytes;
+        let left = all.saturating_sub(state.in_use()).min((all - all / 8).saturating_sub(state.held_bytes()));
+        if bytes > left {
+            let holders: Vec<String> = state.holders.values().map(Holder::describe).collect();
+            let holds = state.holds.values().map(Hold::describe);
+            let mut named: Vec<String> = holders.into_iter().chain(holds).collect();
+            named.truncate(NAMED_MAX);
+            let named = if named.is_empty() { "nobody".to_owned() } else { named.join(", ") };
+            let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+            return Err(format!(
+                "a part of {} MiB does not fit: {} MiB are left, the rest is in use by {named}",
+                mib(bytes),
+                left >> 20
+            ));
+        }
+        let (who, since) = (self.who.clone(), Instant::now());
+        let hold = state.holds.entry(self.key).or_insert(Hold { who, bytes: 0, since });
+        hold.bytes += bytes;
+        Ok(HoldGrant { ledger: self.ledger.clone(), key: self.key, bytes })
+    }
+}
+
+impl HoldGrant {
+    /// Bytes of the part.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for HoldGrant {
+    fn drop(&mut self) {
+        let mut state = self.ledger.state();
+        if let Some(hold) = state.holds.get_mut(&self.key) {
+            hold.bytes -= self.bytes;
+            if hold.bytes == 0 {
+                state.holds.remove(&self.key);
+            }
+        }
+    }
+}
+
 impl SessionLedger {
     /// A ledger without sessions.
     pub fn new() -> Self {
@@ -156,8 +245,7 @@ impl SessionLedger {
     /// Grants the request, or the rest of the memory; `None` if that is too little or there are too many sessions.
     pub(crate) fn grant(&self, who: &SessionOwner, wish: MemoryRequest) -> Option<Grant> {
         let mut state = self.state();
-        let used = |h: &Holder| h.granted_bytes.saturating_add(h.scratch_bytes);
-        let in_use = state.holders.values().map(used).fold(wish.scratch_bytes, u64::saturating_add);
+        let in_use = state.in_use().saturating_add(wish.scratch_bytes);
         let bytes = wish.capacity_bytes.saturating_sub(in_use).min(wish.wanted_bytes);
         if state.holders.len() >= SESSIONS_MAX || bytes < wish.least_bytes() {
             return None;
@@ -193,22 +281,33 @@ impl SessionLedger {
     fn refusal(&self, memory_bytes: u64) -> String {
         let state = self.state();
         let mib = memory_bytes >> 20;
-        let Some(largest) = state.holders.values().max_by_key(|h| h.granted_bytes) else {
+        let products = state.holders.values().map(|holder| (holder.granted_bytes, holder.describe()));
+        let holds = state.holds.values().map(|hold| (hold.bytes, hold.describe()));
+        let all: Vec<(u64, String)> = products.chain(holds).collect();
+        let Some((_, largest)) = all.iter().max_by_key(|(bytes, _)| *bytes) else {
             return format!(
                 "--memory of {mib} MiB leaves nothing for matrices beside the program ({} MiB) and its kernel; give it more",
                 Config::PROGRAM_BYTES >> 20
             );
         };
-        let others = match state.holders.len() - 1 {
+        let others = match all.len() - 1 {
             0 => String::new(),
             1 => " and one other".to_owned(),
             n => format!(" and {n} others"),
         };
-        let holder = format!("{}{others}", largest.describe());
+        let holder = format!("{largest}{others}");
         if state.holders.len() >= SESSIONS_MAX {
             return format!("its {SESSIONS_MAX} sessions are taken by {holder}: try again later");
         }
         format!("its {mib} MiB are in use by {holder}: try again later, or start it with more --memory")
+    }
+
+    /// An account for the parts of placed matrices of one connection, on a worker with that much memory for matrices.
+    pub(crate) fn hold_account(&self, who: &SessionOwner, capacity_bytes: u64) -> HoldAccount {
+        let mut state = self.state();
+        let key = state.next;
+        state.next += 1;
+        HoldAccount { ledger: self.clone(), key, who: who.clone(), capacity_bytes }
     }
 
     /// Runs a measurement on a thread of its own, when no other measurement runs. The lock is held until the measurement ends,
@@ -240,16 +339,29 @@ impl SessionLedger {
 impl Holder {
     /// `laptop (10.0.0.5:41234, 480 MiB for 12 s)`.
     fn describe(&self) -> String {
-        let mut name = self.who.name.clone();
+        self.who.describe(self.granted_bytes, "", self.since)
+    }
+}
+
+impl Hold {
+    /// `laptop (10.0.0.5:41234, 480 MiB of placed matrices for 12 s)`.
+    fn describe(&self) -> String {
+        self.who.describe(self.bytes, " of placed matrices", self.since)
+    }
+}
+
+impl SessionOwner {
+    fn describe(&self, bytes: u64, what: &str, since: Instant) -> String {
+        let mut name = self.name.clone();
         while name.len() > NAME_BYTES_MAX {
             name.pop();
         }
         let name = if name.is_empty() { "somebody" } else { &name };
-        if self.granted_bytes == 0 {
-            return format!("{name} ({}, between two products)", self.who.peer);
+        if bytes == 0 {
+            return format!("{name} ({}, between two products)", self.peer);
         }
-        let (mib, seconds) = (self.granted_bytes.div_ceil(1 << 20), self.since.elapsed().as_secs());
-        format!("{name} ({}, {mib} MiB for {seconds} s)", self.who.peer)
+        let (mib, seconds) = (bytes.div_ceil(1 << 20), since.elapsed().as_secs());
+        format!("{name} ({}, {mib} MiB{what} for {seconds} s)", self.peer)
     }
 }
 
@@ -286,6 +398,36 @@ mod tests {
         assert_eq!(ledger.grant(&who("c"), wish(100 * MIB)).unwrap().bytes(), 100 * MIB);
         drop(second);
         assert!(ledger.state().holders.is_empty());
+    }
+
+    #[test]
+    fn parts_of_placed_matrices_count_beside_products_and_a_refusal_names_the_holders() {
+        let ledger = SessionLedger::new();
+        let (a, b) = (ledger.hold_account(&who("a"), 512 * MIB), ledger.hold_account(&who("b"), 512 * MIB));
+        let first = a.take(300 * MIB).unwrap();
+        let second = a.take(100 * MIB).unwrap();
+        assert_eq!(
+            (first.bytes(), ledger.grant(&who("c"), wish(500 * MIB)).unwrap().bytes()),
+            (300 * MIB, 112 * MIB)
+        );
+        // Products keep 64 MiB.
+        let why = b.take(49 * MIB).unwrap_err();
+        let want = "a part of 49 MiB does not fit: 48 MiB are left, the rest is in use by a (10.0.0.5:41234, 400 MiB of \
+                    placed matrices for ";
+        assert!(why.starts_with(want), "{why}");
+        let third = b.take(48 * MIB).unwrap();
+        drop(first);
+        assert!(b.take(300 * MIB).is_ok());
+        let product = ledger.grant(&who("c"), wish(364 * MIB)).unwrap();
+        let why = b.take(MIB).unwrap_err();
+        assert!(
+            why.contains("c (10.0.0.5:41234, 364 MiB for") && why.contains("a (10.0.0.5:41234, 100 MiB of"),
+            "{why}"
+        );
+        let why = ledger.refusal(512 * MIB);
+        assert!(why.contains("c (10.0.0.5:41234, 364 MiB for") && why.contains("and 2 others"), "{why}");
+        drop((product, second, third));
+        assert!(ledger.state().holds.is_empty());
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! Deliberately absent: plans, files, and any decision about what to compute. This crate does not know the primary's
 //! shell; the two meet on the wire.
 
+mod held;
 mod job_recorder;
 mod ledger;
 mod machine;

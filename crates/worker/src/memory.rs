@@ -11,7 +11,7 @@ use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{Buffer, Layout, Lines, MatrixError, Shape, TileLease, View, ViewMut};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::limits::lines_per_frame;
-use bramble_schedule::message::{Generated, MatrixHeader, MatrixSource};
+use bramble_schedule::message::{Generated, MatrixHeader, MatrixSource, ResidentView};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -22,7 +22,8 @@ use std::sync::Arc;
 pub(crate) enum Operand {
     /// In a buffer of the store.
     Owned(MatrixHeader, Buffer),
-    /// In the primary's memory: it is in the same process, or has the operand in a file that this process has mapped.
+    /// In memory that is not the store's: the primary is in the same process, or has the operand in a file that this process has
+    /// mapped; or it is a view into a part of a placed matrix.
     Borrowed(Lines),
 }
 
@@ -184,6 +185,19 @@ impl Landing for StoreParts {
     }
 }
 
+impl StoreParts {
+    /// The matrices that are views into parts of placed matrices, with their descriptions.
+    pub(crate) fn views(
+        &self,
+        matrices: &[MatrixHeader],
+    ) -> Result<Vec<(MatrixHeader, ResidentView)>, ProtocolError> {
+        let views = matrices.iter().filter(|header| header.source == MatrixSource::Resident);
+        let landed =
+            views.filter_map(|header| Some((header, self.0.iter().find(|part| part.id == header.id)?)));
+        landed.map(|(header, part)| Ok((*header, ResidentView::decode(part.buffer.bytes())?))).collect()
+    }
+}
+
 /// Most spare buffers: they are searched linearly.
 const SPARES_MAX: usize = 4096;
 
@@ -264,6 +278,10 @@ impl Store {
             self.vacant.insert(header.id, *header);
             return Ok(());
         }
+        if header.source == MatrixSource::Resident {
+            // Its elements are in a part that this worker holds.
+            return Ok(());
+        }
         let buffer = self.buffer(in_memory(header.bytes())?)?;
         self.arriving
             .insert(header.id, ArrivingMatrix { header: *header, buffer: Some(buffer), generated: None });
@@ -276,8 +294,8 @@ impl Store {
         for header in matrices.iter().filter(|h| h.body_bytes() > 0) {
             let len = in_memory(header.body_bytes())?;
             let (from, buffer) = match header.source {
-                // The generator's description: a few bytes, read before the matrix's own buffer is written.
-                MatrixSource::Generated => (0, Some(Buffer::zeroed(len)?)),
+                // A description: a few bytes, read before the matrix's own buffer is written.
+                MatrixSource::Generated | MatrixSource::Resident => (0, Some(Buffer::zeroed(len)?)),
                 MatrixSource::Data | MatrixSource::Partial | MatrixSource::Vacant | MatrixSource::Relayed => {
                     let from = to_usize(header.first_line) * header.lines_total().1;
                     (from, self.arriving.get_mut(&header.id).and_then(|slot| slot.buffer.take()))

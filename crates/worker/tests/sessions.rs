@@ -5,14 +5,15 @@
 
 mod client;
 
-use bramble_link::{ArrivedBody, Body, clock_ns};
-use bramble_matrix::Generator;
+use bramble_link::{ArrivedBody, Body, SharedRegion, clock_ns};
+use bramble_matrix::{DType, Digest128, Generator, Rect, Span};
 use bramble_schedule::message::{
-    Bye, Generated, Hello, Job, Kind, LogHead, MatrixHeader, MatrixSource, Operation, Pong, Wants, Welcome,
-    Work, encode_number,
+    Bye, Generated, GetHead, Hello, Job, Kind, LogHead, MatrixHeader, MatrixSource, Operation, PartHead,
+    PartSource, PlacedHead, Pong, PutHead, PutOutcome, ResidentView, Wants, Welcome, Work, encode_number,
 };
 use bramble_worker::{SessionLedger, WorkerError};
 use client::{Client, JOB, config, hello, matrix, run, times};
+use std::sync::Arc;
 
 /// A 2 by 2 product in one session: the records of its jobs, and the goodbye.
 async fn told(wants: Wants) -> (Vec<LogHead>, Bye) {
@@ -232,5 +233,74 @@ fn one_session_uses_the_measurements_of_another() {
             let speeds = |w: &Welcome| (w.gflops, w.peak_gflops);
             assert_eq!(speeds(&welcome), speeds(&measured), "{number}");
         }
+    });
+}
+
+/// Elements 1 to 12 of a 3 by 4 part are placed; a session multiplies by views of it, fetches it and frees it.
+#[test]
+fn a_placed_matrix_is_multiplied_where_it_lies_fetched_and_freed() {
+    run(async {
+        let (config, ledger) = (config(512), SessionLedger::new());
+        let mut client = Client::connect(&config, &ledger).await;
+        client.greet(&hello("one", 1 << 20)).await.unwrap();
+        let elements: Vec<u8> = (1..=12).flat_map(|x| f64::from(x).to_le_bytes()).collect();
+        let part = Rect::new(Span::new(256, 259), Span::new(512, 516));
+        let (dtype, source) = (DType::F64, PartSource::Data);
+        // Two frames, of which the first ends within a row.
+        for (first, body) in [(0, &elements[..40]), (5, &elements[40..])] {
+            let put = PutHead { array: 7, part, first, dtype, source };
+            let body = Body::Shared(SharedRegion::whole(Arc::new(body.to_vec())));
+            client.send(Kind::Put, put.encode(), body).await;
+        }
+        let (kind, arrived) = client.receive().await;
+        assert_eq!(kind, Kind::Placed);
+        let digest = Digest128::of(part.shape(), elements.chunks(32));
+        let outcome = PutOutcome::Held { bytes: 512, digest };
+        assert_eq!(PlacedHead::decode(&arrived.head).unwrap(), PlacedHead { array: 7, outcome });
+        // Rows 1 and 2, columns 2 and 3: 7 8, 11 12; and its transpose.
+        let rect = Rect::new(Span::new(257, 259), Span::new(514, 516));
+        for (round, transposed, want) in
+            [(0, false, [7.0, 8.0, 11.0, 12.0]), (1, true, [7.0, 11.0, 8.0, 12.0])]
+        {
+            let [a, b, c] = [1, 2, 3].map(|id| id + 10 * round);
+            let view = ResidentView::of(7, transposed, if transposed { rect.transposed() } else { rect });
+            let placed = MatrixHeader { layout: view.layout(), ..matrix(b, 1, MatrixSource::Resident) };
+            client.store(vec![matrix(a, 1, MatrixSource::Data)], vec![], times(2.0)).await;
+            let tile = matrix(c, 0, MatrixSource::Vacant);
+            client.store(vec![tile, placed], vec![Job { a, b, c, ..JOB }], view.encode()).await;
+            assert_eq!(client.result().await.0, want.map(|x| 2.0 * x));
+        }
+        client.send(Kind::Get, GetHead { array: 7, rect }.encode(), Body::Empty).await;
+        let (kind, arrived) = client.receive().await;
+        assert_eq!(
+            (kind, PartHead::decode(&arrived.head)),
+            (Kind::Part, Ok(PartHead { array: 7, first: 0 }))
+        );
+        let ArrivedBody::Landed(landing) = arrived.body else { panic!("no elements") };
+        let bytes = landing.into_any().downcast::<Vec<u8>>().unwrap();
+        assert_eq!(
+            *bytes,
+            [7.0, 8.0, 11.0, 12.0].into_iter().flat_map(f64::to_le_bytes).collect::<Vec<u8>>()
+        );
+        client.send(Kind::Free, encode_number(7), Body::Empty).await;
+        client.send(Kind::Get, GetHead { array: 7, rect }.encode(), Body::Empty).await;
+        assert!(client.error().await.contains("no complete part of array 7"));
+    });
+}
+
+#[test]
+fn a_generated_part_is_placed_by_a_compute_thread() {
+    run(async {
+        let (config, ledger) = (config(512), SessionLedger::new());
+        let mut client = Client::connect(&config, &ledger).await;
+        client.greet(&hello("one", 1 << 20)).await.unwrap();
+        let part = Rect::new(Span::new(0, 2), Span::new(0, 2));
+        let put = PutHead { array: 1, part, first: 0, dtype: DType::F64, source: PartSource::Generated };
+        let description = Generated { generator: Generator::identity().to_bytes(), row: 0, col: 0 }.encode();
+        client.send(Kind::Put, put.encode(), Body::Shared(SharedRegion::whole(Arc::new(description)))).await;
+        let (kind, arrived) = client.receive().await;
+        let digest = Digest128::of(part.shape(), times(1.0).chunks(16));
+        let placed = PlacedHead { array: 1, outcome: PutOutcome::Held { bytes: 512, digest } };
+        assert_eq!((kind, PlacedHead::decode(&arrived.head)), (Kind::Placed, Ok(placed)));
     });
 }

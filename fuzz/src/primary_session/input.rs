@@ -4,7 +4,8 @@ use crate::bytes::Bytes;
 use crate::files::check_message;
 use bramble_matrix::{DType, Layout};
 use bramble_plan::{
-    Base, LinkRate, Machine, Plan, PlanOptions, Preference, Problem, Relay, Strategy, TileSize, decide,
+    Base, LinkRate, Machine, OperandSource, Plan, PlanOptions, Preference, Problem, Relay, Strategy,
+    TileSize, decide,
 };
 use bramble_schedule::primary::Operands;
 
@@ -36,8 +37,8 @@ impl Setting {
             k: large(k),
             dtype: if flag(0) { DType::F64 } else { DType::F32 },
             reads_c: flag(1),
-            sends_a: !flag(2),
-            sends_b: !flag(3),
+            a_source: OperandSource::generated_if(flag(2)),
+            b_source: OperandSource::generated_if(flag(3)),
         };
         let cut = TileSize { tile: Some(large(1 + cut % 8)), depth: Some(large(1 + cut / 8 % 8)) };
         let wish = PlanOptions {
@@ -68,8 +69,8 @@ impl Setting {
         let operands = Operands {
             a_layout: layout(flag(6)),
             b_layout: layout(more >> 4 & 1 == 1),
-            a_generated: !problem.sends_a,
-            b_generated: !problem.sends_b,
+            a_source: problem.a_source,
+            b_source: problem.b_source,
             reads_c: problem.reads_c,
         };
         Some(Self { plan, operands, shared, ends: more >> 5 & 1 == 0 })

@@ -11,7 +11,7 @@ const SOURCES: [MatrixSource; 8] = [
     MatrixSource::Partial,
     MatrixSource::Relayed,
     MatrixSource::Data,
-    MatrixSource::Relayed,
+    MatrixSource::Resident,
     MatrixSource::Vacant,
 ];
 

@@ -46,7 +46,7 @@ impl Stored {
         match self.header.source {
             MatrixSource::Vacant => true,
             MatrixSource::Generated => self.filled,
-            MatrixSource::Data | MatrixSource::Partial | MatrixSource::Relayed => {
+            MatrixSource::Data | MatrixSource::Partial | MatrixSource::Relayed | MatrixSource::Resident => {
                 self.landed == self.header.lines_total().0
             }
         }

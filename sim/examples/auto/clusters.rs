@@ -4,7 +4,7 @@
 //! 150. 1 GbE carries 117 MB/s.
 
 use bramble_matrix::DType;
-use bramble_plan::{LinkRate, Machine, Problem};
+use bramble_plan::{LinkRate, Machine, OperandSource, Problem};
 
 /// The primary, then its workers.
 #[derive(Clone)]
@@ -90,8 +90,8 @@ pub(crate) fn cases() -> Vec<(ExampleCluster, &'static str, Problem)> {
                 k: *k,
                 dtype: DType::F64,
                 reads_c: false,
-                sends_a: true,
-                sends_b: true,
+                a_source: OperandSource::Sent,
+                b_source: OperandSource::Sent,
             };
             all.push((cluster.clone(), *shape, p));
         }

@@ -4,7 +4,9 @@
 #![allow(clippy::print_stdout)] // It is what it is for.
 
 use bramble_matrix::DType;
-use bramble_plan::{LinkRate, Machine, Plan, PlanOptions, Preference, Problem, Strategy, TileSize, decide};
+use bramble_plan::{
+    LinkRate, Machine, OperandSource, Plan, PlanOptions, Preference, Problem, Strategy, TileSize, decide,
+};
 use bramble_sim::{SimReport, SimSetting, simulate};
 
 /// One line of the table.
@@ -67,7 +69,15 @@ fn machines(case: &Case) -> Vec<Machine> {
 
 fn planned(case: &Case, machines: &[Machine]) -> Plan {
     let (n, k) = (case.n, case.k);
-    let problem = Problem { m: n, n, k, dtype: DType::F32, reads_c: false, sends_a: true, sends_b: true };
+    let problem = Problem {
+        m: n,
+        n,
+        k,
+        dtype: DType::F32,
+        reads_c: false,
+        a_source: OperandSource::Sent,
+        b_source: OperandSource::Sent,
+    };
     let strategy = case.strategy.parse::<Strategy>().unwrap_or_else(|e| panic!("{e}"));
     let wish = PlanOptions { strategy: Some(strategy), who: Preference::Workers, ..PlanOptions::AUTO };
     let cut = TileSize { tile: Some(512), depth: Some(512) };

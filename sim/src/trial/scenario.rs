@@ -8,8 +8,8 @@ use crate::participants;
 use crate::random::SeededRandom;
 use bramble_matrix::DType;
 use bramble_plan::{
-    Base, LinkRate, Machine, MadeOperands, PanelOrder, Plan, PlanOptions, Preference, Problem, Relay,
-    Strategy, TileSize, decide, neighbour_pairs,
+    Base, LinkRate, Machine, MadeOperands, OperandSource, PanelOrder, Plan, PlanOptions, Preference, Problem,
+    Relay, Strategy, TileSize, decide, neighbour_pairs,
 };
 use bramble_schedule::limits::NEIGHBOURS_MAX;
 use bramble_schedule::primary::PeerInfo;
@@ -147,7 +147,7 @@ impl Scenario {
 
 impl Display for Scenario {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Problem { m, n, k, reads_c, sends_a, .. } = self.plan.problem;
+        let Problem { m, n, k, reads_c, a_source, .. } = self.plan.problem;
         let grid = self.plan.regions.first().map(|r| r.grid);
         let (tile, depth) = grid.map_or((0, 0), |g| (g.tile_rows, g.depth));
         let order = self.plan.members.first().and_then(|m| m.shares.first()).map(|s| s.order);
@@ -156,7 +156,7 @@ impl Display for Scenario {
             ("steals", self.steals),
             ("reserve", self.has_reserve),
             ("old C", reads_c),
-            ("A generated", !sends_a),
+            ("A generated", !a_source.is_sent()),
             ("A by columns", self.col_major),
         ];
         write!(
@@ -182,7 +182,15 @@ fn problem(values: Values, random: &mut SeededRandom) -> Option<(Problem, TileSi
         return None;
     }
     let reads_c = values != Values::Digits && random.chance(0.4);
-    let p = Problem { m, n, k, dtype: DType::F64, reads_c, sends_a: random.chance(0.8), sends_b: true };
+    let p = Problem {
+        m,
+        n,
+        k,
+        dtype: DType::F64,
+        reads_c,
+        a_source: OperandSource::generated_if(!random.chance(0.8)),
+        b_source: OperandSource::Sent,
+    };
     Some((p, TileSize { tile: Some(tile), depth: Some(depth) }))
 }
 

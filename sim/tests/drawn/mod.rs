@@ -3,7 +3,7 @@
 #![allow(dead_code)] // Each of the tests beside it uses another part of it.
 
 use bramble_matrix::DType;
-use bramble_plan::{Base, Problem, Strategy as Cutting};
+use bramble_plan::{Base, OperandSource, Problem, Strategy as Cutting};
 use bramble_sim::{ChosenOrder, OrderSetting};
 use proptest::prelude::*;
 
@@ -23,7 +23,15 @@ pub(crate) fn kinds() -> impl Iterator<Item = (Base, u32, bool)> {
 
 /// A product.
 pub(crate) fn problem(m: u64, n: u64, k: u64, reads_c: bool, generated: bool) -> Problem {
-    Problem { m, n, k, dtype: DType::F64, reads_c, sends_a: !generated, sends_b: true }
+    Problem {
+        m,
+        n,
+        k,
+        dtype: DType::F64,
+        reads_c,
+        a_source: OperandSource::generated_if(generated),
+        b_source: OperandSource::Sent,
+    }
 }
 
 /// Choices that differ by a seed.

@@ -5,7 +5,7 @@
 
 use super::waits::{after_s, behind_s, cells_a_unit, lag_s, last_results, rounds};
 use super::{Costs, Limit, Load, flops_an_addition};
-use crate::{Machine, Member, PanelOrder, Share, Sums};
+use crate::{Machine, Member, OperandSource, PanelOrder, Share, Sums};
 use alloc::string::String;
 use bramble_base::float::{ceil, sqrt};
 
@@ -180,8 +180,12 @@ impl Costs<'_> {
             let (rows, cols) = (region.grid.rows_of(share.cells.rows), region.grid.cols_of(share.cells.cols));
             let (rows, cols) = ((rows * region.q()) as f64, (cols * region.q()) as f64);
             let depth = region.depth_of(share.steps) as f64;
-            let sent = |travels: bool, side: f64| if travels { side * depth } else { 0.0 };
-            let read = sent(self.problem.sends_a, rows) + sent(self.problem.sends_b, cols);
+            // Generated elements are in a cache when they are used.
+            let read = |source: OperandSource, side: f64| match source {
+                OperandSource::Sent | OperandSource::Resident => side * depth,
+                OperandSource::Generated => 0.0,
+            };
+            let read = read(self.problem.a_source, rows) + read(self.problem.b_source, cols);
             read / MEMORY_USED + rows * cols
         };
         let all: f64 = member.shares.iter().map(elements).sum();
@@ -300,7 +304,7 @@ impl Costs<'_> {
     fn resident_bytes(&self, share: &Share) -> f64 {
         let region = &self.regions[share.region];
         let elements = region.grid.rows_of(share.cells.rows) * region.q() * region.depth_of(share.steps);
-        if self.problem.sends_a { (elements * self.problem.element_bytes()) as f64 } else { 0.0 }
+        if self.problem.a_source.is_sent() { (elements * self.problem.element_bytes()) as f64 } else { 0.0 }
     }
 
     /// Bytes of the first panels of A and B of a share, of a cell of C, and of the larger matrix of these panels.
@@ -310,7 +314,10 @@ impl Costs<'_> {
         let e = self.problem.element_bytes() as f64;
         let (rows, cols, depth) = (grid.tile_rows as f64, grid.tile_cols as f64, grid.depth as f64);
         let sent = |travels: bool, elements: f64| if travels { elements } else { 0.0 };
-        let (a, b) = (sent(self.problem.sends_a, rows * depth), sent(self.problem.sends_b, depth * cols));
+        let (a, b) = (
+            sent(self.problem.a_source.is_sent(), rows * depth),
+            sent(self.problem.b_source.is_sent(), depth * cols),
+        );
         ((a + b) * panels * e, rows * cols * panels * e, a.max(b) * e)
     }
 }

@@ -206,8 +206,8 @@ pub(crate) fn load(problem: &Problem, region: &Region, recipe: &Recipe, sums: Su
     let sent_tiles = tiles.times(with_elements);
     let vacant = (counts.vacant + counts.tiles).saturating_sub(sent_tiles.count);
     let out = a
-        .stored(problem.sends_a)
-        .saturating_add(b.stored(problem.sends_b))
+        .stored(problem.a_source.is_sent())
+        .saturating_add(b.stored(problem.b_source.is_sent()))
         .saturating_add(if sent_tiles.count > 0 { sent_tiles.stored(true) } else { 0 })
         .saturating_add((vacant + counts.jobs).saturating_mul(ENTRY_BYTES));
     let results = tiles.times(deep);

@@ -229,10 +229,9 @@ impl Costs<'_> {
 /// About the total charge of all matrices that workers will have been given: the part of it that they have freed
 /// shows the progress of a product.
 pub(crate) fn stored_bytes(problem: &Problem, regions: &[Region], members: &[Member]) -> u64 {
-    let e = problem.element_bytes();
     let of = |share: &Share| {
         let region = &regions[share.region];
-        let charges = CellCharges::of(region, e, &Recipe::new(region.levels));
+        let charges = CellCharges::of(region, problem, &Recipe::new(region.levels));
         let (down, across, deep) = share.blocks_each_way();
         let one = |rows, cols, steps| charges.need(crate::BlockSize { rows, cols, steps }, PanelOrder::Steps);
         let (rows, cols) = (share.cells.rows.len(), share.cells.cols.len());

@@ -76,7 +76,7 @@ pub(crate) fn passed(
 ) -> Vec<Passed> {
     let mut all = vec![Passed::default(); members.len()];
     let who: Vec<usize> = (0..members.len()).filter(|at| relaying[*at]).collect();
-    if who.len() < 2 || !(problem.sends_a || problem.sends_b) {
+    if who.len() < 2 || !(problem.a_source.is_sent() || problem.b_source.is_sent()) {
         return all;
     }
     let blocks = |at: &usize| members[*at].shares.iter().map(|s| s.blocks()).fold(0, u64::saturating_add);
@@ -123,8 +123,8 @@ enum PanelSide {
 impl PanelSide {
     fn travels(self, problem: &Problem) -> bool {
         match self {
-            Self::A => problem.sends_a,
-            Self::B => problem.sends_b,
+            Self::A => problem.a_source.is_sent(),
+            Self::B => problem.b_source.is_sent(),
         }
     }
 

@@ -25,7 +25,7 @@ impl Cells3 {
         self.cells.rows.len().saturating_mul(self.cells.cols.len())
     }
 
-    pub(super) fn whole(region: &Region) -> Self {
+    pub(crate) fn whole(region: &Region) -> Self {
         Self { cells: region.cells(), steps: Span::new(0, region.steps()) }
     }
 

@@ -16,7 +16,8 @@ use crate::memory::{CellCharges, EDGE_MAX, largest_block};
 use crate::{Base, BlockSize, Machine, PanelOrder, Region, Share};
 use alloc::vec;
 use alloc::vec::Vec;
-use boxes::{Cells3, cuboid};
+pub(crate) use boxes::Cells3;
+use boxes::cuboid;
 use bramble_base::Span;
 use level::level;
 use mesh::mesh;
@@ -52,6 +53,8 @@ pub(crate) struct Cutting<'a> {
     pub(crate) levels_out: bool,
     /// One machine computes the product alone, and adds the sums over parts of k itself.
     pub(crate) sums_here: bool,
+    /// The boxes of each seat, if they are given: by the parts of a placed operand.
+    pub(crate) owned: Option<&'a [Vec<Cells3>]>,
 }
 
 /// The shares of each seat in region number `at`; or the seats without room for a block of their share.
@@ -94,6 +97,9 @@ fn with_weights(seats: &[Seat]) -> Vec<Seat> {
 /// The boxes of each seat in the region.
 fn boxes_of(cutting: &Cutting<'_>, seats: &[Seat]) -> Vec<Vec<Cells3>> {
     let Cutting { base, region, charges, everyone, .. } = *cutting;
+    if let Some(owned) = cutting.owned {
+        return owned.to_vec();
+    }
     let weights: Vec<f64> = seats.iter().map(|s| s.weight).collect();
     match base {
         Base::Naive | Base::Row(_) | Base::Square(_) | Base::Reuse => {

@@ -5,11 +5,12 @@
 //! that cover C, each (tile, step) in exactly one block, counts and sides within the limits of a grid, chained sums
 //! without deadlock. Little-endian, every field of fixed width except the name of the strategy.
 //!
-//! Deliberately absent: versions. The format that contains the bytes has a version.
+//! Deliberately absent: plans with a placed operand, whose parts end with the connections: `decode` refuses them.
+//! Versions: the format that contains the bytes has one.
 
 use super::{BlockSize, Member, PanelOrder, Plan, Share, Sums};
 use crate::memory::EDGE_MAX;
-use crate::{Binding, Bound, Grid, LEVELS_MAX, Prediction, Problem, Region, Strategy};
+use crate::{Binding, Bound, Grid, LEVELS_MAX, OperandSource, Prediction, Problem, Region, Strategy};
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use bramble_base::{DType, Rect, Span};
@@ -33,7 +34,7 @@ impl Plan {
         let mut out = Vec::new();
         let p = &self.problem;
         put(&mut out, [p.m, p.n, p.k]);
-        out.extend([p.dtype.code(), p.reads_c.into(), p.sends_a.into(), p.sends_b.into()]);
+        out.extend([p.dtype.code(), p.reads_c.into(), source_code(p.a_source), source_code(p.b_source)]);
         let name = self.strategy.to_string();
         out.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
         out.extend(name.as_bytes());
@@ -61,8 +62,9 @@ impl Plan {
         let mut fields = Fields { rest: bytes };
         let [m, n, k] = fields.numbers()?;
         let dtype = DType::from_code(fields.byte()?).ok_or(InvalidPlan("its element type is unknown"))?;
-        let (reads_c, sends_a, sends_b) = (fields.flag()?, fields.flag()?, fields.flag()?);
-        let problem = Problem { m, n, k, dtype, reads_c, sends_a, sends_b };
+        let reads_c = fields.flag()?;
+        let (a_source, b_source) = (fields.source()?, fields.source()?);
+        let problem = Problem { m, n, k, dtype, reads_c, a_source, b_source };
         let strategy = fields.strategy()?;
         let sums = if fields.flag()? { Sums::Chained } else { Sums::Merged };
         let relay = fields.flag()?;
@@ -86,6 +88,7 @@ impl Plan {
             relay,
             regions,
             members,
+            ownership: None,
             predicted: Prediction::default(),
             bound: Bound { seconds: 0.0, by: Binding::Compute },
             peak_gflops: 0.0,
@@ -96,6 +99,14 @@ impl Plan {
 
 fn put<const N: usize>(out: &mut Vec<u8>, numbers: [u64; N]) {
     numbers.iter().for_each(|n| out.extend(n.to_le_bytes()));
+}
+
+const fn source_code(source: OperandSource) -> u8 {
+    match source {
+        OperandSource::Generated => 0,
+        OperandSource::Sent => 1,
+        OperandSource::Resident => 2,
+    }
 }
 
 fn encode_share(share: &Share, out: &mut Vec<u8>) {
@@ -222,6 +233,15 @@ impl Fields<'_> {
         match self.byte()? {
             0 => Ok(false),
             1 => Ok(true),
+            _ => Err(InvalidPlan("one of its flags is neither 0 nor 1")),
+        }
+    }
+
+    fn source(&mut self) -> Result<OperandSource, InvalidPlan> {
+        match self.byte()? {
+            0 => Ok(OperandSource::Generated),
+            1 => Ok(OperandSource::Sent),
+            2 => Err(InvalidPlan("one of its operands was placed on workers, which are gone")),
             _ => Err(InvalidPlan("one of its flags is neither 0 nor 1")),
         }
     }

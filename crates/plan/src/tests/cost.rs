@@ -29,11 +29,11 @@ pub(super) fn block_bytes(plan: &Plan, recipe: &Recipe, block: &Block) -> (u64, 
                 .cells
                 .rows
                 .iter()
-                .map(|i| stored(region.a_panel(i, step, *u, *w), p.sends_a))
+                .map(|i| stored(region.a_panel(i, step, *u, *w), p.a_source.is_sent()))
                 .sum::<u64>();
             // Panel (w, v) of B; of the rim (0, v).
             let b = |j| if rim { region.b_panel(step, j, 0, *u) } else { region.b_panel(step, j, *u, *w) };
-            out += block.cells.cols.iter().map(|j| stored(b(j), p.sends_b)).sum::<u64>();
+            out += block.cells.cols.iter().map(|j| stored(b(j), p.b_source.is_sent())).sum::<u64>();
         }
         let products = if rim { q * q } else { recipe.products() as u64 };
         entries += block.count() * products;
@@ -69,7 +69,7 @@ proptest! {
         workers in 1usize..6, strategy in any_strategy(), reads_c in any::<bool>(), generated in any::<bool>(),
         reproducible in any::<bool>(),
     ) {
-        let p = Problem { reads_c, sends_b: !generated, ..problem(m, n, k) };
+        let p = Problem { reads_c, b_source: OperandSource::generated_if(generated), ..problem(m, n, k) };
         let workers = vec![machine("w", 10.0, 1 << 25, 100.0); workers];
         let reproducible = reproducible && strategy.levels == 0;
         let relay = Relay::Off;

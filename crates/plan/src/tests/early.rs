@@ -52,7 +52,11 @@ fn sums_of_strassens_method_are_not_made_ever_again() {
 
 #[test]
 fn panels_that_are_made_are_not_made_ever_again() {
-    let p = Problem { sends_a: false, sends_b: false, ..problem(8000, 8000, 8000) };
+    let p = Problem {
+        a_source: OperandSource::Generated,
+        b_source: OperandSource::Generated,
+        ..problem(8000, 8000, 8000)
+    };
     let times = |plan: &Plan| {
         let (down, across, _) = plan.members[0].shares[0].blocks_each_way();
         (across, down)

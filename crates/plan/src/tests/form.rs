@@ -68,13 +68,12 @@ fn assert_regions(plan: &Plan) {
 
 /// Blocks fit the memory that the member is given, and that fits the machine.
 pub(super) fn assert_fits(plan: &Plan, machines: &[Machine]) {
-    let e = plan.problem.element_bytes();
     for member in &plan.members {
         assert!(member.memory_bytes <= machines[member.machine].memory_bytes);
         assert!(member.blocks_at_once > 0);
         for share in &member.shares {
             let region = &plan.regions[share.region];
-            let charges = memory::CellCharges::of(region, e, &Recipe::new(region.levels));
+            let charges = memory::CellCharges::of(region, &plan.problem, &Recipe::new(region.levels));
             let need = charges.need(share.block, share.order);
             assert!(need <= member.memory_bytes, "{need} > {}: {share:?}", member.memory_bytes);
         }
@@ -100,7 +99,7 @@ fn uses(region: &Region, edge: u64) -> u64 {
 
 /// Executes a chained plan: a block begins when the steps before it are complete in all its cells. True if all
 /// blocks complete.
-fn chain_ends(plan: &Plan) -> bool {
+pub(super) fn chain_ends(plan: &Plan) -> bool {
     let mut done: BTreeMap<(usize, u64, u64), u64> = BTreeMap::new();
     let mut queues: Vec<_> = plan.members.iter().map(|m| m.blocks().peekable()).collect();
     loop {
@@ -133,7 +132,7 @@ proptest! {
         m in side(), n in side(), k in side(), cut in cut(), workers in machines(),
         strategy in any_strategy(), reads_c in any::<bool>(), generated in any::<bool>(),
     ) {
-        let p = Problem { reads_c, sends_a: !generated, ..problem(m, n, k) };
+        let p = Problem { reads_c, a_source: OperandSource::generated_if(generated), ..problem(m, n, k) };
         let jobs = Grid::new(&p, cut).unwrap().tiles() * Grid::new(&p, cut).unwrap().steps();
         prop_assume!(jobs < 200_000);
         let primary = machine("primary", 10.0, 1 << 32, 0.0);
@@ -397,7 +396,7 @@ fn all_that_is_wanted_is_all_that_can_be_used() {
     for (m, n, k) in [(513, 700, 900), (2000, 10, 3000), (1, 1, 1)] {
         let p = problem(m, n, k);
         let regions = [Region::whole(&p, TileSize::default()).unwrap()];
-        let wanted = memory_wanted(&regions, 8);
+        let wanted = memory_wanted(&regions, &p);
         let exact = (m * n + 2 * (m * k + k * n)) * 8;
         assert!(wanted >= exact, "{wanted} < {exact}");
         let plan = |memory| planned(&p, TileSize::default(), &[machine("w", 10.0, memory, 100.0)], "reuse");

@@ -17,7 +17,10 @@ fn needed(plan: &Plan) -> BTreeMap<Key, Vec<usize>> {
         for (wave, block) in (0..).zip(member.blocks()) {
             let by_columns = block.order != PanelOrder::Steps;
             for step in block.steps.iter() {
-                let sides = [(true, p.sends_a, block.cells.rows), (false, p.sends_b, block.cells.cols)];
+                let sides = [
+                    (true, p.a_source.is_sent(), block.cells.rows),
+                    (false, p.b_source.is_sent(), block.cells.cols),
+                ];
                 for (is_a, _, lines) in sides.into_iter().filter(|s| s.1) {
                     for line in lines.iter() {
                         let key = (wave, is_a, block.region, by_columns, line, step);
@@ -80,7 +83,7 @@ proptest! {
         speeds in proptest::collection::vec(1u32..9, 2..7), strategy in any_strategy(), bits in 19u32..26,
         reads_c in any::<bool>(), generated in any::<bool>(), reproducible in any::<bool>(),
     ) {
-        let p = Problem { reads_c, sends_b: !generated, ..problem(m, n, k) };
+        let p = Problem { reads_c, b_source: OperandSource::generated_if(generated), ..problem(m, n, k) };
         let workers: Vec<Machine> =
             speeds.iter().map(|s| machine("w", f64::from(*s), 1 << bits, 100.0)).collect();
         let reproducible = reproducible && strategy.levels == 0;
@@ -160,7 +163,7 @@ fn relaying_is_chosen_where_it_is_faster_and_only_among_those_who_can() {
     let here: Vec<Machine> = boards.iter().map(|b| Machine { shares_cores: true, ..b.clone() }).collect();
     assert!(!plan(&here, Relay::Auto).relay && plan(&here, Relay::On).relay);
     // Panels that are generated at the worker are not relayed.
-    let made = Problem { sends_a: false, sends_b: false, ..p };
+    let made = Problem { a_source: OperandSource::Generated, b_source: OperandSource::Generated, ..p };
     let options = PlanOptions { relay: Relay::On, ..by("reuse") };
     assert!(!decide(&made, TileSize::default(), &primary, &boards, &options).unwrap().plan.relay);
     // Computing is the limit in any case, and the plan stays as simple as without relaying.

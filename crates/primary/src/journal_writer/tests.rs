@@ -2,11 +2,19 @@
 
 use super::*;
 use bramble_matrix::{DType, Generator, Shape, Span, Unfinished};
-use bramble_plan::{LinkRate, Machine, PlanOptions, TileSize, decide};
+use bramble_plan::{LinkRate, Machine, OperandSource, PlanOptions, TileSize, decide};
 use std::fs;
 
 fn plan() -> Plan {
-    let p = Problem { m: 30, n: 20, k: 8, dtype: DType::F64, reads_c: false, sends_a: false, sends_b: false };
+    let p = Problem {
+        m: 30,
+        n: 20,
+        k: 8,
+        dtype: DType::F64,
+        reads_c: false,
+        a_source: OperandSource::Generated,
+        b_source: OperandSource::Generated,
+    };
     let machine = Machine {
         name: "w".into(),
         threads: 1,

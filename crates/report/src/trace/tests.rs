@@ -2,7 +2,7 @@
 
 use super::*;
 use bramble_matrix::DType;
-use bramble_plan::{Binding, Bound, Prediction, Problem, Sums};
+use bramble_plan::{Binding, Bound, OperandSource, Prediction, Problem, Sums};
 use bramble_primary::log::{
     FrameTransfer, LogEvent, LogEventKind, LoggedMachine, MachineState, Operation, PeerStatus, Phase,
     WaitsFor, Work,
@@ -34,8 +34,15 @@ fn report() -> Report {
         sentence: String::new(),
         instead: None,
     };
-    let problem =
-        Problem { m: 2, n: 3, k: 4, dtype: DType::F64, reads_c: false, sends_a: true, sends_b: true };
+    let problem = Problem {
+        m: 2,
+        n: 3,
+        k: 4,
+        dtype: DType::F64,
+        reads_c: false,
+        a_source: OperandSource::Sent,
+        b_source: OperandSource::Sent,
+    };
     let verify = VerifyReport { verdict, seconds: 0.0 };
     Report {
         problem,

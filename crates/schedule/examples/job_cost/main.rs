@@ -14,7 +14,9 @@
 mod heap;
 
 use bramble_base::{DType, Layout};
-use bramble_plan::{LinkRate, Machine, Plan, PlanOptions, Preference, Problem, Strategy, TileSize, decide};
+use bramble_plan::{
+    LinkRate, Machine, OperandSource, Plan, PlanOptions, Preference, Problem, Strategy, TileSize, decide,
+};
 use bramble_schedule::message::{Job, MatrixHeader, ResultHead, Then};
 use bramble_schedule::primary::{
     Operands, Outgoing, PeerInfo, Primary, PrimaryAction, PrimaryEvent, Referred,
@@ -28,7 +30,15 @@ static HEAP: heap::Counting = heap::Counting;
 const STRATEGIES: [&str; 5] = ["naive", "row:8", "square:8", "reuse", "strassen:1"];
 
 fn problem(side: u64) -> Problem {
-    Problem { m: side, n: side, k: side, dtype: DType::F64, reads_c: false, sends_a: true, sends_b: true }
+    Problem {
+        m: side,
+        n: side,
+        k: side,
+        dtype: DType::F64,
+        reads_c: false,
+        a_source: OperandSource::Sent,
+        b_source: OperandSource::Sent,
+    }
 }
 
 fn machines(workers: usize, memory_bytes: u64) -> Vec<Machine> {
@@ -72,8 +82,8 @@ fn primary(plan: Plan) -> Primary {
     let operands = Operands {
         a_layout: by_rows,
         b_layout: by_rows,
-        a_generated: false,
-        b_generated: false,
+        a_source: OperandSource::Sent,
+        b_source: OperandSource::Sent,
         reads_c: false,
     };
     Primary::new(plan, operands, peers)

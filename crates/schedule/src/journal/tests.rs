@@ -3,7 +3,7 @@
 
 use super::*;
 use bramble_base::DType;
-use bramble_plan::{LinkRate, Machine, Plan, PlanOptions, Problem, TileSize, decide};
+use bramble_plan::{LinkRate, Machine, OperandSource, Plan, PlanOptions, Problem, TileSize, decide};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,7 +11,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const PAGES: usize = 3;
 
 fn plan(strategy: &str) -> Plan {
-    let p = Problem { m: 50, n: 34, k: 20, dtype: DType::F64, reads_c: false, sends_a: true, sends_b: true };
+    let p = Problem {
+        m: 50,
+        n: 34,
+        k: 20,
+        dtype: DType::F64,
+        reads_c: false,
+        a_source: OperandSource::Sent,
+        b_source: OperandSource::Sent,
+    };
     let machine = Machine {
         name: "w".into(),
         threads: 1,

@@ -3,16 +3,19 @@
 //! Invariants: little-endian, fixed-width integers. Decoding checks every length and every value and rejects
 //! trailing bytes, so each message has exactly one encoding. Bodies (matrix bytes) are not touched here.
 //!
-//! Kind numbers 7 (free) and 8 (cancel) are reserved: operands carry the number of jobs that use them, which
-//! frees them, and closing the link ends a session.
+//! Kind number 8 (cancel) is reserved: closing the link ends a session.
 
 mod log;
+mod placed;
 mod relay;
 mod session;
 mod store;
 pub(crate) mod wire;
 
 pub use log::{LogHead, Pong, Wants, Work, WorkRecord};
+pub use placed::{
+    GetHead, PartHead, PartPiece, PartSource, PlacedHead, PutHead, PutOutcome, ResidentView, part_pieces,
+};
 pub use relay::{Forward, Join, Missing, Neighbour, PieceHead, Reached, decode_forwards, encode_forwards};
 pub use session::{Bye, Hello, IoReport, ThreadReport, Welcome};
 pub use store::{Generated, Job, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead, Then};
@@ -59,6 +62,16 @@ pub enum Kind {
     Missing,
     /// When jobs ran, for a primary that asked.
     Log,
+    /// Primary to worker: drop a part of an array.
+    Free,
+    /// Primary to worker: elements of a part of an array, to be held.
+    Put,
+    /// Worker to primary: the part is held, or refused.
+    Placed,
+    /// Primary to worker: asks for a rectangle of an array.
+    Get,
+    /// Worker to primary: elements of that rectangle.
+    Part,
 }
 
 impl Kind {
@@ -71,6 +84,7 @@ impl Kind {
             4 => Self::Result,
             5 => Self::Credit,
             6 => Self::Relay,
+            7 => Self::Free,
             9 => Self::Ping,
             10 => Self::Pong,
             11 => Self::Error,
@@ -81,6 +95,10 @@ impl Kind {
             16 => Self::Piece,
             17 => Self::Missing,
             18 => Self::Log,
+            19 => Self::Put,
+            20 => Self::Placed,
+            21 => Self::Get,
+            22 => Self::Part,
             _ => return Err(ProtocolError::new(format!("a message of unknown kind {code}"))),
         })
     }
@@ -94,6 +112,7 @@ impl Kind {
             Self::Result => 4,
             Self::Credit => 5,
             Self::Relay => 6,
+            Self::Free => 7,
             Self::Ping => 9,
             Self::Pong => 10,
             Self::Error => 11,
@@ -104,11 +123,15 @@ impl Kind {
             Self::Piece => 16,
             Self::Missing => 17,
             Self::Log => 18,
+            Self::Put => 19,
+            Self::Placed => 20,
+            Self::Get => 21,
+            Self::Part => 22,
         }
     }
 }
 
-/// Encodes a message that is a single number: credit (bytes) or ping (nonce).
+/// Encodes a message that is a single number: credit (bytes), ping (nonce) or free (array).
 pub fn encode_number(number: u64) -> Vec<u8> {
     number.to_le_bytes().to_vec()
 }

@@ -1,6 +1,6 @@
 //! Messages that carry matrices: store (with jobs that use them) and result.
 
-use super::{FieldReader, FieldWriter};
+use super::{FieldReader, FieldWriter, ResidentView};
 use crate::ProtocolError;
 use crate::limits::{CHUNK_BYTES_MAX, JOBS_MAX, MATRICES_MAX, SIDE_MAX};
 use alloc::format;
@@ -23,6 +23,8 @@ pub enum MatrixSource {
     Partial,
     /// Another worker: the member of the plan whose number is `first_line`. All lines are announced at once.
     Relayed,
+    /// A part of an array that the receiver holds: the body is a `ResidentView`. Only for operands.
+    Resident,
 }
 
 /// A matrix in a store message: 24 bytes.
@@ -71,7 +73,9 @@ impl MatrixHeader {
 
     /// Its charge against the credit, equal at both ends: memory, bookkeeping, and the jobs that will use it.
     pub fn charged_bytes(&self) -> u64 {
-        charged_bytes(self.bytes(), u64::from(self.uses))
+        // A view takes no memory of its own.
+        let bytes = if self.source == MatrixSource::Resident { 0 } else { self.bytes() };
+        charged_bytes(bytes, u64::from(self.uses))
     }
 
     /// Bytes of the matrix in this frame's body.
@@ -82,6 +86,7 @@ impl MatrixHeader {
             }
             MatrixSource::Vacant | MatrixSource::Relayed => 0,
             MatrixSource::Generated => to_u64(Generated::BYTES),
+            MatrixSource::Resident => to_u64(ResidentView::BYTES),
         }
     }
 
@@ -99,6 +104,7 @@ impl MatrixHeader {
             MatrixSource::Generated => 2,
             MatrixSource::Partial => 3,
             MatrixSource::Relayed => 4,
+            MatrixSource::Resident => 5,
         };
         w.u8(self.dtype.code() | layout << 2 | source << 3);
         w.u8(0);
@@ -116,6 +122,7 @@ impl MatrixHeader {
             2 => Some(MatrixSource::Generated),
             3 => Some(MatrixSource::Partial),
             4 => Some(MatrixSource::Relayed),
+            5 => Some(MatrixSource::Resident),
             _ => None,
         };
         let (Some(dtype), Some(source), 0) = (dtype, source, reserved) else {

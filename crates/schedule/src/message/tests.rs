@@ -1,7 +1,7 @@
 //! Round trips, and arbitrary bytes.
 
 use super::*;
-use bramble_base::{DType, Layout};
+use bramble_base::{DType, Digest128, Layout, Rect, Span};
 use proptest::prelude::*;
 
 fn dtype() -> impl Strategy<Value = DType> {
@@ -16,7 +16,7 @@ fn matrix() -> impl Strategy<Value = MatrixHeader> {
         any::<u16>(),
         dtype(),
         any::<bool>(),
-        0usize..5,
+        0usize..6,
         any::<u32>(),
         any::<u32>(),
     )
@@ -28,6 +28,7 @@ fn matrix() -> impl Strategy<Value = MatrixHeader> {
                 MatrixSource::Generated,
                 MatrixSource::Partial,
                 MatrixSource::Relayed,
+                MatrixSource::Resident,
             ];
             let source = sources[source];
             let total = if col_major { cols } else { rows };
@@ -251,4 +252,109 @@ fn texts_are_cut_and_cleaned() {
     let long = "é\n".repeat(300);
     let text = decode_error(&encode_error(&long)).unwrap();
     assert!(text.len() <= 255 && !text.contains('\n'));
+}
+
+fn part_of(rows: u64, cols: u64) -> Rect {
+    Rect::new(Span::new(5, 5 + rows), Span::new(7, 7 + cols))
+}
+
+proptest! {
+    #[test]
+    fn messages_about_arrays_round_trip(
+        array in any::<u64>(), rows in 1u64..5000, cols in 1u64..5000, at in any::<u64>(), dtype in dtype(),
+        yes in any::<bool>(), bytes in any::<u64>(), digest in any::<[u8; 16]>(), why in "[a-z ]{0,80}",
+    ) {
+        let part = part_of(rows, cols);
+        let source = if yes { PartSource::Generated } else { PartSource::Data };
+        let first = if yes { 0 } else { at % (rows * cols) };
+        let put = PutHead { array, part, first, dtype, source };
+        prop_assert_eq!(put.encode().len(), PutHead::BYTES);
+        prop_assert_eq!(PutHead::decode(&put.encode()).unwrap(), put);
+        let outcome = if yes { PutOutcome::Held { bytes, digest: Digest128(digest) } } else { PutOutcome::Refused(why) };
+        let placed = PlacedHead { array, outcome };
+        prop_assert_eq!(PlacedHead::decode(&placed.encode()).unwrap(), placed);
+        let get = GetHead { array, rect: part };
+        prop_assert_eq!(GetHead::decode(&get.encode()).unwrap(), get);
+        let head = PartHead { array, first };
+        prop_assert_eq!(PartHead::decode(&head.encode()).unwrap(), head);
+        let view = ResidentView::of(array, yes, part);
+        prop_assert_eq!(ResidentView::decode(&view.encode()).unwrap(), view);
+        let stored = view.rect(part.shape()).unwrap();
+        prop_assert_eq!(if yes { stored.transposed() } else { stored }, part);
+    }
+
+    /// The pieces are all elements in order, each fits a frame, and the receiver counts them alike.
+    #[test]
+    fn the_pieces_of_a_part_are_its_elements_in_order(rows in 1u64..4000, cols in 1u64..600_000, dtype in dtype()) {
+        let part = part_of(rows.min(1 + 3_000_000 / cols), cols);
+        let mut reached = 0;
+        for piece in part_pieces(part, dtype) {
+            let put = PutHead { array: 1, part, first: piece.first, dtype, source: PartSource::Data };
+            prop_assert_eq!(piece.first, reached);
+            let shape = piece.rect.shape();
+            prop_assert!(piece.rect.rows.start >= part.rows.start && piece.rect.rows.end <= part.rows.end);
+            prop_assert!(shape.cols == cols || shape.rows == 1);
+            let at = (piece.rect.rows.start - part.rows.start) * cols + piece.rect.cols.start - part.cols.start;
+            prop_assert_eq!(at, piece.first);
+            let bytes = shape.bytes(dtype).unwrap() as usize;
+            prop_assert!(bytes <= crate::limits::CHUNK_BYTES_MAX);
+            reached = put.next(bytes).unwrap();
+        }
+        prop_assert_eq!(reached, part.shape().elements().unwrap());
+    }
+}
+
+#[test]
+fn parts_that_cannot_be_are_refused() {
+    let put =
+        PutHead { array: 1, part: part_of(4, 6), first: 23, dtype: DType::F64, source: PartSource::Data };
+    let with = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = put.encode();
+        change(&mut bytes);
+        PutHead::decode(&bytes).is_ok()
+    };
+    assert!(with(&|_| {}));
+    assert!(!with(&|b| b.push(0)), "a byte too many");
+    assert!(!with(&|b| b.truncate(49)), "a byte too few");
+    assert!(!with(&|b| b[40] = 24), "the element after the last");
+    assert!(!with(&|b| b[16..24].fill(0)), "no rows");
+    assert!(!with(&|b| b[16..24].fill(0xff)), "rows that wrap");
+    assert!(!with(&|b| b[22] = 1), "too many rows");
+    assert!(!with(&|b| b[48] = 9), "an unknown type");
+    assert!(!with(&|b| b[49] = 2), "an unknown source");
+    assert!(!with(&|b| b[49] = 1), "a generated part from its middle on");
+    assert_eq!(put.next(8), Ok(24));
+    for bytes in [0, 4, 12, 16] {
+        assert!(put.next(bytes).is_err(), "{bytes} bytes");
+    }
+    let made = PutHead { first: 0, source: PartSource::Generated, ..put };
+    assert_eq!((made.next(32), made.next(31).is_err()), (Ok(24), true));
+    let mut view = ResidentView::of(3, false, part_of(2, 2)).encode();
+    view[8] = 2;
+    assert!(ResidentView::decode(&view).is_err());
+    view[8..10].copy_from_slice(&[1, 1]);
+    assert!(ResidentView::decode(&view).is_err());
+    let far = ResidentView { array: 3, transposed: false, row: u64::MAX, col: 0 };
+    assert_eq!(far.rect(bramble_base::Shape::new(1, 1)), None);
+}
+
+#[test]
+fn a_view_is_charged_for_its_entry_and_its_jobs_only() {
+    let header = MatrixHeader {
+        id: 1,
+        rows: 512,
+        cols: 512,
+        first_line: 0,
+        lines: 512,
+        uses: 3,
+        dtype: DType::F64,
+        layout: Layout::RowMajor,
+        source: MatrixSource::Resident,
+    };
+    assert_eq!(header.charged_bytes(), bramble_plan::charged_bytes(0, 3));
+    assert_eq!(header.body_bytes(), 32);
+    assert_eq!(
+        MatrixHeader { source: MatrixSource::Generated, ..header }.charged_bytes(),
+        (512 * 512 * 8) + 96
+    );
 }

@@ -14,7 +14,7 @@ use super::work::BlockWork;
 use crate::message::{Job, MatrixHeader, MatrixSource, Operation, Then};
 use bramble_base::number::{to_u64, to_usize};
 use bramble_base::{Layout, Rect, Span};
-use bramble_plan::{Block, OperandRecipe, Plan, Recipe, Region, ResultTerm, Term};
+use bramble_plan::{Block, OperandRecipe, OperandSource, Plan, Recipe, Region, ResultTerm, Term};
 
 /// A panel of the current step, for one row or column of cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,11 +184,15 @@ impl PanelContext<'_> {
     fn panels(&self, panel: Panel, step: u64, ids: Ids, role: PanelRole, delivery: &mut Delivery) {
         let (q, region) = (self.q(), self.region());
         let rim = region.is_rim(step);
-        let (layout, generated, which) = match panel {
-            Panel::A(_) => (self.operands.a_layout, self.operands.a_generated, Which::A),
-            Panel::B(_) => (self.operands.b_layout, self.operands.b_generated, Which::B),
+        let (layout, operand, which) = match panel {
+            Panel::A(_) => (self.operands.a_layout, self.operands.a_source, Which::A),
+            Panel::B(_) => (self.operands.b_layout, self.operands.b_source, Which::B),
         };
-        let source = if generated { MatrixSource::Generated } else { MatrixSource::Data };
+        let source = match operand {
+            OperandSource::Sent => MatrixSource::Data,
+            OperandSource::Generated => MatrixSource::Generated,
+            OperandSource::Resident => MatrixSource::Resident,
+        };
         let across = to_usize(small(self.across(panel, step)));
         for at in 0..(if rim { q } else { q * q }) {
             let (rect, uses_made) = match (panel, rim) {

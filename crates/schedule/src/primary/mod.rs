@@ -23,6 +23,7 @@ mod panel_stream;
 mod peer;
 mod peer_state;
 mod peer_status;
+mod pinned;
 mod rate_estimator;
 mod recompute;
 mod relay;
@@ -41,6 +42,7 @@ pub use inspection::{
 pub use outgoing::{BodyPiece, Operands, Outgoing, Which};
 pub use peer_state::Lost;
 pub use peer_status::{PeerStatus, WaitsFor};
+pub use pinned::PartLost;
 pub use steal::WorkMoves;
 
 use crate::ProtocolError;

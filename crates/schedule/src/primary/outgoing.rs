@@ -10,6 +10,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use bramble_base::number::to_u64;
 use bramble_base::{Layout, Rect, Span};
+use bramble_plan::OperandSource;
 
 /// Properties of the operands that decide what is sent.
 #[derive(Clone, Copy, Debug)]
@@ -18,10 +19,10 @@ pub struct Operands {
     pub a_layout: Layout,
     /// Layout of B.
     pub b_layout: Layout,
-    /// Whether workers generate A themselves.
-    pub a_generated: bool,
-    /// Whether workers generate B themselves.
-    pub b_generated: bool,
+    /// Where workers get A from.
+    pub a_source: OperandSource,
+    /// Where workers get B from.
+    pub b_source: OperandSource,
     /// Whether tiles of the old C are sent (β ≠ 0), always by rows.
     pub reads_c: bool,
 }
@@ -158,7 +159,7 @@ fn cut(
 ) {
     let BodyMatrix { header, which, rect, leased } = matrix;
     let (lines, line_bytes) = header.lines_total();
-    let whole = by_reference || header.source == MatrixSource::Generated;
+    let whole = by_reference || matches!(header.source, MatrixSource::Generated | MatrixSource::Resident);
     let per_frame = if whole { lines } else { lines_per_frame(line_bytes) };
     while first_line < lines {
         let count = per_frame.min(lines - first_line);

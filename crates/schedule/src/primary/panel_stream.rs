@@ -328,7 +328,7 @@ impl PanelStream {
         progress: &BlockProgress,
         (block, panel): (&Block, Panel),
     ) -> (Option<PanelKey>, PanelRole) {
-        let key = progress.key(block, panel).filter(|_| !is_generated(context.operands, panel));
+        let key = progress.key(block, panel).filter(|_| is_sent(context.operands, panel));
         let role =
             key.map_or(PanelRole::ALONE, |key| directory.role(self.member, &key, progress.others(key)));
         (key, role)
@@ -416,11 +416,11 @@ impl PanelStream {
     }
 }
 
-/// Whether workers generate a panel themselves.
-fn is_generated(operands: &Operands, panel: Panel) -> bool {
+/// Whether the elements of a panel are sent; if not, the worker has or makes them.
+fn is_sent(operands: &Operands, panel: Panel) -> bool {
     match panel {
-        Panel::A(_) => operands.a_generated,
-        Panel::B(_) => operands.b_generated,
+        Panel::A(_) => operands.a_source.is_sent(),
+        Panel::B(_) => operands.b_source.is_sent(),
     }
 }
 

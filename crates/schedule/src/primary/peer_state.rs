@@ -75,6 +75,8 @@ pub struct Lost {
     pub too_slow: bool,
     /// Its results were wrong: it must not come back.
     pub is_wrong: bool,
+    /// Its unfinished tiles need its part of a placed operand, which no other machine holds: the product failed.
+    pub part_is_lost: bool,
 }
 
 impl Primary {
@@ -167,7 +169,16 @@ impl Primary {
         send_orders(&mut self.directory, &mut self.peers, self.next_peer, actions);
         let (too_slow, is_wrong) =
             (self.peers[peer].flow.is_too_slow(), self.peers[peer].spot_checks.is_wrong);
-        self.losses.push(Lost { peer, why, at: now, items: 0, part: 0.0, too_slow, is_wrong });
+        self.losses.push(Lost {
+            peer,
+            why,
+            at: now,
+            items: 0,
+            part: 0.0,
+            too_slow,
+            is_wrong,
+            part_is_lost: false,
+        });
         for other in &mut self.peers {
             other.stream.speed.advance_to(now);
         }
@@ -229,13 +240,17 @@ impl Primary {
     /// (`before`).
     fn new_owner(&mut self, part: &WorkItem, before: Option<usize>) -> Result<usize, String> {
         let need = part.least_bytes(&self.plan, &self.recipes);
-        let has_room = |peer: &Peer| peer.state.accepts_work() && peer.info.credit_bytes >= need;
-        let is_safe = |peer: &Peer| has_room(peer) && peer.info.shares_memory;
-        let only_safe = part.attempt() >= ATTEMPTS_MAX && self.peers.iter().any(is_safe);
-        let can = |peer: &Peer| if only_safe { is_safe(peer) } else { has_room(peer) };
-        if let Some(to) =
-            before.filter(|to| part.continues_previous_item(&self.plan) && can(&self.peers[*to]))
-        {
+        let able: Vec<bool> = (0..self.peers.len())
+            .map(|at| self.peers[at].state.accepts_work() && self.can_do(at, part))
+            .collect();
+        if self.plan.ownership.is_some() && !able.contains(&true) {
+            return Err(self.fail_for_part());
+        }
+        let has_room = |at: usize| able[at] && self.peers[at].info.credit_bytes >= need;
+        let is_safe = |at: usize| has_room(at) && self.peers[at].info.shares_memory;
+        let only_safe = part.attempt() >= ATTEMPTS_MAX && (0..able.len()).any(is_safe);
+        let can = |at: usize| if only_safe { is_safe(at) } else { has_room(at) };
+        if let Some(to) = before.filter(|to| part.continues_previous_item(&self.plan) && can(*to)) {
             return Ok(to);
         }
         let work = part.amount(&self.plan);
@@ -245,7 +260,7 @@ impl Primary {
             (peer.stream.speed.left() + work) / rate
         };
         let soonest = |state: PeerState| {
-            let peers = self.peers.iter().enumerate().filter(|(_, peer)| peer.state == state && can(peer));
+            let peers = self.peers.iter().enumerate().filter(|(at, peer)| peer.state == state && can(*at));
             peers.map(|(at, peer)| (at, seconds(peer))).min_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at)
         };
         if let Some(to) = soonest(PeerState::Active).or_else(|| soonest(PeerState::Reserve)) {

@@ -36,11 +36,11 @@ impl Primary {
     /// Whether a worker that is not in `makers` could recompute tiles.
     pub fn has_workers_besides(&self, makers: &[usize]) -> bool {
         !self.over
-            && self
-                .peers
-                .iter()
-                .enumerate()
-                .any(|(at, peer)| peer.state.accepts_work() && !makers.contains(&at))
+            && self.peers.iter().enumerate().any(|(at, peer)| {
+                peer.state.accepts_work()
+                    && !makers.contains(&at)
+                    && makers.iter().all(|maker| self.can_replace(at, *maker))
+            })
     }
 
     /// For each tile, by region and number, the peers that computed it or some of its steps; without those of

@@ -205,8 +205,12 @@ impl Primary {
     /// `None` if none has the memory.
     pub(super) fn recompute_s(&self, at: usize) -> Option<f64> {
         let left = self.peers[at].stream.unfinished(&self.plan);
-        let others =
-            || self.peers.iter().enumerate().filter(|(other, p)| *other != at && p.state.accepts_work());
+        let others = || {
+            self.peers
+                .iter()
+                .enumerate()
+                .filter(|(other, p)| *other != at && p.state.accepts_work() && self.can_replace(*other, at))
+        };
         let need = left.iter().map(|item| item.least_bytes(&self.plan, &self.recipes)).max()?;
         if !others().any(|(_, peer)| peer.info.credit_bytes >= need) {
             return None;

@@ -174,6 +174,9 @@ impl Primary {
     ) -> Option<StealCandidate> {
         let (victim, thief) = (&self.peers[pair.0], &self.peers[pair.1]);
         let (from, to) = (estimates[pair.0], estimates[pair.1]);
+        if !self.can_replace(pair.1, pair.0) {
+            return None;
+        }
         if thief.stream.items.len() >= WORK_ITEMS_MAX || thief.stream.speed.is_link_bound() {
             return None;
         }

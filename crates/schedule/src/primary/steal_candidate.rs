@@ -161,8 +161,8 @@ impl StealRequest<'_> {
         let (problem, block) = (&self.plan.problem, &piece.block);
         let region = &self.plan.regions[block.region];
         let side = |travels: bool, length: u64| if travels { nearest_f64(length * region.q()) } else { 0.0 };
-        let sides = side(problem.sends_a, region.grid.rows_of(block.cells.rows))
-            + side(problem.sends_b, region.grid.cols_of(block.cells.cols));
+        let sides = side(problem.a_source.is_sent(), region.grid.rows_of(block.cells.rows))
+            + side(problem.b_source.is_sent(), region.grid.cols_of(block.cells.cols));
         sides * nearest_f64(region.depth_of(block.steps) * problem.element_bytes())
     }
 

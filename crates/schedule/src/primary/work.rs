@@ -314,7 +314,9 @@ impl WorkItem {
 mod tests {
     use super::*;
     use bramble_base::DType;
-    use bramble_plan::{Base, LinkRate, Machine, PlanOptions, Problem, Strategy, TileSize as Grid, decide};
+    use bramble_plan::{
+        Base, LinkRate, Machine, OperandSource, PlanOptions, Problem, Strategy, TileSize as Grid, decide,
+    };
 
     fn rect(rows: u64, cols: u64) -> Rect {
         Rect::new(Span::new(2, 2 + rows), Span::new(5, 5 + cols))
@@ -322,8 +324,15 @@ mod tests {
 
     /// A plan for four machines.
     fn plan(base: Base, levels: u32) -> Plan {
-        let p =
-            Problem { m: 60, n: 44, k: 64, dtype: DType::F64, reads_c: false, sends_a: true, sends_b: true };
+        let p = Problem {
+            m: 60,
+            n: 44,
+            k: 64,
+            dtype: DType::F64,
+            reads_c: false,
+            a_source: OperandSource::Sent,
+            b_source: OperandSource::Sent,
+        };
         let machine = |memory_bytes: u64| Machine {
             name: "w".into(),
             threads: 1,

@@ -382,9 +382,10 @@ fn may_be(header: &MatrixHeader, known: Option<&Stored>) -> Result<(), ProtocolE
     let (id, source, is_tile) = (header.id, header.source, header.uses == 0);
     let by_rows = header.layout == Layout::RowMajor;
     let is_other = known.is_some_and(|known| known.is_tile() != is_tile);
-    let is_foreign = matches!(source, MatrixSource::Generated | MatrixSource::Relayed);
+    let is_foreign =
+        matches!(source, MatrixSource::Generated | MatrixSource::Relayed | MatrixSource::Resident);
     let what = if is_tile && (is_other || is_foreign || !by_rows) {
-        format!("tile {id} is an operand, or generated, or relayed, or not by rows")
+        format!("tile {id} is an operand, or generated, or relayed, or resident, or not by rows")
     } else if !is_tile && (is_other || source == MatrixSource::Partial) {
         format!("operand {id} is a tile, or the sum of one")
     } else if source == MatrixSource::Vacant && !by_rows {

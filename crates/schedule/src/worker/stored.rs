@@ -125,9 +125,10 @@ impl Stored {
         !self.is_tile()
             && match self.header.source {
                 MatrixSource::Generated | MatrixSource::Vacant => self.complete,
-                MatrixSource::Data | MatrixSource::Partial | MatrixSource::Relayed => {
-                    self.lines == self.header.lines_total().0
-                }
+                MatrixSource::Data
+                | MatrixSource::Partial
+                | MatrixSource::Relayed
+                | MatrixSource::Resident => self.lines == self.header.lines_total().0,
             }
     }
 

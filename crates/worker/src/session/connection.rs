@@ -4,7 +4,7 @@
 //! between, the primary sends pings and then the next hello, or ends the connection.
 //!
 //! Invariants: frames between two products have the number 0, and those of a product its number, so no frame can be taken for
-//! one of another product. Of a product only the compute threads stay, for `THREADS_STAY` and if the next one wants as many, and
+//! one of another product. Placed matrices stay. Of a product only the compute threads stay, for `THREADS_STAY` and if the next one wants as many, and
 //! the scratch memory that these keep: its grant is returned. A wrong message between two products ends the connection, with
 //! a reason.
 
@@ -12,7 +12,8 @@ use super::core::TaskResult;
 use super::greet::{MEMORY_PATIENCE, choose_kernel_and_memory, session_threads, welcome};
 use super::silence::primary_silence;
 use super::{LAST_WORDS, WorkerError, refuse, run};
-use crate::ledger::{Grant, SessionLedger};
+use crate::held::HeldStore;
+use crate::ledger::{Grant, SessionLedger, SessionOwner};
 use crate::machine::Config;
 use crate::pool::{ComputePool, EndedTask, ThreadPlacement};
 use crate::tickets::NeighbourTickets;
@@ -21,6 +22,7 @@ use bramble_link::{Body, Frame, Link, LinkError, NoBodies, Receiver, Sender, clo
 use bramble_matrix::give_back_free_memory;
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{Hello, Kind, Pong, decode_error, decode_number};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
@@ -39,6 +41,8 @@ pub(super) struct ServedConnection<'a> {
     pub(super) config: &'a Config,
     pub(super) ledger: &'a SessionLedger,
     pub(super) tickets: Option<&'a NeighbourTickets>,
+    /// Parts of placed matrices, which all products of the connection share; from the first product on.
+    pub(super) held: Option<Rc<RefCell<HeldStore>>>,
     /// The compute threads of the last product.
     pub(super) pool: Option<Rc<ComputePool<TaskResult>>>,
 }
@@ -102,6 +106,16 @@ impl ServedConnection<'_> {
             give_back_free_memory();
         }
         std::future::pending().await
+    }
+
+    /// The parts of placed matrices that the primary has put here.
+    pub(super) fn held(&mut self, hello: &Hello, peer: &str) -> Rc<RefCell<HeldStore>> {
+        let (ledger, capacity_bytes) = (self.ledger, self.config.capacity_bytes());
+        let store = || {
+            let owner = SessionOwner { name: hello.name.clone(), peer: peer.to_owned() };
+            Rc::new(RefCell::new(HeldStore::new(ledger.hold_account(&owner, capacity_bytes))))
+        };
+        self.held.get_or_insert_with(store).clone()
     }
 
     /// Compute threads for a session; `done` gets the results of its tasks. The last session's threads, if it had as many.

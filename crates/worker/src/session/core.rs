@@ -3,8 +3,10 @@
 //! Invariant: the state machine decides; its actions are carried out here, at once and without waiting.
 
 use super::WorkerError;
+use super::held_messages::{HeldAnswer, held_message, placed_frame};
 use super::outbox::Outbox;
 use super::relay::Neighbours;
+use crate::held::{FilledPart, HeldStore};
 use crate::job_recorder::{JobRecorder, io_report};
 use crate::ledger::Grant;
 use crate::memory::{Operand, ReturningLease, Store, StoreParts, TargetTile};
@@ -14,9 +16,11 @@ use bramble_link::{Arrived, ArrivedBody, Body, Frame, Section, SectionMeter};
 use bramble_matrix::{Buffer, DType, Generator, Rect, Span, TileLease};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{
-    Bye, Generated, Hello, Job, Kind, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead, Then,
+    Bye, Generated, Hello, Job, Kind, MatrixHeader, MatrixSource, Operation, ResidentView, ResultHead,
+    StoreHead, Then,
 };
 use bramble_schedule::worker::{Priority, RunnableJob, TaskLength, Worker, WorkerAction, WorkerEvent};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,6 +29,8 @@ use std::sync::Arc;
 pub(super) enum TaskResult {
     Ran(RunnableJob, TargetTile),
     Filled(MatrixHeader, Buffer),
+    /// A part of a placed matrix.
+    Placed(FilledPart),
 }
 
 /// A task that is done, as the state machine is told.
@@ -50,6 +56,8 @@ pub(super) struct Core {
     pub(super) grant: Arc<Grant>,
     pub(super) kernel: Arc<dyn Kernel>,
     pub(super) hello: Hello,
+    /// Parts of placed matrices, which all products of the connection share.
+    pub(super) held: Rc<RefCell<HeldStore>>,
     /// Queue to the writer.
     pub(super) outbox: Outbox,
     /// The store message whose body is landing.
@@ -67,8 +75,11 @@ pub(super) struct Core {
 
 impl Core {
     pub(super) fn send(&self, kind: Kind, head: Vec<u8>, body: Body) {
-        let frame = Some(Frame::new(kind.code(), head, body));
-        self.outbox.enqueue(OutgoingFrame { frame, last_of: None });
+        self.send_frame(Frame::new(kind.code(), head, body));
+    }
+
+    fn send_frame(&self, frame: Frame) {
+        self.outbox.enqueue(OutgoingFrame { frame: Some(frame), last_of: None });
     }
 
     pub(super) fn report(&self) -> Bye {
@@ -108,6 +119,9 @@ impl Core {
         let store = match (self.reserved.take(), arrived.body) {
             (Some(store), ArrivedBody::Landed(landing)) => {
                 if let Ok(parts) = landing.into_any().downcast::<StoreParts>() {
+                    for (header, view) in parts.views(&store.matrices)? {
+                        self.put_view(&header, &view)?;
+                    }
                     self.store.landed(*parts);
                 }
                 store
@@ -146,6 +160,9 @@ impl Core {
             ArrivedBody::Shared(region) if header.source == MatrixSource::Generated => {
                 self.store.set_generated(header.id, Generated::decode(region.run(0))?);
             }
+            ArrivedBody::Shared(region) if header.source == MatrixSource::Resident => {
+                self.put_view(header, &ResidentView::decode(region.run(0))?)?;
+            }
             ArrivedBody::Shared(_) if header.uses == 0 || header.source == MatrixSource::Vacant => {
                 return Err(ProtocolError::new("a matrix that jobs write came in read-only memory").into());
             }
@@ -167,6 +184,26 @@ impl Core {
         Ok(())
     }
 
+    /// Makes an operand of a view into a part of a placed matrix.
+    fn put_view(&mut self, header: &MatrixHeader, view: &ResidentView) -> Result<(), ProtocolError> {
+        let operand = self.held.borrow().view(header, view)?;
+        self.store.put_operand(header.id, operand);
+        Ok(())
+    }
+
+    /// A message about a placed matrix.
+    pub(super) fn held_message(&mut self, arrived: Arrived) -> Result<(), WorkerError> {
+        let answer = held_message(&mut self.held.borrow_mut(), arrived)?;
+        match answer {
+            HeldAnswer::Frames(frames) => frames.into_iter().for_each(|frame| self.send_frame(frame)),
+            HeldAnswer::Fill(fill) => {
+                let task = Box::new(move || TaskResult::Placed(fill.run()));
+                self.submit(task, Priority(0), TaskLength::Any)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Takes results that compute threads reported together. They are one event for the state machine, so that the
     /// addition of highest priority among all that they make possible starts first.
     pub(super) fn collected(&mut self, batch: Vec<EndedTask<TaskResult>>) -> Result<(), WorkerError> {
@@ -177,6 +214,10 @@ impl Core {
                 Ok(TaskResult::Ran(run, target)) => {
                     self.store.put_tile(run.job.c, target);
                     done.push(DoneTask::Ran(run.job));
+                }
+                Ok(TaskResult::Placed(filled)) => {
+                    let placed = self.held.borrow_mut().filled(filled);
+                    placed.into_iter().for_each(|placed| self.send_frame(placed_frame(&placed)));
                 }
                 Ok(TaskResult::Filled(header, buffer)) => {
                     self.store.put_operand(header.id, Operand::Owned(header, buffer));

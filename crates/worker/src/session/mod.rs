@@ -7,6 +7,7 @@
 mod connection;
 mod core;
 mod greet;
+mod held_messages;
 mod log;
 mod neighbours;
 mod outbox;
@@ -16,6 +17,7 @@ mod silence;
 use self::connection::ServedConnection;
 use self::core::{Core, OutgoingFrame, TaskResult};
 use self::greet::{FirstMessage, GreetedPeer, first_message_at_door, greet, session_threads};
+use self::held_messages::place_part;
 use self::neighbours::neighbours;
 use self::outbox::Outbox;
 use self::relay::Neighbours;
@@ -109,7 +111,7 @@ pub async fn serve_arrival(
         }
         Err(e) => return Err(refuse(link, e).await),
     };
-    let connection = ServedConnection { config, ledger, tickets, pool: None };
+    let connection = ServedConnection { config, ledger, tickets, held: None, pool: None };
     connection.serve(link, admitted).await.map(|()| Served::Session)
 }
 
@@ -153,12 +155,14 @@ async fn run(
     let wants = hello.wants;
     let pool = connection.threads(&hello, done_tx);
     let threads = session_threads(connection.config, &hello);
+    let held = connection.held(&hello, &link.peer);
     let core = Rc::new(RefCell::new(Core {
         state: Worker::new(grant.bytes(), StartLimits::for_threads(threads)),
         store: Store::new(),
         grant: Arc::new(grant),
         pool: pool.clone(),
         kernel: pick.kernel,
+        held,
         hello,
         outbox: Outbox::new(out),
         reserved: None,
@@ -250,6 +254,7 @@ async fn read(
         core.borrow_mut().is_heard = true;
         match Kind::from_code(arrived.kind)? {
             Kind::Store => core.borrow_mut().stored(arrived)?,
+            Kind::Put | Kind::Get | Kind::Free => core.borrow_mut().held_message(arrived)?,
             Kind::Ping => {
                 let nonce = decode_number(&arrived.head)?;
                 if core.borrow().outbox.answers() >= ANSWERS_MAX {
@@ -287,7 +292,9 @@ async fn read(
             | Kind::Join
             | Kind::Piece
             | Kind::Missing
-            | Kind::Log => {
+            | Kind::Log
+            | Kind::Placed
+            | Kind::Part => {
                 let what = format!("a message of kind {} has no place here", arrived.kind);
                 return Err(ProtocolError::new(what).into());
             }
@@ -345,13 +352,17 @@ async fn collect(
     Ok(())
 }
 
-/// Places the bodies of store messages and pings.
+/// Places the bodies of store and put messages and of pings.
 struct Placer(Rc<RefCell<Core>>);
 
 impl BodyPlacer for Placer {
     fn place(&mut self, kind: u8, head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         match Kind::from_code(kind).map_err(|e| e.0)? {
             Kind::Store => {}
+            Kind::Put => {
+                let held = self.0.borrow().held.clone();
+                return place_part(&mut held.borrow_mut(), head, body_bytes).map_err(|e| e.0);
+            }
             Kind::Ping => return Ok(Box::new(DiscardedBody::new(body_bytes))),
             other => return Err(format!("a message of kind {other:?} has no body")),
         }

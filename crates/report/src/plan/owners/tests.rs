@@ -3,7 +3,8 @@
 use super::*;
 use bramble_matrix::DType;
 use bramble_plan::{
-    Base, LinkRate, Machine, PlanOptions, Preference, Problem, Strategy as Cut, TileSize, decide,
+    Base, LinkRate, Machine, OperandSource, PlanOptions, Preference, Problem, Strategy as Cut, TileSize,
+    decide,
 };
 use proptest::prelude::*;
 
@@ -25,7 +26,15 @@ pub(crate) fn machine(name: &str, gflops: f64, link: Option<f64>) -> Machine {
 /// A plan of `strategy` for workers with these speeds.
 pub(crate) fn plan(sizes: [u64; 3], cut: [u64; 2], strategy: &str, speeds: &[f64]) -> Option<Plan> {
     let [m, n, k] = sizes;
-    let problem = Problem { m, n, k, dtype: DType::F64, reads_c: false, sends_a: true, sends_b: true };
+    let problem = Problem {
+        m,
+        n,
+        k,
+        dtype: DType::F64,
+        reads_c: false,
+        a_source: OperandSource::Sent,
+        b_source: OperandSource::Sent,
+    };
     let workers: Vec<Machine> =
         speeds.iter().enumerate().map(|(i, s)| machine(&format!("w{i}"), *s, Some(1e8))).collect();
     let wish = PlanOptions { strategy: strategy.parse().ok(), who: Preference::Fastest, ..PlanOptions::AUTO };
