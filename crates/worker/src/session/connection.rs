@@ -4,9 +4,9 @@
 //! between, the primary sends pings and then the next hello, or ends the connection.
 //!
 //! Invariants: frames between two products have the number 0, and those of a product its number, so no frame can be taken for
-//! one of another product. Placed matrices stay. Of a product only the compute threads stay, for `THREADS_STAY` and if the next one wants as many, and
-//! the scratch memory that these keep: its grant is returned. A wrong message between two products ends the connection, with
-//! a reason.
+//! one of another product. Placed matrices stay. Of a product only the compute threads stay, for `THREADS_STAY` and if the next
+//! one wants as many, and the scratch memory that these keep: its grant is returned. A wrong message between two products ends
+//! the connection, with a reason.
 
 use super::core::TaskResult;
 use super::greet::{MEMORY_PATIENCE, choose_kernel_and_memory, session_threads, welcome};
