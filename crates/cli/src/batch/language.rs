@@ -180,7 +180,7 @@ impl Reader<'_> {
         combine(terms)
     }
 
-    /// [FACTOR *] MATRIX [@ MATRIX].
+    /// `[FACTOR *] MATRIX [@ MATRIX]`.
     fn term(&mut self) -> Result<Factored, String> {
         let factor = match self.words {
             [Word::Plain(number), Word::Sign("*"), rest @ ..] => {
