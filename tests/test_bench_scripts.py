@@ -103,7 +103,10 @@ def test_an_interrupted_measurement_leaves_nothing(tmp_path, case, words):
         while run.poll() is None and len(spaces_of(run.pid)) < 6 and time.monotonic() < end:
             time.sleep(0.1)
         run.send_signal(signal.SIGINT)
-        out, err = run.communicate(timeout=60)
+        try:
+            out, err = run.communicate(timeout=60)
+        finally:
+            run.kill()
     if "cannot be made" in out:
         skip("lab", out.strip())
     assert run.returncode == 130, err
