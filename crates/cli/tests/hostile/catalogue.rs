@@ -35,7 +35,7 @@ fn unchecked_enum() {
             assert!(client.last_words().contains("an element type that is unknown"));
         }
         let head = store(&[data(1, 2, 2, 1)], &[]);
-        for source in 5..32 {
+        for source in 6..32 {
             let mut head = head.clone();
             head[4 + 22] = 1 | source << 3;
             refused(&worker, &["a matrix of unknown kind"], |c| c.send(STORE, &head, &elements(4)));

@@ -27,7 +27,12 @@ fn unexpected_messages_end_the_session_and_nothing_else() {
         let hello = hello().encode();
         ends(&worker, "kind 1 has no place here", true, |c| c.send(1, &hello, &[]));
         ends(&worker, "kind 4 has no place here", true, |c| c.send(4, &[0; 24], &[]));
-        ends(&worker, "unknown kind 7", true, |c| c.send(7, &[], &[]));
+        for kind in [Kind::Placed, Kind::Part] {
+            let why = format!("kind {} has no place here", kind.code());
+            ends(&worker, &why, true, |c| c.send(kind.code(), &[0; 24], &[]));
+        }
+        ends(&worker, "array 0", true, |c| c.send(Kind::Free.code(), &encode_number(0), &[]));
+        ends(&worker, "unknown kind 8", true, |c| c.send(8, &[], &[]));
         ends(&worker, "unknown kind 200", true, |c| c.send(200, &[0; 70], &[]));
         ends(&worker, "a message that is too short", true, |c| c.send(STORE, &[], &[]));
         ends(&worker, "a message with 1 bytes too many", true, |c| c.send(PING, &[0; 9], &[]));
