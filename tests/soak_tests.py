@@ -92,7 +92,7 @@ def outcomes(report):
 
 def main():
     args = arguments()
-    # A shell without job control lets what it starts in the background ignore SIGINT, and tests would inherit that.
+    # A shell without job control starts its background processes with SIGINT ignored, and the tests would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     args.keep.mkdir(parents=True, exist_ok=True)
     all_failed, unfinished = collections.Counter(), 0

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from helpers import (BRAMBLE, DTYPES, TAG, Run, assert_gone, assert_product, assert_refused, bramble, matrix, processes_of,
                      save, succeed, workers)
+from test_journal import some_tiles
 
 TEAMS = {"in process": [], "local 2": ["--local", "2"], "shm": ["--local", "2", "--link", "shm"],
          "pipe": ["--local", "2", "--link", "pipe"]}
@@ -238,12 +239,19 @@ def test_a_signal_ends_a_batch_and_leaves_nothing(tmp_path):
     assert_gone(result.tag)
 
 
-def test_an_interrupted_run_is_not_overwritten(tmp_path):
-    part = tmp_path / "C.npy.part"
-    part.write_bytes(b"left by a run")
-    result = bramble("batch", batch_file(tmp_path, f"{tmp_path}/C.npy = random:9x9:f64:1 @ random:9x9:f64:2\n"))
-    assert_refused(result, 1, ["line 1", "interrupted run", "--resume"])
-    assert part.read_bytes() == b"left by a run"
+def test_the_tiles_of_an_interrupted_run_are_not_overwritten(tmp_path):
+    operands = "random:3000x3000:f64:1", "random:3000x3000:f64:2"
+    some_tiles(tmp_path, *operands, "-o", tmp_path / "C.npy", "--strategy", "row:1", "--tile", 200, "--panel", 300)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    tasks = batch_file(tmp_path, f"{tmp_path}/C.npy = {operands[0]} @ {operands[1]}\n")
+    assert_refused(bramble("batch", tasks), 2, ["line 1", "interrupted run", "--resume", "--restart"])
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+
+
+def test_a_file_without_tiles_that_a_killed_batch_left_is_replaced(tmp_path):
+    (tmp_path / "C.npy.part").write_bytes(b"left by a batch")
+    succeed("batch", batch_file(tmp_path, f"{tmp_path}/C.npy = random:9x9:f64:1 @ random:9x9:f64:2\n"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["C.npy", "tasks.txt"]
 
 
 def test_an_empty_batch_and_one_that_is_no_text(tmp_path):

@@ -97,14 +97,10 @@ fn every_strategy_is_mended() {
             let wish =
                 PlanOptions { strategy: Some(Cutting { base, levels }), reproducible, ..PlanOptions::AUTO };
             let setting = OrderSetting {
-                cut: TileSize { tile: Some(4), depth: Some(4) },
-                memories: vec![400_000, 60_000, 200_000, 90_000],
-                relay: seed % 3 != 1,
                 steals: seed % 2 == 1,
                 slow: vec![1, 3],
-                recovers: true,
                 reserve: true,
-                ..OrderSetting::PLAIN
+                ..drawn::four_machines(seed % 3 != 1)
             };
             let found = mended(&p, &setting, &wish, seed as usize % 4, &shuffled(seed, 4000));
             wrong += found.unwrap_or_else(|| panic!("{base:?} does not fit"));

@@ -84,13 +84,7 @@ fn every_strategy_goes_on() {
             let p = problem(45, 40, 50, seed.is_multiple_of(2), seed.is_multiple_of(3));
             let wish =
                 PlanOptions { strategy: Some(Cutting { base, levels }), reproducible, ..PlanOptions::AUTO };
-            let setting = OrderSetting {
-                cut: TileSize { tile: Some(4), depth: Some(4) },
-                memories: vec![400_000, 60_000, 200_000, 90_000],
-                relay: seed % 3 != 1,
-                recovers: true,
-                ..OrderSetting::PLAIN
-            };
+            let setting = drawn::four_machines(seed % 3 != 1);
             let other = OrderSetting {
                 memories: vec![400_000; 1 + seed as usize % 3],
                 reserve: true,

@@ -31,7 +31,6 @@ pub(crate) fn begin(
 ) -> Result<(Output, JournalOptions), Failure> {
     let place = Unfinished::lock(path)?;
     let file = journal_of(place.target());
-    let name = file.display().to_string();
     let found = found(&file, place.has_begun()?, place.target())?;
     let anew = |why: &str| {
         if args.journal.resume {
@@ -48,25 +47,44 @@ pub(crate) fn begin(
             Some(before)
         }
         Left::Tiles(before) if !args.journal.restart => {
-            return Err(Failure::usage(format!(
-                "{name}: an interrupted run left {}; continue it with --resume, or start over with --restart",
-                share_of(&before)
-            )));
+            return Err(interrupted(&file, &before, "--resume", "--restart"));
         }
         Left::Tiles(_) => None,
     };
     let output = match &before {
         Some(_) => place.resume(shape, dtype)?,
-        None => {
-            // The journal goes before the tiles: a run that is killed in between must not leave a journal of tiles
-            // that are gone.
-            let _ = fs::remove_file(&file);
-            place.restart(shape, dtype)?
-        }
+        None => restart(place, &file, shape, dtype)?,
     };
     let every = Duration::from_millis(args.journal.journal_ms);
     let on_step = args.journal.die_at.map_or_else(DiskStepHook::default, killed_at);
     Ok((output, JournalOptions { path: file, before, every, on_step }))
+}
+
+/// The output file of a result without a journal. Refused if an interrupted run left tiles of it.
+pub(crate) fn begin_without_journal(path: &Path, shape: Shape, dtype: DType) -> Result<Output, Failure> {
+    let place = Unfinished::lock(path)?;
+    let file = journal_of(place.target());
+    match found(&file, place.has_begun()?, place.target())? {
+        Left::Nothing(_) => restart(place, &file, shape, dtype),
+        Left::Tiles(before) => {
+            Err(interrupted(&file, &before, "bramble multiply --resume", "bramble multiply --restart"))
+        }
+    }
+}
+
+/// Discards what an earlier run left.
+fn restart(place: Unfinished, journal: &Path, shape: Shape, dtype: DType) -> Result<Output, Failure> {
+    // The journal goes before the tiles: a run that is killed in between must not leave a journal of tiles that are gone.
+    let _ = fs::remove_file(journal);
+    Ok(place.restart(shape, dtype)?)
+}
+
+/// The refusal to overwrite the tiles of an interrupted run.
+fn interrupted(file: &Path, before: &Journal, resume: &str, restart: &str) -> Failure {
+    let (name, share) = (file.display(), share_of(before));
+    Failure::usage(format!(
+        "{name}: an interrupted run left {share}; continue it with {resume}, or start over with {restart}"
+    ))
 }
 
 /// Kills this process at the nth step, as a power failure would: for tests of resuming.

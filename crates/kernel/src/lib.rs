@@ -34,7 +34,7 @@ pub use error::KernelError;
 pub use name::{Choice, KernelName};
 pub use parts::part;
 pub use peak::peak;
-pub use pick::{Pick, open, open_on, pick};
+pub use pick::{AutoPicks, Pick, open, open_on, pick};
 pub use rate::{KernelClock, job_rate, rate};
 pub use simd::bits_class;
 pub use strassen::{cutoff, workspace_bytes};

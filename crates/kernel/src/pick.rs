@@ -4,6 +4,7 @@
 //!
 //! Invariant: a returned kernel supports the element type that it was picked for.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,6 +42,24 @@ pub struct Pick {
 impl fmt::Debug for Pick {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pick").field("kernel", &self.kernel.name()).field("rates", &self.rates).finish()
+    }
+}
+
+/// The kernels that `Auto` has picked, by element type. Once kernels were compared for a type, the result holds for all its
+/// products; the decision not to compare holds only for smaller products.
+#[derive(Debug, Default)]
+pub struct AutoPicks(BTreeMap<DType, (f64, Pick)>);
+
+impl AutoPicks {
+    /// The kernel that holds for products of that type and of `flops` operations, if there is one.
+    pub fn known(&self, dtype: DType, flops: f64) -> Option<&Pick> {
+        let (largest, pick) = self.0.get(&dtype)?;
+        (flops <= *largest || !pick.rates.is_empty()).then_some(pick)
+    }
+
+    /// Remembers what was picked for a product of `flops` operations.
+    pub fn remember(&mut self, dtype: DType, flops: f64, pick: Pick) {
+        self.0.insert(dtype, (flops, pick));
     }
 }
 

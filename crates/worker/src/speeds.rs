@@ -9,7 +9,7 @@
 //!
 //! Deliberately absent: the measurements themselves, and the processor quota, which may change meanwhile.
 
-use bramble_kernel::{Choice, KernelError, Pick};
+use bramble_kernel::{AutoPicks, Choice, KernelError, Pick};
 use bramble_matrix::DType;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -83,8 +83,7 @@ impl Measured {
 #[derive(Debug, Default)]
 struct KnownSpeeds {
     speeds: BTreeMap<(String, DType, usize), Measured>,
-    /// The kernel that `auto` chose for a type, and the largest number of operations that it was chosen for.
-    auto: BTreeMap<DType, (f64, Pick)>,
+    auto: AutoPicks,
 }
 
 impl Speeds {
@@ -131,8 +130,7 @@ impl Speeds {
         }
     }
 
-    /// The kernel for a choice, type and size of product. Once kernels were compared for a type, the result holds for all
-    /// its products; the decision not to compare holds only for smaller products.
+    /// The kernel for a choice, type and size of product.
     pub(crate) fn pick(
         &self,
         choice: Choice,
@@ -143,15 +141,13 @@ impl Speeds {
         if choice != Choice::Auto {
             return pick(choice, dtype, flops);
         }
-        let known = self.known().auto.get(&dtype).cloned();
-        match known {
-            Some((largest, known)) if flops <= largest || !known.rates.is_empty() => Ok(known),
-            _ => {
-                let picked = pick(choice, dtype, flops)?;
-                self.known().auto.insert(dtype, (flops, picked.clone()));
-                Ok(picked)
-            }
+        let known = self.known().auto.known(dtype, flops).cloned();
+        if let Some(known) = known {
+            return Ok(known);
         }
+        let picked = pick(choice, dtype, flops)?;
+        self.known().auto.remember(dtype, flops, picked.clone());
+        Ok(picked)
     }
 }
 

@@ -3,7 +3,7 @@
 #![allow(dead_code)] // Each of the tests beside it uses another part of it.
 
 use bramble_matrix::DType;
-use bramble_plan::{Base, OperandSource, Problem, Strategy as Cutting};
+use bramble_plan::{Base, OperandSource, Problem, Strategy as Cutting, TileSize};
 use bramble_sim::{ChosenOrder, OrderSetting};
 use proptest::prelude::*;
 
@@ -31,6 +31,17 @@ pub(crate) fn problem(m: u64, n: u64, k: u64, reads_c: bool, generated: bool) ->
         reads_c,
         a_source: OperandSource::generated_if(generated),
         b_source: OperandSource::Sent,
+    }
+}
+
+/// Four machines of unequal memory that recover from wrong tiles and losses, and compute tiles and steps of four.
+pub(crate) fn four_machines(relay: bool) -> OrderSetting {
+    OrderSetting {
+        cut: TileSize { tile: Some(4), depth: Some(4) },
+        memories: vec![400_000, 60_000, 200_000, 90_000],
+        relay,
+        recovers: true,
+        ..OrderSetting::PLAIN
     }
 }
 

@@ -63,14 +63,11 @@ pub(crate) fn run(args: &BatchArgs, began: Instant) -> Result<Exit, Failure> {
             named => named,
         };
         let purpose = Purpose { kernel, dtype: DType::F64, flops: 0.0 };
-        let is_named = args.cut.kernel() != Choice::Auto;
-        if is_named {
-            check_kernel(args.cut.kernel(), DType::F64)?;
-        }
+        check_kernel(kernel, DType::F64)?;
         let mut gathered = team.gather(&args.team, purpose).await?;
         let (lost, told) = mpsc::unbounded_channel();
         gathered.expect_more(told);
-        let watch = ProgressDisplay::new(opening_display(args), lost.clone());
+        let watch = ProgressDisplay::new(progress_options(args), lost.clone());
         let (threads, is_local) = (gathered.threads, gathered.is_local);
         let cluster = Cluster::open(gathered.ends, ClusterOptions { keeps_links: true }, &watch).await?;
         let mut runner = TaskRunner::new(args, cluster, (threads, is_local), lost);
@@ -83,12 +80,13 @@ pub(crate) fn run(args: &BatchArgs, began: Instant) -> Result<Exit, Failure> {
     }
 }
 
-fn opening_display(args: &BatchArgs) -> ProgressOptions {
+/// What a batch shows of the progress of its products.
+fn progress_options(args: &BatchArgs) -> ProgressOptions {
     ProgressOptions {
         is_quiet: args.quiet,
         is_json: args.json,
         is_verbose: args.verbose,
-        is_brief: true,
+        is_brief: !args.verbose,
         keeps_journal: false,
     }
 }

@@ -8,18 +8,20 @@
 //! Deliberately absent: a journal. A batch that is interrupted starts again with the task that was not finished.
 
 use super::language::{BatchOperand, BatchTask, Expression, MatrixReference, ResultTarget, ScaledOperand};
+use super::progress_options;
 use crate::args::BatchArgs;
 use crate::multiply::{check_factor, sessions_of};
+use crate::operands::oriented;
+use crate::resume::begin_without_journal;
 use bramble_cluster::random::seed;
 use bramble_cluster::team::{GatheredTeam, check_kernel};
-use bramble_kernel::{Choice, Pick};
-use bramble_matrix::{DType, Matrix, Output, Sealed, Shape, Unfinished};
+use bramble_kernel::{AutoPicks, Choice};
+use bramble_matrix::{DType, Matrix, Output, Sealed, Shape};
 use bramble_primary::{CheckRequest, Cluster, Report, Request, Scaled, Stop, off_loop, scaled_sum};
 use bramble_report::exit::{Exit, Failure};
-use bramble_report::progress::{ProgressDisplay, ProgressOptions};
+use bramble_report::progress::ProgressDisplay;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -55,7 +57,7 @@ impl<'a> TaskRunner<'a> {
         (threads, is_local): (usize, bool),
         lost: mpsc::UnboundedSender<String>,
     ) -> Self {
-        let kernels = KernelChoice { asked: args.cut.kernel(), here: is_local, known: BTreeMap::new() };
+        let kernels = KernelChoice { asked: args.cut.kernel(), here: is_local, picked: AutoPicks::default() };
         Self { args, cluster, kept: BTreeMap::new(), kernels, threads, is_local, lost }
     }
 
@@ -93,7 +95,7 @@ impl<'a> TaskRunner<'a> {
         plus: Option<&ScaledOperand>,
     ) -> Result<TaskOutcome, Failure> {
         let began = Instant::now();
-        let (left, right) = (self.open(a, Side::Left)?, self.open(b, Side::Right)?);
+        let (left, right) = (self.open(a, false).await?, self.open(b, true).await?);
         let (sa, sb) = (left.shape(), right.shape());
         if sa.cols != sb.rows {
             return Err(Failure::failed(format!(
@@ -102,7 +104,10 @@ impl<'a> TaskRunner<'a> {
             )));
         }
         let shape = Shape::new(sa.rows, sb.cols);
-        let old = plus.map(|term| self.addend(term, shape)).transpose()?;
+        let old = match plus {
+            Some(term) => Some(self.addend(term, shape).await?),
+            None => None,
+        };
         let dtype = left.promoted(&right);
         let dtype = old.as_ref().map_or(dtype, |(_, old)| dtype.promoted(old.dtype()));
         check_factor("the factor of the product", alpha, dtype)?;
@@ -157,9 +162,12 @@ impl<'a> TaskRunner<'a> {
         x: &ScaledOperand,
         y: Option<&ScaledOperand>,
     ) -> Result<TaskOutcome, Failure> {
-        let first = self.open(&x.matrix, Side::Alone)?;
+        let first = self.open(&x.matrix, false).await?;
         let shape = first.shape();
-        let second = y.map(|y| self.addend(y, shape)).transpose()?;
+        let second = match y {
+            Some(y) => Some(self.addend(y, shape).await?),
+            None => None,
+        };
         let dtype = second.as_ref().map_or_else(|| first.dtype(), |(_, second)| first.promoted(second));
         for factor in [Some(x.factor), y.map(|y| y.factor)].into_iter().flatten() {
             check_factor("the factor of a matrix", factor, dtype)?;
@@ -197,27 +205,25 @@ impl<'a> TaskRunner<'a> {
         Ok(digest)
     }
 
-    /// The matrix of an operand, with the element type of `--dtype`.
-    fn open(&self, operand: &BatchOperand, side: Side) -> Result<Matrix, Failure> {
+    /// The matrix of an operand; `is_right`: it is B of a product.
+    async fn open(&self, operand: &BatchOperand, is_right: bool) -> Result<Matrix, Failure> {
         let matrix = match &operand.source {
             MatrixReference::Kept(name) => self.kept.get(name).cloned().ok_or_else(|| self.unknown(name))?,
             MatrixReference::Described(form) if form == "-" => {
                 return Err(Failure::failed("-: a batch reads no matrix from standard input; name a file"));
             }
-            MatrixReference::Described(form) => Matrix::open(form)?,
+            MatrixReference::Described(form) => {
+                // A large text file takes long to read, and the machines have to be pinged meanwhile.
+                let form = form.clone();
+                off_loop("opening a matrix", move || Matrix::open(form)).await??
+            }
         };
-        // As in NumPy's matmul, a one-dimensional A is a row and a one-dimensional B a column.
-        let matrix = if matrix.is_vector() && side == Side::Right { matrix.transposed() } else { matrix };
-        let matrix = match self.args.dtype {
-            Some(dtype) if dtype != matrix.dtype() => matrix.converted(dtype)?,
-            _ => matrix,
-        };
-        Ok(if operand.transposed { matrix.transposed() } else { matrix })
+        oriented(matrix, is_right, self.args.dtype, operand.transposed)
     }
 
     /// The matrix that is added to another of `shape`, and its factor.
-    fn addend(&self, term: &ScaledOperand, shape: Shape) -> Result<(f64, Matrix), Failure> {
-        let matrix = self.open(&term.matrix, Side::Alone)?;
+    async fn addend(&self, term: &ScaledOperand, shape: Shape) -> Result<(f64, Matrix), Failure> {
+        let matrix = self.open(&term.matrix, false).await?;
         if matrix.shape() == shape {
             return Ok((term.factor, matrix));
         }
@@ -239,24 +245,8 @@ impl<'a> TaskRunner<'a> {
 
     /// The progress of one product.
     fn display(&self) -> ProgressDisplay {
-        let shown = ProgressOptions {
-            is_quiet: self.args.quiet,
-            is_json: self.args.json,
-            is_verbose: self.args.verbose,
-            is_brief: !self.args.verbose,
-            keeps_journal: false,
-        };
-        ProgressDisplay::new(shown, self.lost.clone())
+        ProgressDisplay::new(progress_options(self.args), self.lost.clone())
     }
-}
-
-/// The place of an operand.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Left,
-    Right,
-    /// Not an operand of a product.
-    Alone,
 }
 
 fn transpose_hint(a: &BatchOperand, b: &BatchOperand, sa: Shape, sb: Shape) -> String {
@@ -271,29 +261,8 @@ fn transpose_hint(a: &BatchOperand, b: &BatchOperand, sa: Shape, sb: Shape) -> S
 fn output(target: &ResultTarget, shape: Shape, dtype: DType) -> Result<Output, Failure> {
     match target {
         ResultTarget::Name(_) => Ok(Output::anonymous(shape, dtype)?),
-        ResultTarget::File(path) => {
-            let unfinished = Unfinished::lock(path)?;
-            if unfinished.has_begun()? {
-                return Err(interrupted(path));
-            }
-            Ok(unfinished.restart(shape, dtype)?)
-        }
+        ResultTarget::File(path) => begin_without_journal(path, shape, dtype),
     }
-}
-
-fn interrupted(path: &Path) -> Failure {
-    let part = part_of(path);
-    Failure::failed(format!(
-        "{}: an interrupted run has left {}; continue that run with bramble multiply --resume, or remove the file",
-        path.display(),
-        part.display()
-    ))
-}
-
-fn part_of(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".part");
-    PathBuf::from(name)
 }
 
 /// The kernel of each element type.
@@ -301,27 +270,23 @@ struct KernelChoice {
     asked: Choice,
     /// Whether all workers run on this machine, so that one comparison of kernels serves them all.
     here: bool,
-    /// The kernel that `auto` chose for a type, and the largest number of operations that it was chosen for.
-    known: BTreeMap<DType, (f64, Pick)>,
+    picked: AutoPicks,
 }
 
 impl KernelChoice {
-    /// The kernel's name for a product of `flops` operations. One comparison of kernels for a type holds for all its products;
-    /// the decision not to compare holds only for smaller products.
+    /// The kernel's name for a product of `flops` operations.
     fn name(&mut self, dtype: DType, flops: f64) -> Result<String, Failure> {
         check_kernel(self.asked, dtype)?;
         if self.asked != Choice::Auto || !self.here {
             return Ok(self.asked.to_string());
         }
-        let known =
-            self.known.get(&dtype).filter(|(largest, pick)| flops <= *largest || !pick.rates.is_empty());
-        if let Some((_, pick)) = known {
+        if let Some(pick) = self.picked.known(dtype, flops) {
             return Ok(pick.kernel.name().to_owned());
         }
         let pick = bramble_kernel::pick(self.asked, dtype, flops)
             .map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
         let name = pick.kernel.name().to_owned();
-        self.known.insert(dtype, (flops, pick));
+        self.picked.remember(dtype, flops, pick);
         Ok(name)
     }
 }
