@@ -99,6 +99,12 @@ def test_bits_are_those_of_single_products(tmp_path):
         assert report["task"] == text.splitlines()[report["line"] - 1]
 
 
+def test_an_operand_as_text(tmp_path):
+    (tmp_path / "a.mtx").write_text("%%MatrixMarket matrix array real general\n2 2\n1\n2\n3\n4\n")
+    succeed("batch", batch_file(tmp_path, f"{tmp_path}/c.npy = {tmp_path}/a.mtx @ {tmp_path}/a.mtx.T\n"))
+    np.testing.assert_array_equal(np.load(tmp_path / "c.npy"), [[10, 14], [14, 20]])
+
+
 def test_an_operand_that_an_earlier_line_wrote(tmp_path):
     a = matrix(64, 64, "f64", 1)
     path = save(tmp_path, "a.npy", a)

@@ -212,8 +212,12 @@ impl<'a> TaskRunner<'a> {
             MatrixReference::Described(form) if form == "-" => {
                 return Err(Failure::failed("-: a batch reads no matrix from standard input; name a file"));
             }
+            // Generators, tensors and `.npy` files are not read here.
+            MatrixReference::Described(form) if form.contains(':') || form.ends_with(".npy") => {
+                Matrix::open(form)?
+            }
             MatrixReference::Described(form) => {
-                // A large text file takes long to read, and the machines have to be pinged meanwhile.
+                // A large `.mtx` file takes long to read, and the machines have to be pinged meanwhile.
                 let form = form.clone();
                 off_loop("opening a matrix", move || Matrix::open(form)).await??
             }
