@@ -128,6 +128,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let welcome = Welcome {
         threads: 4,
         memory_bytes: 1 << 30,
+        hold_bytes: 1 << 29,
         gflops: 50.0,
         peak_gflops: 80.0,
         port: 7400,

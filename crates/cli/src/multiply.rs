@@ -282,8 +282,8 @@ async fn compute(
     };
     let watch = ProgressDisplay::new(shown, lost);
     let request = Request {
-        a: operands.a,
-        b: operands.b,
+        a: operands.a.into(),
+        b: operands.b.into(),
         old_c: operands.old_c,
         alpha: args.alpha,
         beta: args.beta,

@@ -8,8 +8,8 @@
 //! as the memory that each has left allows.
 //!
 //! Invariants: each element is in exactly one part, or in each replica. Every border except the last is a multiple of
-//! `LATTICE`. No part exceeds the memory of its machine. Parts are in the order of the machines, so the same machines
-//! give the same layout.
+//! `LATTICE`. No part exceeds the memory of its machine. Parts lie one after another, those of a new layout in the order of the
+//! machines, so the same machines give the same layout. A lost part is placed anew in pieces of its own: no other part moves.
 //!
 //! Deliberately absent: cuts in both directions, moving parts, and the array's elements.
 
@@ -257,6 +257,36 @@ impl ArrayLayout {
     /// The part at a machine.
     pub fn part_at(&self, machine: usize) -> Option<&PlacedPart> {
         self.parts.iter().find(|part| part.machine == machine)
+    }
+
+    /// The parts whose machines are lost and that no other machine holds, as indices. A replica is missing only if it was
+    /// the last one; then part 0 stands for the whole array.
+    pub fn missing(&self, is_there: &dyn Fn(usize) -> bool) -> Vec<usize> {
+        let lost = |(at, part): (usize, &PlacedPart)| (!is_there(part.machine)).then_some(at);
+        let missing: Vec<usize> = self.parts.iter().enumerate().filter_map(lost).collect();
+        match self.axis {
+            None if missing.len() < self.parts.len() => Vec::new(),
+            None => missing.into_iter().take(1).collect(),
+            Some(_) => missing,
+        }
+    }
+
+    /// Places a lost part anew: the pieces, in proportion to the speeds of the machines that are left. A lost machine
+    /// among the `holders` has no memory.
+    pub fn placed_again(&self, part: usize, holders: &[PartHolder]) -> Result<Vec<PlacedPart>, LayoutError> {
+        let lost = self.parts[part].rect;
+        let placement = match self.axis {
+            Some(axis) => Placement::Shard(axis, ShardUnits::BySpeed),
+            None => Placement::Replicate,
+        };
+        let pieces = Self::new(lost.shape(), self.dtype, &placement, holders)?.parts;
+        let moved = |span: Span, by: u64| Span::new(span.start + by, span.end + by);
+        let at_its_place = |piece: PlacedPart| {
+            let (rows, cols) =
+                (moved(piece.rect.rows, lost.rows.start), moved(piece.rect.cols, lost.cols.start));
+            PlacedPart { rect: Rect::new(rows, cols), ..piece }
+        };
+        Ok(pieces.into_iter().map(at_its_place).collect())
     }
 
     /// Bytes that a part takes at its machine.

@@ -11,8 +11,8 @@
 //! | B | columns | columns of C |
 //! | A or B | replicas | anything |
 //!
-//! Invariants: the spans of a cut are in rising order, without gaps, and cover the side of the product; each machine has at most
-//! one.
+//! Invariants: the spans of a cut are in rising order, without gaps, and cover the side of the product. A machine that took over a
+//! lost part has several.
 
 use crate::cut::Cells3;
 use crate::{ArrayLayout, Block, Grid, GridError, PlacedPart, Region, ShardAxis};
@@ -44,7 +44,7 @@ pub struct OwnedSpan {
 pub enum Ownership {
     /// These machines, in rising order, have the whole operand.
     Replicas(Vec<usize>),
-    /// Each machine has one span of this side.
+    /// Each machine has these spans of this side.
     Cut(ProductSide, Vec<OwnedSpan>),
 }
 
@@ -126,7 +126,12 @@ impl Ownership {
     pub fn machines(&self) -> Vec<usize> {
         match self {
             Self::Replicas(machines) => machines.clone(),
-            Self::Cut(_, spans) => spans.iter().map(|owned| owned.machine).collect(),
+            Self::Cut(_, spans) => {
+                let mut machines: Vec<usize> = spans.iter().map(|owned| owned.machine).collect();
+                machines.sort_unstable();
+                machines.dedup();
+                machines
+            }
         }
     }
 
@@ -140,9 +145,9 @@ impl Ownership {
         match self {
             Self::Replicas(machines) => machines.contains(&machine),
             Self::Cut(side, spans) => {
-                let owned = spans.iter().find(|owned| owned.machine == machine);
                 let needed = elements(*side, &region.grid, block.cells, block.steps);
-                owned.is_some_and(|owned| owned.span.intersect(needed) == needed)
+                let mut owned = spans.iter().filter(|owned| owned.machine == machine);
+                owned.any(|owned| owned.span.intersect(needed) == needed)
             }
         }
     }

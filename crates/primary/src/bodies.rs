@@ -4,6 +4,7 @@
 //! Converted and transposed pieces are cached for a short while, together with each body's checksum, so that several receivers
 //! share one encoding.
 
+use crate::cluster::ResidentPanels;
 use bramble_link::{Body, Landing, Link, SharedRegion};
 use bramble_matrix::{Buffer, Layout, Matrix, MatrixError, Output, Rect, TileLease};
 use bramble_schedule::message::{Generated, MatrixSource};
@@ -23,12 +24,19 @@ pub(crate) struct Bodies {
     a: Matrix,
     b: Matrix,
     old_c: Option<Matrix>,
+    /// The parts of A and B, if these are placed.
+    placed: [Option<ResidentPanels>; 2],
     recent: VecDeque<(Which, Rect, SharedRegion)>,
 }
 
 impl Bodies {
-    pub(crate) fn new(a: Matrix, b: Matrix, old_c: Option<Matrix>) -> Self {
-        Self { a, b, old_c, recent: VecDeque::new() }
+    pub(crate) fn new(
+        a: Matrix,
+        b: Matrix,
+        old_c: Option<Matrix>,
+        placed: [Option<ResidentPanels>; 2],
+    ) -> Self {
+        Self { a, b, old_c, placed, recent: VecDeque::new() }
     }
 
     /// Operands that may be sent by reference to their file over this link.
@@ -52,8 +60,10 @@ impl Bodies {
         if piece.which == Which::Sum {
             return current_sum(&piece, output);
         }
-        if message.head.matrices.last().is_some_and(|m| m.source == MatrixSource::Generated) {
-            return Ok(self.generated(&piece));
+        match message.head.matrices.last().map(|m| m.source) {
+            Some(MatrixSource::Generated) => return Ok(self.generated(&piece)),
+            Some(MatrixSource::Resident) => return Ok(self.resident(&piece)),
+            _ => {}
         }
         let known = self.recent.iter().find(|(which, rect, _)| *which == piece.which && *rect == piece.rect);
         if let Some((_, _, region)) = known {
@@ -89,32 +99,60 @@ impl Bodies {
         Body::Shared(SharedRegion::whole(Arc::new(how.encode())))
     }
 
+    fn resident(&self, piece: &BodyPiece) -> Body {
+        let at = if piece.which == Which::A { 0 } else { 1 };
+        let view = self.placed[at].as_ref().and_then(|panels| panels.view(piece.rect));
+        let Some(view) = view else { unreachable!("borders of parts are borders of panels") };
+        Body::Shared(SharedRegion::whole(Arc::new(view.encode())))
+    }
+
     fn region(&self, piece: &BodyPiece) -> Result<SharedRegion, MatrixError> {
         let matrix = self.operand(piece.which);
         // The old C is sent by rows, whatever the order of its file.
-        let as_it_lies = piece.which != Which::C || matrix.layout() == Layout::RowMajor;
-        if as_it_lies && let Some(lines) = matrix.lines(piece.rect) {
-            let region =
-                SharedRegion::new(lines.owner, lines.start, lines.line_bytes, lines.pitch_bytes, lines.lines);
-            // Jobs write to this memory, so it must be a copy of the old C.
-            let file = if piece.which == Which::C { None } else { matrix.file() };
-            let region = region.merged();
-            return Ok(match file {
+        if piece.which == Which::C {
+            return rows_of(matrix, piece.rect);
+        }
+        if let Some(region) = in_place(matrix, piece.rect) {
+            return Ok(match matrix.file() {
                 Some(file) => region.of_file(file.clone()),
                 None => region,
             });
         }
         let mut buffer = Buffer::zeroed(piece.bytes)?;
-        if as_it_lies {
-            matrix.read_block(piece.rect, buffer.bytes_mut())?;
-        } else {
-            read_by_rows(matrix, piece.rect, buffer.bytes_mut())?;
-        }
+        matrix.read_block(piece.rect, buffer.bytes_mut())?;
         let (lines, _) = matrix.layout().lines(piece.rect.shape());
-        let lines = to_index(if as_it_lies { lines } else { piece.rect.rows.len() });
-        let line_bytes = piece.bytes / lines.max(1);
-        Ok(SharedRegion::new(Arc::new(buffer), 0, line_bytes, line_bytes, lines))
+        Ok(copied(buffer, to_index(lines)))
     }
+}
+
+/// A rectangle by rows, whatever the order of its file, as bytes that another process cannot map: it keeps a copy.
+pub(crate) fn rows_of(matrix: &Matrix, rect: Rect) -> Result<SharedRegion, MatrixError> {
+    let is_by_rows = matrix.layout() == Layout::RowMajor;
+    if let Some(region) = in_place(matrix, rect).filter(|_| is_by_rows) {
+        return Ok(region);
+    }
+    let bytes = rect.shape().bytes(matrix.dtype()).unwrap_or(u64::MAX);
+    let mut buffer = Buffer::zeroed(to_index(bytes))?;
+    if is_by_rows {
+        matrix.read_block(rect, buffer.bytes_mut())?;
+    } else {
+        read_by_rows(matrix, rect, buffer.bytes_mut())?;
+    }
+    Ok(copied(buffer, to_index(rect.rows.len())))
+}
+
+/// A rectangle in the matrix's own memory, unless its elements have to be made.
+fn in_place(matrix: &Matrix, rect: Rect) -> Option<SharedRegion> {
+    let lines = matrix.lines(rect)?;
+    let region =
+        SharedRegion::new(lines.owner, lines.start, lines.line_bytes, lines.pitch_bytes, lines.lines);
+    Some(region.merged())
+}
+
+/// A buffer of that many equal lines.
+fn copied(buffer: Buffer, lines: usize) -> SharedRegion {
+    let line_bytes = buffer.bytes().len() / lines.max(1);
+    SharedRegion::new(Arc::new(buffer), 0, line_bytes, line_bytes, lines)
 }
 
 /// A dimension of a piece, as an index into memory.

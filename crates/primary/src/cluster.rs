@@ -7,14 +7,21 @@
 //! product that fails or is stopped says goodbye to all machines, and a machine that answers serves the next product. Session
 //! numbers are never used twice.
 //!
-//! Deliberately absent: where links come from (the caller knows), and matrices that stay with workers between products.
+//! Deliberately absent: where links come from (the caller knows).
 
+mod arrays;
 mod idle;
+mod part;
+mod placing;
 
 use crate::PrimaryError;
 use crate::opening::Connection;
 use crate::product::{Finished, MachineLinks, ProductObserver, Request, one_product};
+use arrays::PlacedArrays;
+pub use arrays::{ArrayId, PlacedOperand};
+pub(crate) use arrays::{ResidentOperands, ResidentPanels};
 pub(crate) use idle::IdleConnections;
+pub use placing::{PartReport, PutReport, PutRequest};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -30,6 +37,8 @@ pub struct ClusterOptions {
 pub struct Cluster {
     pub(crate) idle: IdleConnections,
     pub(crate) numbers: Rc<Numbers>,
+    /// The matrices that are placed on the machines.
+    pub(crate) arrays: PlacedArrays,
     /// Whether the workers are known to be alike.
     pub(crate) alike: bool,
     /// Workers that could not be reached, one sentence each.
@@ -52,7 +61,7 @@ impl Cluster {
         for end in std::iter::once(local).chain(workers) {
             idle.add(Connection::new(end, numbers.connection()));
         }
-        Ok(Self { idle, numbers, alike, missing, nic_bytes_per_s: None })
+        Ok(Self { idle, numbers, arrays: PlacedArrays::default(), alike, missing, nic_bytes_per_s: None })
     }
 
     /// Computes and checks one product on all machines that are there. A C that fails the check is returned, too:

@@ -2,7 +2,7 @@
 //! work on a thread of its own.
 
 use bramble_matrix::MatrixError;
-use bramble_plan::PlanError;
+use bramble_plan::{LayoutError, PlanError};
 
 /// An error of a product.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +30,12 @@ pub enum PrimaryError {
     /// A matrix's file or memory failed.
     #[error(transparent)]
     Matrix(#[from] MatrixError),
+    /// A part of a placed matrix is on a machine that is lost: `Cluster::restore`, and multiply again.
+    #[error("{0}")]
+    PartLost(String),
+    /// A matrix cannot be placed.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
     /// No plan fits.
     #[error(transparent)]
     Plan(#[from] PlanError),

@@ -7,15 +7,15 @@
 
 use crate::PrimaryError;
 use crate::account::{MachineLoss, RelayReport};
-use crate::cluster::{Cluster, IdleConnections};
+use crate::cluster::{Cluster, IdleConnections, ResidentOperands};
 use crate::levels;
 use crate::measure::measure;
 use crate::neighbours::{ConnectedPeers, SecretSource, introduce};
 use crate::opening::{Connection, LostConnection, Opening, Session, one_kernel, open};
-use crate::product::{ProductObserver, Request};
+use crate::product::{ProductObserver, Request, SessionRequest};
 use crate::run::{AllowedKernels, JoinTerms};
 use bramble_matrix::Winograd;
-use bramble_plan::{Decision, Plan, PlanOptions, Problem, memory_to_ask};
+use bramble_plan::{Decision, Plan, PlanOptions, Problem, memory_to_ask, memory_to_ask_resident};
 use bramble_schedule::message::Wants;
 
 /// All sessions that can take part, and the conditions for the plan.
@@ -41,12 +41,14 @@ pub(crate) struct Participants {
 pub(crate) async fn gather(
     request: &Request,
     problem: &Problem,
+    resident: Option<&ResidentOperands>,
     cluster: &mut Cluster,
     wants: Wants,
     watch: &dyn ProductObserver,
 ) -> Result<Participants, PrimaryError> {
-    let opening = opening(request, problem, wants)?;
-    let OpenedSessions { local, mut workers, mut lost } = open_all(request, &opening, cluster, watch).await?;
+    let opening = opening(request, problem, (resident, &*cluster), wants)?;
+    let OpenedSessions { local, mut workers, mut lost } =
+        open_all(&request.sessions, &opening, cluster, watch).await?;
     let has_one_kernel = request.wish.reproducible && problem.dtype.is_float();
     let is_one = if has_one_kernel { one_kernel(&local, &workers) } else { Ok(()) };
     let may_compute: Vec<&Session> = std::iter::once(&local).chain(&workers).collect();
@@ -75,15 +77,26 @@ pub(crate) async fn gather(
 }
 
 /// A machine that is lost before the product begins.
-fn early_loss(watch: &dyn ProductObserver, name: String, why: String) -> MachineLoss {
+pub(crate) fn early_loss(watch: &dyn ProductObserver, name: String, why: String) -> MachineLoss {
     watch.lost(&name, &why, true);
     MachineLoss { name, why, at_s: 0.0, parts: 0, part: 0.0 }
 }
 
 /// The hello for every worker.
-fn opening(request: &Request, problem: &Problem, wants: Wants) -> Result<Opening, PrimaryError> {
+fn opening(
+    request: &Request,
+    problem: &Problem,
+    (resident, cluster): (Option<&ResidentOperands>, &Cluster),
+    wants: Wants,
+) -> Result<Opening, PrimaryError> {
     // The grid does not depend on which workers answer, so the memory to ask for is known before the first hello.
-    let memory_bytes = memory_to_ask(problem, request.cut, &request.wish)?;
+    let memory_bytes = match resident {
+        Some(resident) => {
+            let ownership = resident.expected_ownership(&cluster.arrays)?;
+            memory_to_ask_resident(problem, &ownership, request.cut)?
+        }
+        None => memory_to_ask(problem, request.cut, &request.wish)?,
+    };
     Ok(Opening {
         dtype: problem.dtype,
         alpha: request.alpha,
@@ -97,23 +110,23 @@ fn opening(request: &Request, problem: &Problem, wants: Wants) -> Result<Opening
 }
 
 /// Sessions with the machines that answered.
-struct OpenedSessions {
-    local: Session,
-    workers: Vec<Session>,
+pub(crate) struct OpenedSessions {
+    pub(crate) local: Session,
+    pub(crate) workers: Vec<Session>,
     /// Machines that have served before, and do not answer any more.
-    lost: Vec<MachineLoss>,
+    pub(crate) lost: Vec<MachineLoss>,
 }
 
 /// Opens the session with this machine's own threads first, so that their probe is undisturbed (workers may be processes on
 /// the same machine), then all others concurrently. A machine that has never answered is an error, or missing; one that has
 /// joined since the last product, and does not answer, is turned away.
-async fn open_all(
-    request: &Request,
+pub(crate) async fn open_all(
+    sessions: &SessionRequest,
     opening: &Opening,
     cluster: &mut Cluster,
     watch: &dyn ProductObserver,
 ) -> Result<OpenedSessions, PrimaryError> {
-    let is_first = cluster.numbers.begin_product(request.sessions.seed);
+    let is_first = cluster.numbers.begin_product(sessions.seed);
     let (mut connections, gone) = cluster.idle.take().await;
     let mut lost: Vec<MachineLoss> =
         gone.into_iter().map(|LostConnection { name, why }| early_loss(watch, name, why)).collect();
@@ -160,7 +173,7 @@ async fn open_all(
             Err(PrimaryError::Unreachable { name, why }) if known.has_served => {
                 lost.push(early_loss(watch, name, why));
             }
-            Err(e @ PrimaryError::Unreachable { .. }) if request.sessions.degraded => {
+            Err(e @ PrimaryError::Unreachable { .. }) if sessions.degraded => {
                 watch.missing(&e.to_string());
                 cluster.missing.push(e.to_string());
             }

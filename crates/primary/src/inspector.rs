@@ -48,8 +48,8 @@ impl Inspector {
     /// `levels`: Strassen levels of the plan; `tiles`: those of kernels inside tiles.
     pub(crate) fn of(request: &Request, levels: u32, tiles: Vec<TileLevels>) -> Arc<Self> {
         Arc::new(Self {
-            a: request.a.clone(),
-            b: request.b.clone(),
+            a: request.a.matrix.clone(),
+            b: request.b.matrix.clone(),
             old_c: request.old_c.clone(),
             alpha: request.alpha,
             beta: request.beta,

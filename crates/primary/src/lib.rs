@@ -36,13 +36,15 @@ pub use account::{
     CheckReport, IoUse, JoinedMachine, MachineLoss, MachineReport, MovedWork, PlanReport, ProductProgress,
     RelayReport, Report, TeamChanges, ThreadUse, Unreachable, VerifyReport, WrongTiles,
 };
-pub use cluster::{Cluster, ClusterOptions, multiply};
+pub use cluster::{
+    ArrayId, Cluster, ClusterOptions, PartReport, PlacedOperand, PutReport, PutRequest, multiply,
+};
 pub use elementwise::{Scaled, scaled_sum};
 pub use error::{PrimaryError, off_loop};
 pub use neighbours::SecretSource;
 pub use product::{
-    CheckRequest, Finished, MachineLink, MachineLinks, ProductObserver, Request, SessionRequest,
-    prepare_resume,
+    CheckRequest, Finished, MachineLink, MachineLinks, ProductObserver, ProductOperand, Request,
+    SessionRequest, prepare_resume,
 };
 pub use resume::Resumed;
 pub use stop::Stop;

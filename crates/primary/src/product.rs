@@ -7,7 +7,7 @@ use crate::account::{
 };
 use crate::bandwidth::memory_rate;
 use crate::bodies::Bodies;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, PlacedOperand, ResidentOperands};
 use crate::gathering::{Participants, connect_members, gather, select_sessions};
 use crate::inspector::Inspector;
 use crate::journal_writer::{JournalFile, JournalOptions, JournalSubject};
@@ -22,9 +22,10 @@ use crate::strassen;
 use bramble_kernel::factors;
 use bramble_link::Link;
 use bramble_matrix::number::to_u64;
-use bramble_matrix::{DType, Element, Matrix, Output, Rect, Sealed, Shape, Span};
+use bramble_matrix::{DType, Element, Layout, Matrix, Output, Rect, Sealed, Shape, Span};
 use bramble_plan::{
     Decision, Machine, MadeOperands, MemoryRate, OperandSource, Plan, PlanOptions, Problem, TileSize,
+    decide_resident,
 };
 use bramble_schedule::message::Wants;
 use bramble_schedule::primary::Operands;
@@ -35,9 +36,9 @@ use std::time::Instant;
 /// A product to compute, and how.
 pub struct Request {
     /// Left operand, already transposed and converted as asked.
-    pub a: Matrix,
+    pub a: ProductOperand,
     /// Right operand.
-    pub b: Matrix,
+    pub b: ProductOperand,
     /// The old C, if β ≠ 0.
     pub old_c: Option<Matrix>,
     /// α.
@@ -66,6 +67,21 @@ pub struct Request {
     pub journal: Option<JournalOptions>,
     /// Tells whether the user asked for the end.
     pub stop: Rc<Stop>,
+}
+
+/// An operand of a product.
+#[derive(Clone)]
+pub struct ProductOperand {
+    /// Its elements.
+    pub matrix: Matrix,
+    /// The placed matrix that it is, if workers hold its elements.
+    pub placed: Option<PlacedOperand>,
+}
+
+impl From<Matrix> for ProductOperand {
+    fn from(matrix: Matrix) -> Self {
+        Self { matrix, placed: None }
+    }
 }
 
 /// The sessions of a product.
@@ -178,12 +194,19 @@ pub(crate) async fn one_product(
     if problem.flops() == 0.0 || request.alpha == 0.0 {
         return without_product(request, &problem).await;
     }
+    let resident = ResidentOperands::of(&request, &cluster.arrays)?;
+    let problem = with_resident(problem, resident.as_ref());
     let (mut request, measured) = strassen::replace_unsafe_kernel(request, &problem).await?;
     let mut recorder = EventRecorder::new(request.log.take());
     recorder.phase(Phase::Opening);
     let wants = Wants { log: recorder.is_on(), account: request.sessions.account };
-    let mut gathered = gather(&request, &problem, cluster, wants, watch).await?;
-    let chosen = choose(&mut request, &problem, &mut gathered, measured, cluster.alike, &mut recorder).await;
+    let mut gathered = gather(&request, &problem, resident.as_ref(), cluster, wants, watch).await?;
+    let chosen = match &resident {
+        Some(resident) => {
+            choose_resident(&mut request, &problem, (resident, &*cluster), &mut gathered, measured).await
+        }
+        None => choose(&mut request, &problem, &mut gathered, measured, cluster.alike, &mut recorder).await,
+    };
     let Participants { local, mut workers, missing, lost, join_terms, rules, .. } = gathered;
     let (decision, kernel) = match chosen {
         Ok(chosen) => chosen,
@@ -213,10 +236,14 @@ pub(crate) async fn one_product(
     let journal = request.journal.take().zip(subject);
     let relay = decision.plan.relay.then(|| connected.report.clone());
     let (began, effort) = (request.began, request.check.effort);
+    let panels = match &resident {
+        Some(resident) => resident.panels(&cluster.arrays)?,
+        None => [None, None],
+    };
     let product = PreparedProduct {
         plan: decision.plan.clone(),
         operands: operand_layouts(&request, &problem),
-        bodies: Bodies::new(request.a, request.b, request.old_c),
+        bodies: Bodies::new(request.a.matrix, request.b.matrix, request.old_c, panels),
         output: request.output,
         connected,
     };
@@ -239,7 +266,7 @@ async fn choose(
     alike: bool,
     recorder: &mut EventRecorder,
 ) -> Result<(Decision, String), PrimaryError> {
-    let making = MadeOperands { a: request.a.is_made(), b: request.b.is_made() };
+    let making = MadeOperands { a: request.a.matrix.is_made(), b: request.b.matrix.is_made() };
     request.wish = PlanOptions { tiles_early: request.journal.as_ref().map(|_| making), ..gathered.wish };
     let everybody = std::iter::once(&gathered.local).chain(&gathered.workers);
     strassen::check_own_kernels(request, problem, everybody, measured).await?;
@@ -256,6 +283,39 @@ async fn choose(
         Some(journal) => resume::decision(journal, workers.len()),
     };
     Ok((decision, kernel))
+}
+
+/// The plan for operands that are placed, and the kernel of all machines.
+async fn choose_resident(
+    request: &mut Request,
+    problem: &Problem,
+    (resident, cluster): (&ResidentOperands, &Cluster),
+    gathered: &mut Participants,
+    measured: Option<strassen::Measured>,
+) -> Result<(Decision, String), PrimaryError> {
+    request.wish = gathered.wish;
+    let everybody = std::iter::once(&gathered.local).chain(&gathered.workers);
+    strassen::check_own_kernels(request, problem, everybody, measured).await?;
+    let kernel = resume::fitting_kernel(gathered, None, problem)?;
+    let Participants { local, workers, nic_bytes_per_s, .. } = &*gathered;
+    let connections: Vec<u64> =
+        std::iter::once(local).chain(workers).map(|session| session.known.number).collect();
+    let ownership = resident.ownership(&cluster.arrays, &connections)?;
+    let Some(ownership) = ownership else {
+        unreachable!("operands that do not lie together are not both resident")
+    };
+    let primary = Machine { nic_bytes_per_s: *nic_bytes_per_s, ..local.machine(None, false) };
+    let machines = described(workers, request.sessions.credits, cluster.alike);
+    let decision = decide_resident(problem, &ownership, request.cut, &primary, &machines, &request.wish);
+    Ok((decision.map_err(|e| e.with_credits(request.sessions.credits))?, kernel))
+}
+
+/// A problem whose placed operands are read where they lie.
+fn with_resident(problem: Problem, resident: Option<&ResidentOperands>) -> Problem {
+    let source =
+        |is_placed: bool, source: OperandSource| if is_placed { OperandSource::Resident } else { source };
+    let (left, right) = resident.map_or((false, false), |r| (r.left.is_some(), r.right.is_some()));
+    Problem { a_source: source(left, problem.a_source), b_source: source(right, problem.b_source), ..problem }
 }
 
 /// What the report says about the time before the run.
@@ -341,7 +401,7 @@ fn grid_of(plan: &Plan) -> [u64; 3] {
 
 fn memory_rate_here(request: &Request, problem: &Problem, local: &Session) -> Option<MemoryRate> {
     let threads = usize::from(local.welcome.threads);
-    memory_rate(problem, (&request.a, &request.b), &request.output, threads)
+    memory_rate(problem, (&request.a.matrix, &request.b.matrix), &request.output, threads)
 }
 
 /// Members of the plan, and other machines that did work.
@@ -352,9 +412,15 @@ fn machines_with_work(machines: Vec<MachineReport>, members: usize) -> Vec<Machi
 
 /// The operands' layouts, and whether each is generated.
 fn operand_layouts(request: &Request, problem: &Problem) -> Operands {
+    // Parts lie by rows, whatever the order of the source.
+    let layout = |operand: &ProductOperand, source: OperandSource| match operand.placed {
+        Some(placed) if source == OperandSource::Resident && placed.transposed => Layout::ColMajor,
+        Some(_) if source == OperandSource::Resident => Layout::RowMajor,
+        _ => operand.matrix.layout(),
+    };
     Operands {
-        a_layout: request.a.layout(),
-        b_layout: request.b.layout(),
+        a_layout: layout(&request.a, problem.a_source),
+        b_layout: layout(&request.b, problem.b_source),
         a_source: problem.a_source,
         b_source: problem.b_source,
         reads_c: problem.reads_c,
@@ -363,10 +429,10 @@ fn operand_layouts(request: &Request, problem: &Problem) -> Operands {
 
 /// Checks that the operands fit each other and the output.
 fn problem(request: &Request) -> Result<Problem, PrimaryError> {
-    let (a, b) = (request.a.shape(), request.b.shape());
-    let dtype = request.a.dtype();
+    let (a, b) = (request.a.matrix.shape(), request.b.matrix.shape());
+    let dtype = request.a.matrix.dtype();
     let shapes_fit = a.cols == b.rows && request.output.shape() == Shape::new(a.rows, b.cols);
-    let types_fit = request.b.dtype() == dtype && request.output.dtype() == dtype;
+    let types_fit = request.b.matrix.dtype() == dtype && request.output.dtype() == dtype;
     let old_fits =
         request.old_c.as_ref().is_none_or(|c| c.shape() == request.output.shape() && c.dtype() == dtype);
     if !(shapes_fit && types_fit && old_fits) {
@@ -378,8 +444,8 @@ fn problem(request: &Request) -> Result<Problem, PrimaryError> {
         k: a.cols,
         dtype,
         reads_c: request.old_c.is_some() && request.beta != 0.0,
-        a_source: OperandSource::generated_if(request.a.generator().is_some()),
-        b_source: OperandSource::generated_if(request.b.generator().is_some()),
+        a_source: OperandSource::generated_if(request.a.matrix.generator().is_some()),
+        b_source: OperandSource::generated_if(request.b.matrix.generator().is_some()),
     })
 }
 

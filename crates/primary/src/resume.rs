@@ -45,7 +45,7 @@ pub(crate) async fn check(
     };
     same_product(&request, problem, &before.head)?;
     let (a, b, old_c, threads) =
-        (request.a.clone(), request.b.clone(), request.old_c.clone(), request.check.threads);
+        (request.a.matrix.clone(), request.b.matrix.clone(), request.old_c.clone(), request.check.threads);
     let head = before.head.clone();
     off_loop("looking at what is there", move || {
         same_operands(&head, [Some(&a), Some(&b), old_c.as_ref()], threads)

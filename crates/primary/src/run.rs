@@ -428,7 +428,8 @@ impl Core {
             return Err(PrimaryError::Stopped);
         }
         if let Some(failure) = self.failed {
-            return Err(failure.into());
+            let is_part_lost = self.state.part_lost().is_some();
+            return Err(if is_part_lost { PrimaryError::PartLost(failure.why) } else { failure.into() });
         }
         let Some(inspected) = inspected else { return Err(PrimaryError::Stopped) };
         let first_job = self.times.first_job.unwrap_or(self.times.began);

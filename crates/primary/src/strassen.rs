@@ -29,7 +29,7 @@ pub(crate) struct Measured {
 impl Measured {
     /// Reads all operands once.
     async fn of(request: &Request, problem: &Problem) -> Result<Self, PrimaryError> {
-        let (a, b, threads) = (request.a.clone(), request.b.clone(), request.check.threads);
+        let (a, b, threads) = (request.a.matrix.clone(), request.b.matrix.clone(), request.check.threads);
         let old_c = request.old_c.clone().filter(|_| problem.reads_c);
         let (scaling, old_c) = off_loop("looking at the operands", move || {
             let scaling = scaling(&a, &b, threads)?;

@@ -1,7 +1,7 @@
 //! Exit codes, which are a contract with scripts, and failures that carry one.
 
 use bramble_matrix::MatrixError;
-use bramble_plan::PlanError;
+use bramble_plan::{LayoutError, PlanError};
 use bramble_primary::PrimaryError;
 
 /// The exit codes.
@@ -105,13 +105,16 @@ impl From<PrimaryError> for Failure {
                 | PlanError::Refused { .. }
                 | PlanError::Credits { .. }
                 | PlanError::CutsBetweenTiles { .. },
-            ) => Exit::Usage,
+            )
+            | PrimaryError::Layout(LayoutError::Units { .. }) => Exit::Usage,
             PrimaryError::Wrong(_) => Exit::Unverified,
             PrimaryError::Stopped => Exit::Interrupted,
             PrimaryError::Failed(_)
             | PrimaryError::Changed(_)
             | PrimaryError::Matrix(_)
             | PrimaryError::Plan(_)
+            | PrimaryError::PartLost(_)
+            | PrimaryError::Layout(_)
             | PrimaryError::Operands(_) => Exit::Failed,
         };
         Self { exit, text: e.to_string() }

@@ -53,6 +53,11 @@ impl State {
     fn held_bytes(&self) -> u64 {
         self.holds.values().map(|hold| hold.bytes).fold(0, u64::saturating_add)
     }
+
+    /// Memory that is left for parts, of `all` that the worker has. Products keep an eighth of all memory.
+    fn left_to_hold(&self, all: u64) -> u64 {
+        all.saturating_sub(self.in_use()).min((all - all / 8).saturating_sub(self.held_bytes()))
+    }
 }
 
 /// The parts of placed matrices that one connection holds.
@@ -177,11 +182,10 @@ pub(crate) struct HoldGrant {
 }
 
 impl HoldAccount {
-    /// Memory for a part, or a sentence that names the holders of the memory. Products keep an eighth of all memory.
+    /// Memory for a part, or a sentence that names the holders of the memory.
     pub(crate) fn take(&self, bytes: u64) -> Result<HoldGrant, String> {
         let mut state = self.ledger.state();
-        let all = self.capacity_bytes;
-        let left = all.saturating_sub(state.in_use()).min((all - all / 8).saturating_sub(state.held_bytes()));
+        let left = state.left_to_hold(self.capacity_bytes);
         if bytes > left {
             let holders: Vec<String> = state.holders.values().map(Holder::describe).collect();
             let holds = state.holds.values().map(Hold::describe);
@@ -235,6 +239,11 @@ impl SessionLedger {
     /// Results of earlier measurements.
     pub(crate) fn speeds(&self) -> &Speeds {
         &self.speeds
+    }
+
+    /// Memory that is left for parts of placed matrices, on a worker with that much memory for matrices.
+    pub(crate) fn left_to_hold(&self, capacity_bytes: u64) -> u64 {
+        self.state().left_to_hold(capacity_bytes)
     }
 
     /// Whether at most one session has memory, so that no other session computes during a measurement.

@@ -7,7 +7,9 @@
 //!
 //! Deliberately absent: shapes and element types, which are known only when a task starts: an earlier line may write its operand.
 
+use super::put::placement_of;
 use super::words::{Word, words};
+use bramble_plan::Placement;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
@@ -17,6 +19,8 @@ use std::path::PathBuf;
 pub(super) enum BatchTask {
     /// `TARGET = EXPRESSION`.
     Compute(ResultTarget, Expression),
+    /// `NAME = put MATRIX …`: places a matrix on the machines; `None`: by its shape and size.
+    Put(String, BatchOperand, Option<Placement>),
     /// `NAME -> PATH`: writes a kept matrix to a file.
     Write(String, PathBuf),
     /// `free NAME`: forgets a kept matrix.
@@ -71,7 +75,8 @@ struct Factored {
     right: Option<BatchOperand>,
 }
 
-const FORM: &str = "use TARGET = A @ B, TARGET = A @ B + C, TARGET = A + B, NAME -> FILE.npy, or free NAME";
+const FORM: &str =
+    "use TARGET = A @ B, TARGET = A @ B + C, TARGET = A + B, NAME = put A, NAME -> FILE.npy, or free NAME";
 
 /// Parses a line; `None` for one without a task.
 pub(super) fn parse(line: &str) -> Result<Option<BatchTask>, String> {
@@ -91,6 +96,18 @@ pub(super) fn parse(line: &str) -> Result<Option<BatchTask>, String> {
             }
             Word::Sign(sign) => Err(format!("{name} -> {sign}: is no path; name a .npy file")),
         },
+        [target, Word::Sign("="), Word::Plain(put), rest @ ..] if put == "put" && is_put(rest) => {
+            let mut reader = Reader { words: rest };
+            let matrix = reader.operand()?;
+            let placement = placement_of(reader.words)?;
+            match target_of(target)? {
+                ResultTarget::Name(name) => Ok(Some(BatchTask::Put(name, matrix, placement))),
+                ResultTarget::File(path) => Err(format!(
+                    "{} = put …: a placed matrix has a name, not a file; write W = put …",
+                    path.display()
+                )),
+            }
+        }
         [target, Word::Sign("="), expression @ ..] => {
             let target = target_of(target)?;
             let mut reader = Reader { words: expression };
@@ -106,6 +123,7 @@ impl BatchTask {
     pub(super) fn uses(&self) -> Vec<&str> {
         let operands = match self {
             Self::Write(name, _) | Self::Free(name) => return vec![name],
+            Self::Put(_, matrix, _) => [Some(matrix), None, None],
             Self::Compute(_, Expression::Product { a, b, plus, .. }) => {
                 [Some(a), Some(b), plus.as_ref().map(|plus| &plus.matrix)]
             }
@@ -123,11 +141,20 @@ impl BatchTask {
     /// Changes the names of kept matrices as the task will.
     pub(super) fn changes(&self, kept: &mut BTreeSet<String>) {
         match self {
-            Self::Compute(ResultTarget::Name(name), _) => drop(kept.insert(name.clone())),
-            Self::Free(name) => drop(kept.remove(name)),
+            Self::Compute(ResultTarget::Name(name), _) | Self::Put(name, ..) => {
+                kept.insert(name.clone());
+            }
+            Self::Free(name) => {
+                kept.remove(name);
+            }
             Self::Compute(ResultTarget::File(_), _) | Self::Write(..) => {}
         }
     }
+}
+
+/// Whether a matrix follows `put`, which is otherwise a name.
+fn is_put(rest: &[Word]) -> bool {
+    matches!(rest.first(), Some(Word::Plain(_) | Word::Quoted(_)))
 }
 
 fn is_assignment(words: &[Word]) -> bool {
@@ -363,6 +390,21 @@ mod tests {
             BatchTask::Compute(ResultTarget::Name("free".into()), Expression::Sum(term(1.0, "W"), None))
         );
         assert_eq!(parse("   # nothing"), Ok(None));
+    }
+
+    #[test]
+    fn a_matrix_is_placed_under_a_name() {
+        let put = |of: &str, placement| BatchTask::Put("W".into(), operand(of), placement);
+        assert_eq!(parsed("W = put m.safetensors:wte"), put("m.safetensors:wte", None));
+        assert_eq!(parsed("W = put H.T replicate"), put("H.T", Some(Placement::Replicate)));
+        assert_eq!(parsed("W = put \"H\".T").uses(), [""; 0]);
+        assert_eq!(parsed("W = put H").uses(), ["H"]);
+        assert!(
+            matches!(parsed("W = put"), BatchTask::Compute(_, Expression::Sum(_, None))),
+            "put is a name, too"
+        );
+        assert!(parse("w.npy = put x.npy").unwrap_err().contains("a placed matrix has a name"));
+        assert!(parse("W = put x.npy + y.npy").unwrap_err().contains("has no place here"));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! pipe, each task runs when its line arrives. An error names the line. Results that were there before a failure stay.
 
 mod language;
+mod put;
 mod report;
 mod tasks;
 mod words;

@@ -1,7 +1,8 @@
 //! What a batch prints: a line for each task, or one JSON object for each (docs/json.md).
 
 use super::tasks::TaskOutcome;
-use bramble_primary::Report;
+use bramble_plan::ShardAxis;
+use bramble_primary::{PartReport, PutReport, Report};
 use bramble_report::error_object;
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::product;
@@ -27,7 +28,7 @@ pub(super) struct TaskLine<'a> {
 pub(super) fn exit_of(outcome: &TaskOutcome) -> Exit {
     match outcome {
         TaskOutcome::Product(report, _) => product::exit(report),
-        TaskOutcome::Sum(..) | TaskOutcome::Freed => Exit::Done,
+        TaskOutcome::Sum(..) | TaskOutcome::Put(_) | TaskOutcome::Freed => Exit::Done,
     }
 }
 
@@ -58,8 +59,51 @@ pub(super) fn text(line: &TaskLine<'_>, outcome: &TaskOutcome, is_verbose: bool)
             head + &rest.unwrap_or_default()
         }
         TaskOutcome::Sum(shape, dtype, _) => format!("line {number}: {task}: {shape} {dtype} in {took}\n"),
+        TaskOutcome::Put(put) => {
+            let (shape, dtype, parts) = (put.shape, put.dtype, parts(put));
+            format!("line {number}: {task}: {shape} {dtype} in {took}; {parts}\n")
+        }
         TaskOutcome::Freed => format!("line {number}: {task}\n"),
     }
+}
+
+/// `columns at pi1 2048, pi2 1024`, or `whole at pi1, pi2`.
+fn parts(put: &PutReport) -> String {
+    let one = |part: &PartReport| match put.axis {
+        None => part.machine.clone(),
+        Some(ShardAxis::Rows) => format!("{} {}", part.machine, part.rect.rows.len()),
+        Some(ShardAxis::Cols) => format!("{} {}", part.machine, part.rect.cols.len()),
+    };
+    let what = match put.axis {
+        None => "whole",
+        Some(ShardAxis::Rows) => "rows",
+        Some(ShardAxis::Cols) => "columns",
+    };
+    format!("{what} at {}", put.parts.iter().map(one).collect::<Vec<_>>().join(", "))
+}
+
+fn put_json(put: &PutReport) -> Value {
+    let axis = put.axis.map(|axis| if axis == ShardAxis::Rows { 0 } else { 1 });
+    let part = |part: &PartReport| {
+        json!({
+            "machine": part.machine,
+            "row": part.rect.rows.start,
+            "rows": part.rect.rows.len(),
+            "col": part.rect.cols.start,
+            "cols": part.rect.cols.len(),
+            "bytes": part.bytes,
+        })
+    };
+    let parts: Vec<Value> = put.parts.iter().map(part).collect();
+    json!({
+        "kind": "put",
+        "rows": put.shape.rows,
+        "cols": put.shape.cols,
+        "dtype": put.dtype.name(),
+        "axis": axis,
+        "parts": parts,
+        "bytes_sent": put.bytes_sent,
+    })
 }
 
 fn verified(report: &Report) -> &'static str {
@@ -82,6 +126,7 @@ pub(super) fn json(line: &TaskLine<'_>, outcome: &TaskOutcome) -> Value {
         TaskOutcome::Sum(shape, dtype, digest) => {
             json!({"kind": "sum", "digest": digest, "rows": shape.rows, "cols": shape.cols, "dtype": dtype.name()})
         }
+        TaskOutcome::Put(put) => put_json(put),
         TaskOutcome::Freed => json!({"kind": "free"}),
     };
     merge(&mut object, fields);
@@ -121,6 +166,7 @@ impl TaskTally {
         let kind = match result {
             Ok(TaskOutcome::Product(..)) => "product",
             Ok(TaskOutcome::Sum(..)) => "sum",
+            Ok(TaskOutcome::Put(_)) => "placed matrix",
             Ok(TaskOutcome::Freed) => return,
             Err(_) => "failure",
         };

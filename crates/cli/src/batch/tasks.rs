@@ -10,14 +10,18 @@
 use super::language::{BatchOperand, BatchTask, Expression, MatrixReference, ResultTarget, ScaledOperand};
 use super::progress_options;
 use crate::args::BatchArgs;
-use crate::multiply::{check_factor, sessions_of};
+use crate::multiply::check_factor;
 use crate::operands::oriented;
 use crate::resume::begin_without_journal;
 use bramble_cluster::random::seed;
 use bramble_cluster::team::{GatheredTeam, check_kernel};
 use bramble_kernel::{AutoPicks, Choice};
 use bramble_matrix::{DType, Matrix, Output, Sealed, Shape};
-use bramble_primary::{CheckRequest, Cluster, Report, Request, Scaled, Stop, off_loop, scaled_sum};
+use bramble_plan::Preference;
+use bramble_primary::{
+    ArrayId, CheckRequest, Cluster, Finished, PlacedOperand, PrimaryError, ProductOperand, PutReport, Report,
+    Request, Scaled, Stop, off_loop, scaled_sum,
+};
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::progress::ProgressDisplay;
 use std::collections::BTreeMap;
@@ -32,15 +36,28 @@ pub(super) enum TaskOutcome {
     Product(Box<Report>, Option<String>),
     /// A sum, or a copy: its shape, its type, and the digest of its bytes, if that was asked for.
     Sum(Shape, DType, Option<String>),
+    /// A matrix was placed on the machines.
+    Put(PutReport),
     /// A kept matrix was forgotten.
     Freed,
 }
 
+/// A matrix that a task has kept.
+#[derive(Clone)]
+pub(super) struct KeptMatrix {
+    pub(super) matrix: Matrix,
+    /// Its parts on the machines, if it is placed there.
+    pub(super) array: Option<ArrayId>,
+}
+
+/// How often a product runs again after a machine with a part of a placed operand was lost.
+const RESTORES_MAX: usize = 16;
+
 /// The open cluster, and the matrices that tasks have kept.
 pub(super) struct TaskRunner<'a> {
-    args: &'a BatchArgs,
-    cluster: Cluster,
-    kept: BTreeMap<String, Matrix>,
+    pub(super) args: &'a BatchArgs,
+    pub(super) cluster: Cluster,
+    pub(super) kept: BTreeMap<String, KeptMatrix>,
     kernels: KernelChoice,
     /// Compute threads of this machine.
     threads: usize,
@@ -74,10 +91,8 @@ impl<'a> TaskRunner<'a> {
                 self.sum(&ResultTarget::File(path.clone()), &ScaledOperand { factor: 1.0, matrix }, None)
                     .await
             }
-            BatchTask::Free(name) => match self.kept.remove(name) {
-                Some(_) => Ok(TaskOutcome::Freed),
-                None => Err(self.unknown(name)),
-            },
+            BatchTask::Put(name, matrix, placement) => self.put(name, matrix, placement.clone()).await,
+            BatchTask::Free(name) => self.free(name).await,
         }
     }
 
@@ -96,7 +111,7 @@ impl<'a> TaskRunner<'a> {
     ) -> Result<TaskOutcome, Failure> {
         let began = Instant::now();
         let (left, right) = (self.open(a, false).await?, self.open(b, true).await?);
-        let (sa, sb) = (left.shape(), right.shape());
+        let (sa, sb) = (left.matrix.shape(), right.matrix.shape());
         if sa.cols != sb.rows {
             return Err(Failure::failed(format!(
                 "{a} is {sa} and {b} is {sb}: the columns of the first must equal the rows of the second{}",
@@ -108,41 +123,22 @@ impl<'a> TaskRunner<'a> {
             Some(term) => Some(self.addend(term, shape).await?),
             None => None,
         };
-        let dtype = left.promoted(&right);
+        let dtype = left.matrix.promoted(&right.matrix);
         let dtype = old.as_ref().map_or(dtype, |(_, old)| dtype.promoted(old.dtype()));
         check_factor("the factor of the product", alpha, dtype)?;
         let beta = old.as_ref().map_or(0.0, |(beta, _)| *beta);
         check_factor("the factor of the matrix that is added", beta, dtype)?;
         self.args.cut.check(dtype)?;
-        let flops = 2.0 * sa.rows as f64 * sa.cols as f64 * sb.cols as f64;
-        let kernel = self.kernels.name(dtype, flops)?;
-        let request = Request {
-            a: left.converted(dtype)?,
-            b: right.converted(dtype)?,
+        let product = ProductTask {
+            a: converted(left, dtype)?,
+            b: converted(right, dtype)?,
             old_c: old.map(|(_, old)| old.converted(dtype)).transpose()?,
             alpha,
             beta,
-            output: output(target, shape, dtype)?,
-            cut: self.args.cut.cut([sa.rows, sa.cols, sb.cols], dtype),
-            kernel,
-            wish: self.args.cut.wish(self.is_local),
-            instead: None,
-            sessions: sessions_of(
-                self.args.cut.credits,
-                !self.args.no_steal,
-                self.args.verbose,
-                self.args.team.degraded,
-            )?,
-            check: CheckRequest { effort: self.args.verify, threads: self.threads, seed: seed()? },
-            began,
-            log: None,
-            journal: None,
-            stop: Rc::new(Stop::default()),
+            shape,
+            dtype,
         };
-        let watch = self.display();
-        let result = self.cluster.run(request, &watch).await;
-        watch.done();
-        let finished = result.map_err(|e| GatheredTeam::failure(self.is_local, e))?;
+        let finished = self.compute(&product, target, began).await?;
         let verdict = &finished.report.check.verify.verdict;
         if !verdict.passed {
             finished.sealed.discard();
@@ -155,6 +151,47 @@ impl<'a> TaskRunner<'a> {
         Ok(TaskOutcome::Product(Box::new(finished.report), digest))
     }
 
+    /// Computes C; again if a machine with a part of a placed operand is lost.
+    async fn compute(
+        &mut self,
+        product: &ProductTask,
+        target: &ResultTarget,
+        began: Instant,
+    ) -> Result<Finished, Failure> {
+        let ProductTask { a, b, old_c, alpha, beta, shape, dtype } = product;
+        let (m, k, n) = (shape.rows, a.matrix.shape().cols, shape.cols);
+        let kernel = self.kernel(*dtype, 2.0 * m as f64 * k as f64 * n as f64)?;
+        let mut restores = 0;
+        loop {
+            let request = Request {
+                a: a.clone(),
+                b: b.clone(),
+                old_c: old_c.clone(),
+                alpha: *alpha,
+                beta: *beta,
+                output: output(target, *shape, *dtype)?,
+                cut: self.args.cut.cut([m, k, n], *dtype),
+                kernel: kernel.clone(),
+                wish: self.args.cut.wish(self.is_local),
+                instead: None,
+                sessions: self.sessions()?,
+                check: CheckRequest { effort: self.args.verify, threads: self.threads, seed: seed()? },
+                began,
+                log: None,
+                journal: None,
+                stop: Rc::new(Stop::default()),
+            };
+            let watch = self.display();
+            let result = self.cluster.run(request, &watch).await;
+            watch.done();
+            match result {
+                Err(PrimaryError::PartLost(why)) if restores < RESTORES_MAX => self.restore(&why).await?,
+                result => return result.map_err(|e| self.failure(e)),
+            }
+            restores += 1;
+        }
+    }
+
     /// C = αX, or αX + βY.
     async fn sum(
         &mut self,
@@ -162,7 +199,7 @@ impl<'a> TaskRunner<'a> {
         x: &ScaledOperand,
         y: Option<&ScaledOperand>,
     ) -> Result<TaskOutcome, Failure> {
-        let first = self.open(&x.matrix, false).await?;
+        let first = self.open(&x.matrix, false).await?.matrix;
         let shape = first.shape();
         let second = match y {
             Some(y) => Some(self.addend(y, shape).await?),
@@ -201,14 +238,25 @@ impl<'a> TaskRunner<'a> {
             Ok(digest)
         })
         .await??;
-        self.kept.extend(kept);
+        if let Some((name, matrix)) = kept {
+            self.keep_named(name, KeptMatrix { matrix, array: None }).await?;
+        }
         Ok(digest)
     }
 
     /// The matrix of an operand; `is_right`: it is B of a product.
-    async fn open(&self, operand: &BatchOperand, is_right: bool) -> Result<Matrix, Failure> {
+    pub(super) async fn open(
+        &self,
+        operand: &BatchOperand,
+        is_right: bool,
+    ) -> Result<ProductOperand, Failure> {
+        let mut array = None;
         let matrix = match &operand.source {
-            MatrixReference::Kept(name) => self.kept.get(name).cloned().ok_or_else(|| self.unknown(name))?,
+            MatrixReference::Kept(name) => {
+                let kept = self.kept.get(name).cloned().ok_or_else(|| self.unknown(name))?;
+                array = kept.array;
+                kept.matrix
+            }
             MatrixReference::Described(form) if form == "-" => {
                 return Err(Failure::failed("-: a batch reads no matrix from standard input; name a file"));
             }
@@ -222,12 +270,18 @@ impl<'a> TaskRunner<'a> {
                 off_loop("opening a matrix", move || Matrix::open(form)).await??
             }
         };
-        oriented(matrix, is_right, self.args.dtype, operand.transposed)
+        // A vector on the right is a column, and parts lie as the vector was placed: as a row.
+        let transposed = operand.transposed != (matrix.is_vector() && is_right);
+        let placed = array.map(|array| PlacedOperand { array, transposed });
+        Ok(ProductOperand {
+            matrix: oriented(matrix, is_right, self.args.dtype, operand.transposed)?,
+            placed,
+        })
     }
 
     /// The matrix that is added to another of `shape`, and its factor.
     async fn addend(&self, term: &ScaledOperand, shape: Shape) -> Result<(f64, Matrix), Failure> {
-        let matrix = self.open(&term.matrix, false).await?;
+        let matrix = self.open(&term.matrix, false).await?.matrix;
         if matrix.shape() == shape {
             return Ok((term.factor, matrix));
         }
@@ -239,7 +293,7 @@ impl<'a> TaskRunner<'a> {
         )))
     }
 
-    fn unknown(&self, name: &str) -> Failure {
+    pub(super) fn unknown(&self, name: &str) -> Failure {
         let known: Vec<&str> = self.kept.keys().map(String::as_str).collect();
         let known = if known.is_empty() { "none is".to_owned() } else { format!("{} are", known.join(", ")) };
         Failure::failed(format!(
@@ -247,10 +301,40 @@ impl<'a> TaskRunner<'a> {
         ))
     }
 
+    /// The kernel's name for a product of `flops` operations.
+    pub(super) fn kernel(&mut self, dtype: DType, flops: f64) -> Result<String, Failure> {
+        self.kernels.name(dtype, flops)
+    }
+
+    /// Whether this process's own threads compute, too.
+    pub(super) fn who(&self) -> Preference {
+        self.args.cut.wish(self.is_local).who
+    }
+
+    pub(super) fn failure(&self, e: PrimaryError) -> Failure {
+        GatheredTeam::failure(self.is_local, e)
+    }
+
     /// The progress of one product.
-    fn display(&self) -> ProgressDisplay {
+    pub(super) fn display(&self) -> ProgressDisplay {
         ProgressDisplay::new(progress_options(self.args), self.lost.clone())
     }
+}
+
+/// A product whose operands are open.
+struct ProductTask {
+    a: ProductOperand,
+    b: ProductOperand,
+    old_c: Option<Matrix>,
+    alpha: f64,
+    beta: f64,
+    shape: Shape,
+    dtype: DType,
+}
+
+/// The operand with elements of that type. A placed matrix has its own, so the cluster refuses another one.
+fn converted(operand: ProductOperand, dtype: DType) -> Result<ProductOperand, Failure> {
+    Ok(ProductOperand { matrix: operand.matrix.converted(dtype)?, ..operand })
 }
 
 fn transpose_hint(a: &BatchOperand, b: &BatchOperand, sa: Shape, sb: Shape) -> String {

@@ -102,6 +102,7 @@ fn honest_welcome() -> Welcome {
     Welcome {
         threads: 2,
         memory_bytes: 64 << 20,
+        hold_bytes: 0,
         gflops: 10.0,
         peak_gflops: 20.0,
         port: 0,

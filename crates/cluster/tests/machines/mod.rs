@@ -73,8 +73,8 @@ pub(crate) fn machines(workers: Vec<MachineLink>) -> MachineLinks {
 pub(crate) fn request(shape: [u64; 3], dtype: DType, kernel: &str, seed: u64) -> Request {
     let [m, k, n] = shape;
     Request {
-        a: operand(Shape::new(m, k), dtype, seed),
-        b: operand(Shape::new(k, n), dtype, seed + 1),
+        a: operand(Shape::new(m, k), dtype, seed).into(),
+        b: operand(Shape::new(k, n), dtype, seed + 1).into(),
         old_c: None,
         alpha: 1.0,
         beta: 0.0,
@@ -101,7 +101,7 @@ pub(crate) fn request(shape: [u64; 3], dtype: DType, kernel: &str, seed: u64) ->
 }
 
 /// An operand in memory, so that its elements travel.
-fn operand(shape: Shape, dtype: DType, seed: u64) -> Matrix {
+pub(crate) fn operand(shape: Shape, dtype: DType, seed: u64) -> Matrix {
     let bytes = usize::try_from(shape.bytes(dtype).unwrap()).unwrap();
     let mut buffer = Buffer::zeroed(bytes).unwrap();
     let whole = Rect::new(Span::new(0, shape.rows), Span::new(0, shape.cols));

@@ -185,3 +185,40 @@ fn small_arrays_are_replicated_and_others_cut_along_their_longer_side() {
     assert_eq!(automatic(1536, 1536, &holders(&[1.0; 8])), Placement::Replicate);
     assert_eq!(automatic(1000, 1000, &[holder(1.0, 5 * MIB)]), by_speed(ShardAxis::Cols));
 }
+
+#[test]
+fn a_lost_part_is_placed_anew_on_the_machines_that_are_left_and_no_other_part_moves() {
+    let layout = ArrayLayout::new(
+        Shape::new(300, 20 * LATTICE + 7),
+        DType::F64,
+        &by_speed(ShardAxis::Cols),
+        &holders(&[2.0, 2.0, 1.0]),
+    )
+    .unwrap();
+    let there = |machine: usize| machine != 1;
+    assert_eq!(layout.missing(&there), [1]);
+    assert_eq!(layout.missing(&|_| true), [0usize; 0]);
+    let left = [holder(2.0, 1 << 40), holder(2.0, 0), holder(1.0, 1 << 40)];
+    let pieces = layout.placed_again(1, &left).unwrap();
+    let lost = layout.parts[1].rect;
+    assert_eq!(pieces.iter().map(|piece| piece.machine).collect::<Vec<_>>(), [0, 2]);
+    assert!(pieces.iter().all(|piece| piece.rect.rows == lost.rows));
+    assert_eq!((pieces[0].rect.cols.start, pieces[1].rect.cols.end), (lost.cols.start, lost.cols.end));
+    assert_eq!(pieces[0].rect.cols.end, pieces[1].rect.cols.start);
+    assert!(pieces[0].rect.cols.len() > pieces[1].rect.cols.len());
+    let full = [holder(2.0, 100), holder(2.0, 0), holder(1.0, 100)];
+    assert!(matches!(layout.placed_again(1, &full), Err(LayoutError::NoRoom(_))));
+}
+
+#[test]
+fn replicas_are_missing_only_with_the_last_machine() {
+    let four = holders(&[1.0; 4]);
+    let layout = ArrayLayout::new(Shape::new(9, 9), DType::F32, &Placement::Replicate, &four).unwrap();
+    assert_eq!(layout.missing(&|machine| machine == 2), [0usize; 0]);
+    assert_eq!(layout.missing(&|_| false), [0]);
+    let again = layout.placed_again(0, &four[..2]).unwrap();
+    assert_eq!(
+        again.iter().map(|part| (part.machine, part.rect)).collect::<Vec<_>>(),
+        [0, 1].map(|at| (at, layout.shape.rect()))
+    );
+}

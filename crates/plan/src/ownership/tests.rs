@@ -1,7 +1,7 @@
 //! Parts of an array become parts of a product; two operands meet where both lie; borders of parts are borders of tiles.
 
 use super::*;
-use crate::{LATTICE, PartHolder, Placement, ShardUnits, TileSize};
+use crate::{LATTICE, OperandSource, PanelOrder, PartHolder, Placement, Problem, ShardUnits, TileSize};
 use bramble_base::{DType, Shape};
 use proptest::prelude::*;
 
@@ -110,5 +110,45 @@ proptest! {
         if usual.tile_cols.max(usual.tile_rows).max(usual.depth) == LATTICE {
             prop_assert_eq!(grid, usual);
         }
+    }
+}
+
+#[test]
+fn a_machine_with_two_parts_computes_what_lies_in_either() {
+    let owned = |machine, start, end| OwnedSpan { machine, span: Span::new(start, end) };
+    let ownership = Ownership::Cut(
+        ProductSide::Cols,
+        Vec::from([owned(2, 0, 256), owned(1, 256, 512), owned(2, 512, 768)]),
+    );
+    assert_eq!(ownership.machines(), [1, 2]);
+    ownership.assert_covers([9, 768, 9], 3);
+    let problem = Problem {
+        m: 9,
+        n: 768,
+        k: 9,
+        dtype: DType::F32,
+        reads_c: false,
+        a_source: OperandSource::Sent,
+        b_source: OperandSource::Resident,
+    };
+    let region = Region::whole(&problem, TileSize::default()).unwrap();
+    let region = Region { grid: ownership.fit(region.grid).unwrap(), ..region };
+    assert_eq!(region.grid.tile_cols, 256);
+    let block = |from, to| Block {
+        region: 0,
+        cells: Rect::new(Span::new(0, 1), Span::new(from, to)),
+        steps: Span::new(0, 1),
+        order: PanelOrder::Steps,
+    };
+    for (machine, from, to, may) in [
+        (2, 0, 1, true),
+        (2, 1, 2, false),
+        (2, 2, 3, true),
+        (2, 0, 3, false),
+        (1, 1, 2, true),
+        (1, 1, 3, false),
+        (0, 0, 1, false),
+    ] {
+        assert_eq!(ownership.may_compute(machine, &region, &block(from, to)), may, "{machine}: {from}..{to}");
     }
 }

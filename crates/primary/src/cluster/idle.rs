@@ -28,15 +28,24 @@ pub(crate) struct IdleConnections {
     /// Machines that join later.
     pub(crate) later: Option<mpsc::Receiver<MachineLink>>,
     resting: Vec<Connection>,
-    /// Connections that are kept alive, each in a task that ends on its signal.
-    pinged: Vec<(Rc<Notify>, JoinHandle<Kept>)>,
+    pinged: Vec<PingedConnection>,
     /// Sessions that say goodbye, at most for `GOODBYE`.
     ending: JoinSet<()>,
     /// Sessions that are being opened for a product that is over.
     opening: JoinSet<()>,
-    ended: mpsc::UnboundedReceiver<Kept>,
-    end: mpsc::UnboundedSender<Kept>,
+    /// Connections whose session has ended beside a product. They are pinged meanwhile: the product may be long.
+    ended: mpsc::UnboundedReceiver<Ended>,
+    end: mpsc::UnboundedSender<Ended>,
 }
+
+/// A connection that is kept alive, in a task that ends on its signal.
+struct PingedConnection {
+    stop: Rc<Notify>,
+    task: JoinHandle<Kept>,
+}
+
+/// A connection after its last session; or why it ended.
+type Ended = Result<PingedConnection, LostConnection>;
 
 impl IdleConnections {
     pub(crate) fn new(keeps: bool, later: Option<mpsc::Receiver<MachineLink>>) -> Self {
@@ -57,9 +66,7 @@ impl IdleConnections {
         if !self.keeps || connection.link.shares_memory || !connection.known.has_served {
             return self.resting.push(connection);
         }
-        let stop = Rc::new(Notify::new());
-        let task = tokio::task::spawn_local(keep_alive(connection, stop.clone()));
-        self.pinged.push((stop, task));
+        self.pinged.push(PingedConnection::of(connection));
     }
 
     /// Ends sessions whose product does not need them, beside the product.
@@ -70,7 +77,7 @@ impl IdleConnections {
         for session in sessions {
             let end = self.end.clone();
             self.ending.spawn_local(async move {
-                let _ = end.send(end_session(session).await);
+                let _ = end.send(end_session(session).await.map(PingedConnection::of));
             });
         }
     }
@@ -84,7 +91,7 @@ impl IdleConnections {
         self.opening.spawn_local(async move {
             while let Some(opened) = opening.join_next().await {
                 if let Ok(Ok(session)) = opened {
-                    let _ = end.send(end_session(session).await);
+                    let _ = end.send(end_session(session).await.map(PingedConnection::of));
                 }
             }
         });
@@ -93,19 +100,22 @@ impl IdleConnections {
     /// All connections, in the order of their numbers, and the lost connections.
     pub(crate) async fn take(&mut self) -> (Vec<Connection>, Vec<LostConnection>) {
         let (mut connections, mut lost) = (std::mem::take(&mut self.resting), Vec::new());
-        let mut sort = |kept: Kept| match kept {
-            Ok(connection) => connections.push(connection),
-            Err(why) => lost.push(why),
-        };
-        self.pinged.iter().for_each(|(stop, _)| stop.notify_one());
-        for (_, task) in self.pinged.drain(..) {
-            // A task that panics loses its connection, as at the end of the process.
-            task.await.into_iter().for_each(&mut sort);
-        }
         while self.ending.join_next().await.is_some() {}
         while self.opening.try_join_next().is_some() {}
-        while let Ok(kept) = self.ended.try_recv() {
-            sort(kept);
+        while let Ok(ended) = self.ended.try_recv() {
+            match ended {
+                Ok(pinged) => self.pinged.push(pinged),
+                Err(why) => lost.push(why),
+            }
+        }
+        self.pinged.iter().for_each(|pinged| pinged.stop.notify_one());
+        for pinged in self.pinged.drain(..) {
+            match pinged.task.await {
+                Ok(Ok(connection)) => connections.push(connection),
+                Ok(Err(why)) => lost.push(why),
+                // A task that panics loses its connection, as at the end of the process.
+                Err(_) => {}
+            }
         }
         connections.sort_by_key(|connection| connection.known.number);
         (connections, lost)
@@ -123,14 +133,22 @@ impl IdleConnections {
     }
 }
 
-/// Pings an idle machine regularly, until the signal; or why its connection has ended.
+impl PingedConnection {
+    fn of(connection: Connection) -> Self {
+        let stop = Rc::new(Notify::new());
+        let task = tokio::task::spawn_local(keep_alive(connection, stop.clone()));
+        Self { stop, task }
+    }
+}
+
+/// Pings an idle machine regularly, until the signal; or why its connection has ended. Threads of this process need no ping.
 async fn keep_alive(mut connection: Connection, stop: Rc<Notify>) -> Kept {
     let ended = |connection: Connection, why| Err(LostConnection { name: connection.link.peer, why });
     loop {
         tokio::select! {
             biased;
             () = stop.notified() => return Ok(connection),
-            () = tokio::time::sleep(PING_AFTER) => {}
+            () = tokio::time::sleep(PING_AFTER), if !connection.link.shares_memory => {}
         }
         match tokio::time::timeout(SILENCE_MAX, ping(&mut connection.link, 0, 0)).await {
             Ok(Ok(_)) => {}

@@ -83,8 +83,8 @@ pub(crate) struct JournalSubject {
 impl JournalSubject {
     pub(crate) fn of(request: &Request, problem: &Problem, kernel: String, plan: &Plan) -> Self {
         Self {
-            a: request.a.clone(),
-            b: request.b.clone(),
+            a: request.a.matrix.clone(),
+            b: request.b.matrix.clone(),
             old_c: request.old_c.clone().filter(|_| problem.reads_c),
             alpha: request.alpha,
             beta: request.beta,

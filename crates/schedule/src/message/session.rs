@@ -49,6 +49,8 @@ pub struct Welcome {
     pub threads: u16,
     /// Bytes of matrices that the worker offers to this session: the primary's credit.
     pub memory_bytes: u64,
+    /// Bytes that it has left for parts of placed matrices, beside the grant.
+    pub hold_bytes: u64,
     /// Speed of the kernel on all threads together, Gflop/s.
     pub gflops: f64,
     /// Peak speed of its cores, Gflop/s.
@@ -188,6 +190,7 @@ impl Welcome {
         let mut w = opening(&self.version);
         w.u16(self.threads);
         w.u64(self.memory_bytes);
+        w.u64(self.hold_bytes);
         w.f64(self.gflops);
         w.f64(self.peak_gflops);
         w.u16(self.port);
@@ -201,7 +204,7 @@ impl Welcome {
         let mut r = FieldReader::new(head);
         let version = check_opening(&mut r)?;
         let threads = r.u16()?;
-        let memory_bytes = r.u64()?;
+        let (memory_bytes, hold_bytes) = (r.u64()?, r.u64()?);
         let (gflops, peak_gflops) = (r.f64()?, r.f64()?);
         let port = r.u16()?;
         let (kernel, name) = (r.text()?, r.text()?);
@@ -210,7 +213,7 @@ impl Welcome {
         if threads == 0 || !sane(gflops) || !sane(peak_gflops) {
             return Err(ProtocolError::new("it claims no threads, or a speed that no machine has"));
         }
-        Ok(Self { threads, memory_bytes, gflops, peak_gflops, port, kernel, version, name })
+        Ok(Self { threads, memory_bytes, hold_bytes, gflops, peak_gflops, port, kernel, version, name })
     }
 }
 

@@ -86,7 +86,9 @@ proptest! {
         prop_assert_eq!(Hello::decode(&hello.encode()).unwrap(), hello);
         let (kernel, version) = ("simd".into(), "1.2".into());
         let port = threads / 2;
-        let welcome = Welcome { threads, memory_bytes, gflops: 3.5, peak_gflops: 4.0, port, kernel, version, name };
+        let hold_bytes = memory_bytes / 3;
+        let welcome =
+            Welcome { threads, memory_bytes, hold_bytes, gflops: 3.5, peak_gflops: 4.0, port, kernel, version, name };
         prop_assert_eq!(Welcome::decode(&welcome.encode()).unwrap(), welcome);
     }
 

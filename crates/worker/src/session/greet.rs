@@ -166,6 +166,7 @@ pub(super) async fn welcome(
     let welcome = Welcome {
         threads: u16::try_from(threads).unwrap_or(u16::MAX),
         memory_bytes: grant.bytes(),
+        hold_bytes: ledger.left_to_hold(config.capacity_bytes()),
         gflops,
         peak_gflops,
         port,

@@ -1,0 +1,193 @@
+//! Puts one part of a matrix on one machine.
+//!
+//! Place in the flow: `placing.rs` runs this for all machines concurrently, each over its own session.
+//!
+//! Invariants: the machine's digest equals that of the source, which is read by another thread meanwhile; a generated part is not
+//! read here. A machine that neither takes nor sends anything for `SILENCE_MAX` is lost. A part that the machine refuses is not sent
+//! to its end, and is freed there.
+
+use super::arrays::RecordedPart;
+use crate::PrimaryError;
+use crate::bodies::rows_of;
+use crate::error::off_loop;
+use crate::opening::{LostConnection, Session};
+use bramble_link::{Body, Frame, NoBodies, Receiver, Sender, SharedRegion};
+use bramble_matrix::{Digest128, Digester, Matrix, Rect};
+use bramble_schedule::limits::{PING_AFTER, SILENCE_MAX};
+use bramble_schedule::message::{
+    Generated, Kind, PartSource, PlacedHead, PutHead, PutOutcome, decode_error, encode_number, part_pieces,
+};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// How often the progress of a link is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// A part to put.
+pub(super) struct PartToPut {
+    pub(super) source: Matrix,
+    pub(super) rect: Rect,
+    pub(super) number: u64,
+}
+
+/// A session over which a part was put.
+pub(super) struct UsedSession {
+    pub(super) session: Session,
+    /// Bytes that this took.
+    pub(super) sent: u64,
+}
+
+/// The session, unless its link broke; and what is known of the part, or why it is not held.
+pub(super) type PutResult = (Result<UsedSession, LostConnection>, Result<RecordedPart, String>);
+
+/// Puts a part.
+pub(super) async fn put_part(mut session: Session, part: PartToPut) -> PutResult {
+    let before = session.link.sender.bytes_sent();
+    let own_digest = tokio::task::spawn_local(digest_of(part.source.clone(), part.rect));
+    let outcome = match exchange(&mut session, &part).await {
+        Ok(outcome) => outcome,
+        Err(why) => {
+            let lost = LostConnection { name: session.name, why: why.clone() };
+            return (Err(lost), Err(why));
+        }
+    };
+    let own_digest = own_digest.await;
+    let own_digest = own_digest.unwrap_or_else(|e| Err(PrimaryError::Failed(format!("reading a part: {e}"))));
+    let recorded = recorded(&session.name, &part, outcome, own_digest);
+    if recorded.is_err() {
+        // A refused part takes a slot until it is freed. If the link breaks, the goodbye that follows notices it.
+        let frame = Frame::new(Kind::Free.code(), encode_number(part.number), Body::Empty);
+        let _ = session.link.sender.send(frame).await;
+    }
+    let sent = session.link.sender.bytes_sent().saturating_sub(before);
+    (Ok(UsedSession { session, sent }), recorded)
+}
+
+/// The digest of a part as its machine computes it: of its shape and its elements by rows. `None` for a generated matrix. Another
+/// thread reads the elements.
+pub(super) async fn digest_of(source: Matrix, rect: Rect) -> Result<Option<Digest128>, PrimaryError> {
+    if source.generator().is_some() {
+        return Ok(None);
+    }
+    let read = move || {
+        let mut digester = Digester::default();
+        digester.update(&rect.rows.len().to_le_bytes());
+        digester.update(&rect.cols.len().to_le_bytes());
+        for piece in part_pieces(rect, source.dtype()) {
+            let rows = rows_of(&source, piece.rect)?;
+            (0..rows.runs).for_each(|run| digester.update(rows.run(run)));
+        }
+        Ok::<_, PrimaryError>(digester.digest())
+    };
+    off_loop("reading a part", read).await?.map(Some)
+}
+
+/// What is known of a part that its machine holds; an error that names the machine if it does not, or holds other elements.
+fn recorded(
+    name: &str,
+    part: &PartToPut,
+    outcome: PutOutcome,
+    own_digest: Result<Option<Digest128>, PrimaryError>,
+) -> Result<RecordedPart, String> {
+    let source = part.source.name();
+    match (outcome, own_digest.map_err(|e| e.to_string())?) {
+        (PutOutcome::Refused(why), _) => Err(format!("{source} cannot be placed: {name} says: {why}")),
+        (PutOutcome::Held { digest, .. }, Some(own)) if digest != own => {
+            let why = part.source.change().map_or_else(
+                || format!("{name} holds other elements than were sent: check its memory"),
+                |change| format!("it was changed meanwhile ({change})"),
+            );
+            Err(format!("{source} cannot be placed: {why}"))
+        }
+        (PutOutcome::Held { digest, .. }, _) => Ok(RecordedPart { number: part.number, digest }),
+    }
+}
+
+/// Sends the part and waits for the machine's answer; or why its link is lost.
+async fn exchange(session: &mut Session, part: &PartToPut) -> Result<PutOutcome, String> {
+    let is_silent_link = session.link.shares_memory;
+    let (sender, receiver) = (&mut *session.link.sender, &mut *session.link.receiver);
+    let (arriving, leaving) = (receiver.arriving(), sender.send_progress());
+    let (answered, is_answered) = watch::channel(false);
+    let both = async {
+        let sending = send(sender, part, is_answered);
+        let answer = async {
+            let outcome = answer(receiver, part.number).await?;
+            let _ = answered.send(true);
+            Ok(outcome)
+        };
+        tokio::try_join!(sending, answer).map(|((), outcome)| outcome)
+    };
+    let silence = async {
+        let (mut moved, mut since) = ((arriving.get(), leaving().acknowledged), Instant::now());
+        while is_silent_link || since.elapsed() < SILENCE_MAX {
+            tokio::time::sleep(LOOK).await;
+            let now = (arriving.get(), leaving().acknowledged);
+            if now != moved {
+                (moved, since) = (now, Instant::now());
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        outcome = both => outcome,
+        () = silence => Err(format!("it has been silent for {} s", SILENCE_MAX.as_secs())),
+    }
+}
+
+/// Sends the frames of a part, unless the machine refuses it first; then pings until the machine has answered.
+async fn send(
+    sender: &mut dyn Sender,
+    part: &PartToPut,
+    mut is_answered: watch::Receiver<bool>,
+) -> Result<(), String> {
+    let dtype = part.source.dtype();
+    let head = |first: u64, source: PartSource| {
+        PutHead { array: part.number, part: part.rect, first, dtype, source }.encode()
+    };
+    let frame = |head: Vec<u8>, body: SharedRegion| Frame::new(Kind::Put.code(), head, Body::Shared(body));
+    if let Some(generator) = part.source.generator() {
+        let (row, col) = (part.rect.rows.start, part.rect.cols.start);
+        let description = Generated { generator: generator.to_bytes(), row, col }.encode();
+        let body = SharedRegion::whole(Arc::new(description));
+        sender.send(frame(head(0, PartSource::Generated), body)).await.map_err(|e| e.to_string())?;
+    } else {
+        for piece in part_pieces(part.rect, dtype) {
+            if *is_answered.borrow() {
+                break;
+            }
+            let body = rows_of(&part.source, piece.rect).map_err(|e| e.to_string())?;
+            sender.send(frame(head(piece.first, PartSource::Data), body)).await.map_err(|e| e.to_string())?;
+        }
+    }
+    // An answer that is overdue shows by its pings that the machine is alive.
+    loop {
+        tokio::select! {
+            biased;
+            answered = is_answered.wait_for(|answered| *answered) => return answered.map(drop).map_err(|e| e.to_string()),
+            () = tokio::time::sleep(PING_AFTER) => {}
+        }
+        let ping = Frame::new(Kind::Ping.code(), encode_number(0), Body::Empty);
+        sender.send(ping).await.map_err(|e| e.to_string())?;
+    }
+}
+
+/// What the machine says of the part.
+async fn answer(receiver: &mut dyn Receiver, number: u64) -> Result<PutOutcome, String> {
+    loop {
+        let arrived = receiver.receive(&mut NoBodies).await.map_err(|e| e.to_string())?;
+        match Kind::from_code(arrived.kind).map_err(|e| e.0)? {
+            Kind::Placed => {
+                let PlacedHead { array, outcome } = PlacedHead::decode(&arrived.head).map_err(|e| e.0)?;
+                if array != number {
+                    return Err(format!("it answered for array {array} instead of {number}"));
+                }
+                return Ok(outcome);
+            }
+            Kind::Pong => {}
+            Kind::Error => return Err(decode_error(&arrived.head).map_err(|e| e.0)?),
+            other => return Err(format!("it sent a message of kind {other:?} while a part was placed")),
+        }
+    }
+}
