@@ -8,12 +8,14 @@ import struct
 import threading
 import time
 
+import blake3
 import numpy as np
 
 HELLO, WELCOME, STORE, RESULT, CREDIT, PING, PONG, ERROR, BYE, LOG = 1, 2, 3, 4, 5, 9, 10, 11, 12, 18
 NEIGHBOUR, REACHED = 13, 14
+FREE, PUT, PLACED = 7, 19, 20
 DTYPES = [np.float32, np.float64, np.int32, np.int64]
-DATA, VACANT, GENERATED, PARTIAL = 0, 1, 2, 3
+DATA, VACANT, GENERATED, PARTIAL, RESIDENT = 0, 1, 2, 3, 5
 MULTIPLY, ADD, SUBTRACT = 0, 1, 2
 CONTINUE, RETURN, CLOSE = 0, 1, 2
 WANTS_LOG, WANTS_ACCOUNT = 1, 2
@@ -48,10 +50,11 @@ class WireWorker(threading.Thread):
     """Serves one primary. `spoil(tile)` may change a finished tile before it is sent; `protocol` is the version in the
     welcome; after `die_after` results it closes the connection."""
 
-    def __init__(self, spoil=None, protocol=6, die_after=None, memory=1 << 24, raw_welcome=None):
+    def __init__(self, spoil=None, protocol=6, die_after=None, memory=1 << 24, raw_welcome=None, hold=0, flips=False):
         super().__init__(daemon=True)
         self.spoil, self.protocol, self.die_after = spoil, protocol, die_after
-        self.memory, self.raw_welcome = memory, raw_welcome
+        self.memory, self.raw_welcome, self.hold, self.flips = memory, raw_welcome, hold, flips
+        self.arrays, self.last_array, self.views = {}, -1, 0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = "127.0.0.1:%d" % self.listener.getsockname()[1]
         self.error, self.results, self.checked, self.products = None, 0, 0, 0
@@ -122,7 +125,7 @@ class WireWorker(threading.Thread):
         self.dtype = np.dtype(DTYPES[dtype])
         welcome = b"BRMB" + struct.pack("<H", self.protocol) + text("0.1.0-python")
         self.granted = min(self.memory, self.wanted)
-        welcome += struct.pack("<HQQddH", 1, self.granted, 0, self.gflops, 2 * self.gflops, 0) + text("numpy") + text("python")
+        welcome += struct.pack("<HQQddH", 1, self.granted, self.hold, self.gflops, 2 * self.gflops, 0) + text("numpy") + text("python")
         if self.raw_welcome is not None:
             self.stream.sendall(self.raw_welcome)
         else:
@@ -136,6 +139,10 @@ class WireWorker(threading.Thread):
                 self.send(PONG, head + struct.pack("<Q", time.monotonic_ns()))
             elif kind == STORE:
                 self.store(head, body)
+            elif kind == PUT:
+                self.put(head, body)
+            elif kind == FREE:
+                del self.arrays[struct.unpack("<Q", head)[0]]
             elif kind == BYE:
                 self.log(1)
                 self.send(BYE, struct.pack(
@@ -160,6 +167,12 @@ class WireWorker(threading.Thread):
             assert zero == 0 and DTYPES[flags & 3] == self.dtype.type
             by_rows, source = not flags & 4, flags >> 3
             total, length = (rows, cols) if by_rows else (cols, rows)
+            if source == RESIDENT:
+                assert used == 0 and len(body) == 32 and first == 0 and lines == total and uses
+                self.matrices[number] = self.view(body, rows, cols, by_rows, uses)
+                self.held += self.matrices[number]["charge"]
+                used = len(body)
+                continue
             assert source != GENERATED and not (source == PARTIAL and uses) and (by_rows or (uses and source != VACANT))
             if number not in self.matrices:
                 memory = np.zeros((total, length), self.dtype)
@@ -190,6 +203,41 @@ class WireWorker(threading.Thread):
             self.pending.append(job)
         assert at == len(head)
         self.work()
+
+    def put(self, head, body):
+        """Elements of a part; the last of them is answered. With `flips` one bit of the part is wrong."""
+        number, row, rows, col, cols, first, dtype, source = struct.unpack("<QQQQQQBB", head)
+        assert source == 0 and rows and cols, "this worker generates nothing"
+        size = np.dtype(DTYPES[dtype]).itemsize
+        if first == 0:
+            assert number > self.last_array
+            self.last_array = number
+            self.arrays[number] = {"row": row, "col": col, "rows": rows, "cols": cols, "bytes": bytearray()}
+        part = self.arrays[number]
+        assert (part["row"], part["col"], part["rows"], part["cols"]) == (row, col, rows, cols)
+        assert first * size == len(part["bytes"]) and body and len(body) % size == 0
+        part["bytes"] += body
+        if len(part["bytes"]) < rows * cols * size:
+            return
+        if self.flips:
+            part["bytes"][7] ^= 16
+        digest = blake3.blake3(struct.pack("<QQ", rows, cols) + part["bytes"]).digest()[:16]
+        part["elements"] = np.frombuffer(bytes(part["bytes"]), DTYPES[dtype]).reshape(rows, cols)
+        self.send(PLACED, struct.pack("<QBQ", number, 1, len(part["bytes"])) + digest)
+
+    def view(self, body, rows, cols, by_rows, uses):
+        """A panel that is a rectangle of a part, or its transpose."""
+        number, transposed, row, col = struct.unpack("<QB7xQQ", body)
+        assert by_rows == (not transposed)
+        part = self.arrays[number]
+        if transposed:
+            rows, cols = cols, rows
+        row, col = row - part["row"], col - part["col"]
+        assert 0 <= row <= row + rows <= part["rows"] and 0 <= col <= col + cols <= part["cols"]
+        self.views += 1
+        view = part["elements"][row:row + rows, col:col + cols]
+        return {"view": view.T if transposed else view, "left": 0, "uses": uses, "charge": 512 + 32 * uses, "source": RESIDENT,
+                "writing": False, "steps": []}
 
     def ready(self, job):
         """Whether all its operands are stored, and no earlier job of its tile waits."""

@@ -166,7 +166,7 @@ impl TaskTally {
         let kind = match result {
             Ok(TaskOutcome::Product(..)) => "product",
             Ok(TaskOutcome::Sum(..)) => "sum",
-            Ok(TaskOutcome::Put(_)) => "placed matrix",
+            Ok(TaskOutcome::Put(_)) => "put",
             Ok(TaskOutcome::Freed) => return,
             Err(_) => "failure",
         };

@@ -18,12 +18,13 @@ use crate::product::{ProductObserver, SessionRequest};
 use bramble_link::{Body, Frame};
 use bramble_matrix::{DType, Matrix, Rect, Shape};
 use bramble_plan::{ArrayLayout, PartHolder, PlacedPart, Placement, Preference, ShardAxis};
+use bramble_schedule::limits::ARRAYS_MAX;
 use bramble_schedule::message::{Kind, Wants, encode_number};
 use std::time::Instant;
 use tokio::task::JoinSet;
 
-/// The speed that counts for a placed matrix is that on a product with this many rows.
-const PROBED_ROWS: f64 = 256.0;
+/// Machines measure their speed as for a product of this many operations: longest, since a placement stays.
+const PROBED_FLOPS: f64 = 1e11;
 
 /// A matrix to place, and how.
 pub struct PutRequest {
@@ -88,6 +89,10 @@ impl Cluster {
         let began = Instant::now();
         let PutRequest { matrix, placement, kernel, who, sessions } = put;
         let (shape, dtype) = (matrix.shape(), matrix.dtype());
+        if self.arrays.ids().len() >= ARRAYS_MAX / 2 {
+            let why = format!("{} matrices are placed already: free some of them", ARRAYS_MAX / 2);
+            return Err(PrimaryError::Operands(why));
+        }
         let sessions = self.holders(&sessions, (kernel, &matrix, who), watch).await?;
         let connections = sessions.iter().map(|session| session.known.number).collect();
         let mut holders = Holders::new(sessions.into_iter().map(Some).collect());
@@ -179,9 +184,7 @@ impl Cluster {
         (kernel, matrix, who): (String, &Matrix, Preference),
         watch: &dyn ProductObserver,
     ) -> Result<Vec<Session>, PrimaryError> {
-        let elements = matrix.shape().elements().unwrap_or(u64::MAX);
-        let flops = 2.0 * PROBED_ROWS * bramble_matrix::number::nearest_f64(elements);
-        let opening = opening(sessions, kernel, matrix.dtype(), flops);
+        let opening = opening(sessions, kernel, matrix.dtype(), PROBED_FLOPS);
         let OpenedSessions { local, mut workers, .. } = open_all(sessions, &opening, self, watch).await?;
         let holds_too = workers.is_empty() || who == Preference::Fastest && !self.alike;
         if holds_too {

@@ -1,0 +1,185 @@
+"""`W = put …` in a batch: placed matrices against NumPy, their memory, lost machines, and a worker written from docs/wire-format.md."""
+
+import json
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import DTYPES, assert_product, assert_refused, bramble, matrix, processes_of, save, succeed, workers
+from test_batch import Stream, batch_file, objects
+from wire_worker import WireWorker
+
+TEAMS = {"in process": [], "local 3": ["--local", "3"], "shm": ["--local", "2", "--link", "shm"],
+         "pipe": ["--local", "2", "--link", "pipe"]}
+PLACEMENTS = ["shard=0", "shard=1", "replicate", ""]
+MACHINES = "--strategy", "reuse", "--kernel", "simd"
+"""The workers alone compute, and hold the parts."""
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("team", TEAMS.values(), ids=TEAMS)
+def test_products_with_placed_matrices_of_every_type(tmp_path, team, placement):
+    lines, checks = [], []
+    for dtype in DTYPES:
+        w, x, y = matrix(700, 530, dtype, 1), matrix(90, 700, dtype, 2), matrix(530, 40, dtype, 3)
+        at = tmp_path / dtype
+        at.mkdir()
+        # By columns, and read through the transpose: parts lie by rows all the same.
+        paths = {"w": save(at, "w.npy", np.asfortranarray(w)), "x": save(at, "x.npy", x), "y": save(at, "y.npy", y)}
+        lines += [f"W = put {paths['w']} {placement}", f"{at}/p.npy = {paths['x']} @ W", f"{at}/q.npy = 2 * W @ {paths['y']}",
+                  f"{at}/r.npy = {paths['y']}.T @ W.T", f"{at}/s.npy = W + {paths['w']}", f"V = put W.T {placement}",
+                  f"{at}/t.npy = V @ W", "W -> " + str(at / "back.npy"), "free W", "free V"]
+        checks.append((at, w, x, y))
+    succeed("batch", batch_file(tmp_path, "\n".join(lines)), *team)
+    for at, w, x, y in checks:
+        p, q, r, s, t, back = (np.load(at / f"{name}.npy") for name in ("p", "q", "r", "s", "t", "back"))
+        assert_product(p, x, w)
+        assert_product(q, w, y, alpha=2)
+        assert_product(r, y.T, w.T)
+        assert_product(t, w.T, w)
+        np.testing.assert_array_equal(s, w + w)
+        np.testing.assert_array_equal(back, w)
+
+
+def test_a_placed_matrix_travels_once(tmp_path):
+    x, w = save(tmp_path, "x.npy", matrix(64, 2000, "f32", 1)), save(tmp_path, "w.npy", matrix(2000, 3000, "f32", 2))
+    text = f"W = put {w} shard=1 units=1:1:1\n" + f"H = {x} @ W\n" * 3 + f"H = {x} @ {w}\n"
+    with workers(3, "--threads", 1) as (addresses, _):
+        put, *products, sent = objects(succeed("batch", batch_file(tmp_path, text), "--json", "-w", ",".join(addresses), *MACHINES))
+    size = 2000 * 3000 * 4
+    assert size < put["bytes_sent"] < 1.01 * size and put["axis"] == 1, put
+    assert sum(part["bytes"] for part in put["parts"]) == size
+    assert [part["cols"] for part in put["parts"]] == [1024, 1024, 952], put
+    assert {part["machine"] for part in put["parts"]} == set(addresses)
+    travelled = [product["product"]["primary"]["bytes_sent"] for product in products]
+    assert all(bytes < 3 * 64 * 2000 * 4 + 100_000 for bytes in travelled), travelled
+    assert sent["product"]["primary"]["bytes_sent"] > size
+    assert len({product["digest"] for product in products}) == 1
+
+
+def test_units_state_the_sizes_of_the_parts(tmp_path):
+    text = "W = put random:300x4096:f64:1 shard=1 units=4:0:1\n"
+    put, = objects(succeed("batch", batch_file(tmp_path, text), "--json", "--local", "3"))
+    assert [(part["machine"], part["col"], part["cols"]) for part in put["parts"]] == [
+        ("local 1", 0, 3328), ("local 3", 3328, 768)]
+    assert put["bytes_sent"] < 10_000, "a generated matrix is described, not sent"
+
+
+@pytest.mark.parametrize("line, code, culprits", [
+    ("W = put random:90000x90000:f64:1", 1, ["61875 MiB", "local 1", "local 2", "--memory"]),
+    ("W = put random:600x600:f64:1 shard=1 units=1:2:3", 2, ["3 units for 2 machines"]),
+    ("W = put random:600x600:f64:1 shard=2", 2, ["shard=2", "shard=1"]),
+    ("W = put none.npy", 1, ["none.npy"]),
+    ("w.npy = put random:9x9:f64:1", 2, ["w.npy", "name"]),
+    ("W = put random:9x9:f32:1\nH = random:9x9:f64:1 @ W", 1, ["placed as f32", "--dtype f64"]),
+    ("W = put random:9x0:f32:1", 1, ["9x0"]),
+])
+def test_what_cannot_be_placed_is_refused_with_a_reason(tmp_path, line, code, culprits):
+    result = bramble("batch", batch_file(tmp_path, line + "\n"), "-q", "--local", "2")
+    assert_refused(result, code, [f"line {1 + line.count(chr(10))}", *culprits], begun=True)
+
+
+def test_a_worker_that_dies_between_tasks_has_its_part_put_again(tmp_path):
+    x, w = matrix(50, 900, "f64", 1), matrix(900, 1300, "f64", 2)
+    paths = save(tmp_path, "x.npy", x), save(tmp_path, "w.npy", w)
+    with workers(3, "--threads", 1) as (addresses, runs), Stream("-w", ",".join(addresses), *MACHINES) as stream:
+        stream.task(f"W = put {paths[1]} shard=1")
+        digest = stream.task(f"H = {paths[0]} @ W")["digest"]
+        for lost in (1, 0):
+            runs[lost].process.kill()
+            runs[lost].process.wait()
+            after = stream.task(f"{tmp_path}/h.npy = {paths[0]} @ W")
+            assert after["digest"] == digest
+            assert_product(np.load(tmp_path / "h.npy"), x, w)
+        assert {worker["name"] for worker in after["product"]["workers"]} == {addresses[2]}
+        code, err = stream.finish()
+        assert code == 0 and addresses[1] in err and "placed on other machines" in err, err
+
+
+def test_a_worker_that_dies_in_a_product_or_while_a_matrix_is_placed(tmp_path):
+    with workers(3, "--threads", 1) as (addresses, runs), Stream("-w", ",".join(addresses), *MACHINES) as stream:
+        stream.process.stdin.write("W = put random:9000x9000:f64:1 shard=1\n")
+        stream.process.stdin.flush()
+        time.sleep(0.3)
+        runs[0].process.kill()
+        put = json.loads(stream.process.stdout.readline())
+        assert put["kind"] == "put", put
+        want = stream.task("H = random:2x9000:f64:2 @ W")["digest"]
+        stream.process.stdin.write("G = random:3000x9000:f64:3 @ W\n")
+        stream.process.stdin.flush()
+        time.sleep(0.5)
+        runs[1].process.kill()
+        product = json.loads(stream.process.stdout.readline())
+        assert product["product"]["verify"]["passed"] is True, product
+        assert {worker["name"] for worker in product["product"]["workers"]} == {addresses[2]}
+        assert stream.task("H = random:2x9000:f64:2 @ W")["digest"] == want
+        assert stream.finish()[0] == 0
+
+
+def test_a_source_that_was_changed_is_not_put_again(tmp_path):
+    w = save(tmp_path, "w.npy", matrix(900, 60, "f64", 2))
+    with workers(2, "--threads", 1) as (addresses, runs), Stream("-w", ",".join(addresses), *MACHINES, "--keep-going") as stream:
+        assert len(stream.task(f"W = put {w} shard=0")["parts"]) == 2
+        with open(w, "r+b") as file:
+            file.seek(-8, 2)
+            file.write(b"\1" * 8)
+        runs[1].process.kill()
+        runs[1].process.wait()
+        failed = stream.task("H = random:5x900:f64:1 @ W")
+        message = failed["error"]["message"]
+        assert "rows 512 to 899" in message and "was changed since it was placed" in message and str(w) in message, failed
+        assert stream.finish()[0] == 1
+
+
+def resident(pid):
+    return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) * 1024
+
+
+def test_memory_of_freed_matrices_goes_back(tmp_path):
+    """Sixty matrices of 16 MB, freed by `free` or by another one under their name, leave less than two of them."""
+    w = save(tmp_path, "w.npy", matrix(1000, 2000, "f64", 2))
+    with Stream("--local", "2", "--kernel", "simd") as stream:
+        def cycle(count):
+            for turn in range(count):
+                stream.task(f"W = put {w} {PLACEMENTS[turn % 3]}")
+                stream.task("H = random:3x1000:f64:1 @ W")
+                if turn % 2:
+                    stream.task("free W")
+        cycle(10)
+        before = {pid: resident(pid) for pid in processes_of(stream.tag)}
+        cycle(60)
+        after = {pid: resident(pid) for pid in processes_of(stream.tag)}
+        assert after.keys() == before.keys() and len(after) == 3
+        for pid, now in after.items():
+            assert now < before[pid] + 32_000_000, (before, after)
+        assert stream.finish() == (0, "")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_worker_written_from_the_page_holds_parts(tmp_path, dtype):
+    x, w = matrix(40, 600, dtype, 1), matrix(600, 300, dtype, 2)
+    paths = save(tmp_path, "x.npy", x), save(tmp_path, "w.npy", w)
+    text = f"W = put {paths[1]} shard=0\n{tmp_path}/p.npy = {paths[0]} @ W\n{tmp_path}/q.npy = W.T @ {paths[0]}.T\nfree W\n"
+    worker = WireWorker(hold=1 << 24)
+    worker.start()
+    result = bramble("batch", batch_file(tmp_path, text), "-w", worker.address, *MACHINES)
+    worker.join(30)
+    if worker.error:
+        raise worker.error
+    assert result.code == 0 and worker.views > 0 and not worker.arrays, result
+    assert_product(np.load(tmp_path / "p.npy"), x, w)
+    assert_product(np.load(tmp_path / "q.npy"), w.T, x.T)
+
+
+def test_a_worker_that_holds_other_elements_is_named(tmp_path):
+    w = save(tmp_path, "w.npy", matrix(600, 300, "f32", 2))
+    worker = WireWorker(hold=1 << 24, flips=True)
+    worker.start()
+    result = bramble("batch", batch_file(tmp_path, f"W = put {w}\n"), "-w", worker.address, *MACHINES)
+    worker.join(30)
+    if worker.error:
+        raise worker.error
+    assert_refused(result, 1, ["line 1", worker.address, "other elements than were sent"], begun=True)
+    assert not worker.arrays
