@@ -6,6 +6,7 @@ at the workers beforehand; every method ends with C as a NumPy array in the clie
 counted.
 """
 
+import itertools
 import signal
 import sys
 import time
@@ -24,6 +25,8 @@ warnings.filterwarnings("ignore", message="Sending large graph")
 client = None
 given = ()
 """Operands that were loaded from files."""
+placed = None
+"""A matrix at the workers: futures of its blocks of columns, and the array of them."""
 
 
 @lru_cache(maxsize=1)
@@ -112,6 +115,37 @@ def saved(way, n, dtype, chunk, out):
     return seconds
 
 
+def persist(path, parts):
+    """Keeps a matrix at the workers, as many columns at each; seconds."""
+    global placed
+    whole = np.load(path)
+    begun = time.perf_counter()
+    edges = np.linspace(0, whole.shape[1], parts + 1).astype(int)
+    blocks = [np.ascontiguousarray(whole[:, start:end]) for start, end in itertools.pairwise(edges)]
+    workers = list(client.scheduler_info(n_workers=-1)["workers"])
+    futures = [client.scatter(block, workers=[worker]) for block, worker in zip(blocks, workers, strict=True)]
+    wait(futures)
+    columns = [da.from_delayed(future, block.shape, block.dtype) for future, block in zip(futures, blocks, strict=True)]
+    placed = futures, da.concatenate(columns, axis=1).persist()
+    wait(placed[1])
+    return time.perf_counter() - begun
+
+
+def times_placed(way, path):
+    """Seconds of one product of a matrix and the one that was persisted; the result is here afterwards."""
+    x = np.load(path)
+    futures, array = placed
+    begun = time.perf_counter()
+    if way == "array":
+        y = (da.from_array(x, chunks=x.shape) @ array).compute()
+    else:
+        rows = client.scatter(x, broadcast=True, hash=False)
+        y = np.hstack(client.gather([client.submit(np.matmul, rows, part, pure=False) for part in futures]))
+    seconds = time.perf_counter() - begun
+    assert y.shape == (len(x), array.shape[1])
+    return {"seconds": seconds, "sum": float(y.sum(dtype=np.float64))}
+
+
 def close():
     """Releases all data, so that workers can leave without warnings."""
     client.close()
@@ -140,7 +174,8 @@ def main():
     client = Client(cluster, direct_to_workers=True if listens else None)
     start_s = time.perf_counter() - begun
     serve({"product": product, "start": lambda: start_s, "address": lambda: cluster.scheduler_address,
-           "enough": enough, "load": load, "saved": saved, "close": close})
+           "enough": enough, "load": load, "saved": saved, "persist": persist, "times_placed": times_placed,
+           "close": close})
     client.close()
     cluster.close()
 

@@ -19,7 +19,7 @@ use crate::opening::Connection;
 use crate::product::{Finished, MachineLinks, ProductObserver, Request, one_product};
 use arrays::PlacedArrays;
 pub use arrays::{ArrayId, PlacedOperand};
-pub(crate) use arrays::{ResidentOperands, ResidentPanels};
+pub(crate) use arrays::{ResidentOperands, ResidentPanels, sketch_of};
 pub(crate) use idle::IdleConnections;
 pub use placing::{PartReport, PutReport, PutRequest};
 use std::cell::Cell;

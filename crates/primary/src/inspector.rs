@@ -3,7 +3,7 @@
 //! Place in the flow: made from the request before its output is given away; used when all tiles are committed
 //! (`run/inspection`), for spot checks, and by products without multiplications.
 //!
-//! Invariants: the operands are read from their source. Each round has new random vectors, which no worker knows. Nothing is
+//! Invariants: the operands are read from their source; of one that many products use, a sketch that was made from it serves, too. Each round has new random vectors, which no worker knows. Nothing is
 //! written.
 //!
 //! Deliberately absent: which tiles are suspect, and what follows from a fault (`schedule/src/primary/inspection.rs`).
@@ -14,9 +14,9 @@ use crate::error::off_loop;
 use crate::product::Request;
 use bramble_matrix::{Digest128, Matrix, MatrixError, Rect};
 use bramble_plan::Plan;
-use bramble_verify::{Check, Effort, TileLevels, part_is_wrong, verify, wrong_tiles};
+use bramble_verify::{Check, Effort, Sketch, TileLevels, Verdict, part_is_wrong, verify, wrong_tiles};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// Smaller matrices are checked on the calling thread: starting threads would take longer.
@@ -42,11 +42,51 @@ pub(crate) struct Inspector {
     seed: u64,
     levels: u32,
     tiles: Vec<TileLevels>,
+    /// The sketch of an operand that many products use.
+    sketch: Option<OperandSketch>,
+}
+
+/// The sketch of a matrix, made when the first product with it is checked.
+#[derive(Debug, Default)]
+pub(crate) struct LazySketch(Mutex<SketchState>);
+
+#[derive(Debug, Default)]
+enum SketchState {
+    #[default]
+    NotMade,
+    /// The matrix holds NaN or infinities.
+    Impossible,
+    Made(Arc<Sketch>),
+}
+
+/// The sketch of an operand.
+#[derive(Clone, Debug)]
+pub(crate) struct OperandSketch {
+    pub(crate) sketch: Arc<LazySketch>,
+    /// Whether it is that of Aᵀ; else it is that of B.
+    pub(crate) is_of_left: bool,
+}
+
+impl LazySketch {
+    /// The sketch of `matrix`, which is always the same; other threads wait meanwhile.
+    fn of(&self, matrix: &Matrix, seed: u64, threads: usize) -> Result<Option<Arc<Sketch>>, MatrixError> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*state, SketchState::NotMade) {
+            let made = Sketch::of(matrix, seed, threads)?;
+            *state = made.map_or(SketchState::Impossible, |sketch| SketchState::Made(Arc::new(sketch)));
+        }
+        Ok(if let SketchState::Made(sketch) = &*state { Some(sketch.clone()) } else { None })
+    }
 }
 
 impl Inspector {
     /// `levels`: Strassen levels of the plan; `tiles`: those of kernels inside tiles.
-    pub(crate) fn of(request: &Request, levels: u32, tiles: Vec<TileLevels>) -> Arc<Self> {
+    pub(crate) fn of(
+        request: &Request,
+        levels: u32,
+        tiles: Vec<TileLevels>,
+        sketch: Option<OperandSketch>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             a: request.a.matrix.clone(),
             b: request.b.matrix.clone(),
@@ -58,6 +98,7 @@ impl Inspector {
             seed: request.check.seed,
             levels,
             tiles,
+            sketch,
         })
     }
 
@@ -92,12 +133,35 @@ impl Inspector {
         let elements = |m: &Matrix| m.shape().elements().unwrap_or(u64::MAX);
         let small = elements(&self.a).max(elements(&self.b)).max(elements(&c)) < INLINE_ELEMENTS;
         let verdict = if small {
-            verify(&Check { threads: 1, ..self.check(&c, round) })?
+            self.verify_here(&Check { threads: 1, ..self.check(&c, round) })?
         } else {
             let this = self.clone();
-            off_loop("verification", move || verify(&this.check(&c, round))).await??
+            off_loop("verification", move || this.verify_here(&this.check(&c, round))).await??
         };
         Ok(VerifyReport { verdict, seconds: began.elapsed().as_secs_f64() })
+    }
+
+    /// Checks C on this thread and its helpers: by the sketch of an operand, if there is one; and with both operands, unless that
+    /// has found everything right.
+    fn verify_here(&self, check: &Check<'_>) -> Result<Verdict, MatrixError> {
+        if let Some(OperandSketch { sketch, is_of_left }) =
+            self.sketch.as_ref().filter(|_| check.effort == Effort::Fast)
+        {
+            let turned = |matrix: &Matrix| matrix.clone().transposed();
+            let verdict = if *is_of_left {
+                // Cᵀ = Bᵀ Aᵀ: the operand that stays is the right one again.
+                let (a, b, c) = (turned(check.b), turned(check.a), turned(check.c));
+                let c0 = check.c0.map(turned);
+                let check = Check { a: &a, b: &b, c: &c, c0: c0.as_ref(), ..*check };
+                by_sketch(sketch, &check)?
+            } else {
+                by_sketch(sketch, check)?
+            };
+            if let Some(verdict) = verdict {
+                return Ok(verdict);
+            }
+        }
+        verify(check)
     }
 
     /// The tiles of a wrong C that may be wrong, and the tiles that certainly are. For plans without levels of Strassen's
@@ -162,6 +226,12 @@ impl Inspector {
             |tiles: Rect| tiles.rows.iter().flat_map(move |i| tiles.cols.iter().map(move |j| (i, j)));
         Ok((found.into_iter().flat_map(places).map(|(i, j)| number(i, j)).collect(), proven_wrong))
     }
+}
+
+/// The verdict by the sketch of B, if it serves.
+fn by_sketch(sketch: &LazySketch, check: &Check<'_>) -> Result<Option<Verdict>, MatrixError> {
+    let sketch = sketch.of(check.b, check.seed, check.threads)?;
+    sketch.map_or(Ok(None), |sketch| sketch.verify(check))
 }
 
 fn tile_digests(c: &Matrix, plan: &Plan, tiles: Vec<(usize, u64)>) -> Result<TileDigests, MatrixError> {

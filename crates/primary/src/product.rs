@@ -7,7 +7,7 @@ use crate::account::{
 };
 use crate::bandwidth::memory_rate;
 use crate::bodies::Bodies;
-use crate::cluster::{Cluster, PlacedOperand, ResidentOperands};
+use crate::cluster::{Cluster, PlacedOperand, ResidentOperands, sketch_of};
 use crate::gathering::{Participants, connect_members, gather, select_sessions};
 use crate::inspector::Inspector;
 use crate::journal_writer::{JournalFile, JournalOptions, JournalSubject};
@@ -229,7 +229,8 @@ pub(crate) async fn one_product(
     let mut connected = connect_members(&decision.plan, sessions, request.sessions.random, watch).await?;
     connected.add_reserve(reserve);
     let tiles = levels::tile_levels(&rules, decision.plan.regions.first().map(|region| &region.grid));
-    let inspector = Inspector::of(&request, decision.plan.strategy.levels, tiles);
+    let inspector =
+        Inspector::of(&request, decision.plan.strategy.levels, tiles, sketch_of(&request, &cluster.arrays));
     let members = if before.is_some() { 0 } else { decision.plan.members.len() };
     let subject = || JournalSubject::of(&request, &problem, kernel, &decision.plan);
     let subject = request.journal.is_some().then(subject);
@@ -454,7 +455,7 @@ async fn without_product(mut request: Request, problem: &Problem) -> Result<Fini
     let began = Instant::now();
     let mut log = request.log.take();
     log.iter_mut().for_each(|log| log.phase(Phase::Computing));
-    let inspector = Inspector::of(&request, 0, Vec::new());
+    let inspector = Inspector::of(&request, 0, Vec::new(), None);
     if let Some(old) = request.old_c.as_ref().filter(|_| problem.reads_c) {
         match problem.dtype {
             DType::F32 => scale::<f32>(old, request.beta, &request.output)?,

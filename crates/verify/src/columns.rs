@@ -118,6 +118,11 @@ fn measure<T: Real>(
 /// Turns sizes into weights. Columns of zeros get the largest weight.
 fn as_weights(problem: &VerifyProblem, mut sizes: Vec<f64>) -> Vec<f64> {
     Mixing::of(problem, Side::Cols).spread(&mut sizes, 1.0);
+    weights_of(sizes)
+}
+
+/// One over each size, as a power of two.
+pub(super) fn weights_of(sizes: Vec<f64>) -> Vec<f64> {
     let largest = sizes.iter().copied().filter(|x| x.is_finite()).fold(0.0, f64::max);
     let smallest = sizes.iter().copied().filter(|x| *x > 0.0).fold(largest, f64::min);
     let units = |size: f64| {
@@ -135,17 +140,17 @@ fn power_below_reciprocal(x: f64) -> f64 {
 }
 
 /// A pass that finds the largest elements of a matrix's rows and columns.
-struct Scan<'a> {
-    matrix: &'a Matrix,
+pub(super) struct Scan<'a> {
+    pub(super) matrix: &'a Matrix,
     /// The factor for each row; `None`: one over the row's largest element, which the pass then finds itself.
-    rows: Option<&'a [f64]>,
-    threads: usize,
+    pub(super) rows: Option<&'a [f64]>,
+    pub(super) threads: usize,
 }
 
 impl Scan<'_> {
     /// Finds the largest element of each column, each row scaled by its factor; and the largest element of each row if
     /// no row factors are given.
-    fn run<T: Real>(&self, rows: &mut [f64], cols: &mut [f64]) -> Result<(), MatrixError> {
+    pub(super) fn run<T: Real>(&self, rows: &mut [f64], cols: &mut [f64]) -> Result<(), MatrixError> {
         let cut = Cut::of(self.matrix);
         if cut.bands() >= BANDS_MIN {
             let bands: Vec<Span> = (0..cut.bands()).map(|band| cut.rows(band * cut.segments())).collect();

@@ -38,7 +38,7 @@ pub(super) fn verify<T: Scalar<X = i64>>(
     let vectors = effort.vectors();
     let mut method = format!("Freivalds mod 2^{}, {vectors} random vector(s)", 8 * size_of::<T>());
     let shape = problem.c.shape();
-    let mut suspects = freivalds::<T>(problem, factors, vectors, seed)?;
+    let mut suspects = freivalds::<T>(problem, factors, (vectors, seed), None)?;
     suspects.truncate(1);
     let arbitrated = suspects.len() as u64;
     if effort == Effort::Full {
@@ -93,12 +93,25 @@ fn fault<T: Scalar>((row, col): (u64, u64), got: i64, expected: i64) -> Fault {
     Fault { row, col, got: got as f64, expected: expected.to_f64(), text }
 }
 
-/// The rows in which, for some vector, C r differs from alpha A (B r) + beta C0 r.
+/// Checks a product of which B r is known, for the one vector of that seed; `None` if a row is wrong.
+pub(super) fn sketched<T: Scalar<X = i64>>(
+    problem: &VerifyProblem,
+    products: &[i64],
+    seed: u64,
+) -> Result<Option<Verdict>, MatrixError> {
+    let factors = (integer("alpha", problem.alpha)?, integer("beta", problem.beta)?);
+    let suspects = freivalds::<T>(problem, factors, (1, seed), Some(products))?;
+    let method =
+        format!("Freivalds mod 2^{}, 1 random vector(s), one operand by its sketch", 8 * size_of::<T>());
+    Ok(suspects.is_empty().then(|| Verdict::passed(&method, 0.0)))
+}
+
+/// The rows in which, for some vector, C r differs from alpha A (B r) + beta C0 r. `known`: B r for a single vector.
 fn freivalds<T: Scalar<X = i64>>(
     problem: &VerifyProblem,
     (alpha, beta): (i64, i64),
-    vectors: u64,
-    seed: u64,
+    (vectors, seed): (u64, u64),
+    known: Option<&[i64]>,
 ) -> Result<Vec<u64>, MatrixError> {
     let shape = problem.c.shape();
     let mut r = Vec::new();
@@ -110,12 +123,14 @@ fn freivalds<T: Scalar<X = i64>>(
     let pass = |matrix: &Matrix, vectors: &[Vec<i64>]| -> Result<Rows<i64>, MatrixError> {
         Pass { matrix, vectors, size: Size::None, mask: None, threads: problem.threads }.integer::<T>()
     };
-    let product = if problem.depth == 0 {
-        None
-    } else {
-        let y: Vec<Vec<i64>> =
-            pass(&problem.b, &r)?.products.iter().map(|v| v.iter().map(|p| p[0]).collect()).collect();
-        Some(pass(&problem.a, &y)?)
+    let product = match known {
+        _ if problem.depth == 0 => None,
+        Some(y) => Some(pass(&problem.a, &[y.to_vec()])?),
+        None => {
+            let y: Vec<Vec<i64>> =
+                pass(&problem.b, &r)?.products.iter().map(|v| v.iter().map(|p| p[0]).collect()).collect();
+            Some(pass(&problem.a, &y)?)
+        }
     };
     let base = problem.c0.as_ref().map(|c0| pass(c0, &r)).transpose()?;
     let c = pass(&problem.c, &r)?;

@@ -52,23 +52,23 @@ struct Exempt {
 }
 
 /// The sums of all passes.
-struct Sums {
+pub(super) struct Sums {
     /// A (B r); absent if alpha is 0.
-    product: Option<Rows<f64>>,
+    pub(super) product: Option<Rows<f64>>,
     /// C0 r.
-    base: Option<Rows<f64>>,
+    pub(super) base: Option<Rows<f64>>,
     /// C r.
-    c: Rows<f64>,
+    pub(super) c: Rows<f64>,
 }
 
 /// The parameters of one statistical test.
 #[derive(Clone, Copy)]
-struct Look<'a> {
+pub(super) struct Look<'a> {
     /// The weight of each column of C.
-    weights: &'a [f64],
-    vectors: u64,
-    effort: Effort,
-    seed: u64,
+    pub(super) weights: &'a [f64],
+    pub(super) vectors: u64,
+    pub(super) effort: Effort,
+    pub(super) seed: u64,
 }
 
 /// Checks the product.
@@ -164,13 +164,7 @@ fn look_at<T: Real>(problem: &VerifyProblem, look: Look<'_>, record: &mut Record
 /// Makes the passes over B, C0, A and C; those over B and C0 twice where they hold NaN or infinities.
 fn passes<T: Real>(problem: &VerifyProblem, look: Look<'_>) -> Result<(Sums, Exempt), MatrixError> {
     let threads = problem.threads;
-    let mut r = Vec::new();
-    for v in 0..look.vectors {
-        let mut vector = zeros(problem.c.shape().cols as usize)?;
-        reals(look.seed, v, &mut vector);
-        vector.iter_mut().zip(look.weights).for_each(|(r, weight)| *r *= weight);
-        r.push(vector);
-    }
+    let r = random_vectors(look)?;
     // All columns together use the 2-norm of a row, which holds however its weight is distributed. Narrow parts use the mean.
     let size = match look.effort {
         Effort::Full if problem.levels_most() == 0 => Size::Weighted(look.weights),
@@ -232,6 +226,28 @@ fn passes<T: Real>(problem: &VerifyProblem, look: Look<'_>) -> Result<(Sums, Exe
     Ok((Sums { product, base, c }, exempt))
 }
 
+/// The random vectors of a test, weighted.
+fn random_vectors(look: Look<'_>) -> Result<Vec<Vec<f64>>, MatrixError> {
+    let mut all = Vec::new();
+    for v in 0..look.vectors {
+        let mut vector = zeros(look.weights.len())?;
+        reals(look.seed, v, &mut vector);
+        vector.iter_mut().zip(look.weights).for_each(|(r, weight)| *r *= weight);
+        all.push(vector);
+    }
+    Ok(all)
+}
+
+/// A matrix times the random vectors of a test of all columns together, and the size of each row.
+pub(super) fn with_vectors<T: Real>(
+    matrix: &Matrix,
+    look: Look<'_>,
+    threads: usize,
+) -> Result<Rows<f64>, MatrixError> {
+    let vectors = random_vectors(look)?;
+    Pass { matrix, vectors: &vectors, size: Size::Norm(look.weights), mask: None, threads }.real::<T>()
+}
+
 /// The weight of each column of A: the norm of the row of B that it is multiplied by, or, with levels of Strassen–Winograd,
 /// of all rows of B that its sums are multiplied by.
 fn spread(problem: &VerifyProblem, mut sizes: Vec<f64>) -> Vec<f64> {
@@ -287,7 +303,7 @@ fn limit(mut ratios: Vec<f64>) -> f64 {
 }
 
 /// The statistical test of one row.
-struct Test {
+pub(super) struct Test {
     alpha: f64,
     beta: f64,
     unit: f64,
@@ -303,7 +319,7 @@ struct Test {
 }
 
 impl Test {
-    fn of<T: Real>(problem: &VerifyProblem, weights: &[f64]) -> Self {
+    pub(super) fn of<T: Real>(problem: &VerifyProblem, weights: &[f64]) -> Self {
         // With no columns all residuals are 0; the tolerance must still be above 0.
         let (depth, cols) = (problem.depth as f64, problem.c.shape().cols.max(1) as f64);
         let levels = problem.levels_most();
@@ -324,6 +340,12 @@ impl Test {
             // element-wise judgement then acquits it.
             lost: (SAFETY * squares.sqrt() * element * 2.0 * T::UNIT, LARGEST_REAL * sum * element),
         }
+    }
+
+    /// The largest ratio of all rows, if none raises an alarm.
+    pub(super) fn quiet(&self, sums: &Sums) -> Option<f64> {
+        let alarms = self.alarms(sums, &[]);
+        alarms.rows.is_empty().then_some(alarms.worst_ratio)
     }
 
     /// Tests every row that is not exempt.

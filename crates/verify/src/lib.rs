@@ -10,7 +10,8 @@
 //! elements more exactly, so that no correct product fails. docs/verification.md has the formulas, the
 //! faults that can go undetected, and the cost.
 //!
-//! A C that is a vector or very small is recomputed instead, which costs no more.
+//! A C that is a vector or very small is recomputed instead, which costs no more. Where many products have the same B, a `Sketch`
+//! of it checks them without reading it again.
 //!
 //! Invariants: nothing is written; memory is a few vectors of lengths m, n and k, and a small buffer per
 //! thread; the verdict does not depend on the number of threads; threads end with the call.
@@ -31,6 +32,7 @@ mod random;
 mod recompute;
 mod scalar;
 mod scaling;
+mod sketch;
 mod strassen;
 #[cfg(test)]
 mod tests;
@@ -38,6 +40,7 @@ mod tile;
 
 pub use locate::{part_is_wrong, wrong_tiles};
 pub use scaling::{Scaling, largest_element, scaling};
+pub use sketch::Sketch;
 
 use bramble_matrix::{DType, Matrix, MatrixError, Shape, Winograd};
 use recompute::VerifyProblem;
@@ -188,12 +191,12 @@ pub struct Unverified {
 }
 
 impl Verdict {
-    /// The verdict of a check that tests no element.
-    fn without_a_test(method: &str) -> Self {
+    /// The verdict of a check that found nothing.
+    fn passed(method: &str, worst_ratio: f64) -> Self {
         Self {
             method: method.to_owned(),
             passed: true,
-            worst_ratio: 0.0,
+            worst_ratio,
             arbitrated_rows: 0,
             unverified: Unverified::default(),
             fault: None,
@@ -229,12 +232,12 @@ pub struct Fault {
 /// that has not passed.
 pub fn verify(check: &Check<'_>) -> Result<Verdict, MatrixError> {
     if check.effort == Effort::Off {
-        return Ok(Verdict::without_a_test("not verified"));
+        return Ok(Verdict::passed("not verified", 0.0));
     }
     let problem = problem(check)?;
     // Return before vectors of a side's length are allocated: one side may be very long although C is empty.
     if check.c.shape().elements() == Some(0) {
-        return Ok(Verdict::without_a_test("C has no elements"));
+        return Ok(Verdict::passed("C has no elements", 0.0));
     }
     match check.c.dtype() {
         DType::F32 => float::verify::<f32>(&problem, check.effort, check.seed),

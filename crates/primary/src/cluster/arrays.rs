@@ -9,11 +9,13 @@
 //! Deliberately absent: sending parts.
 
 use crate::PrimaryError;
+use crate::inspector::{LazySketch, OperandSketch};
 use crate::product::{ProductOperand, Request};
 use bramble_matrix::{DType, Digest128, Matrix, Rect, Shape};
 use bramble_plan::{ArrayLayout, Ownership, PlacedPart};
 use bramble_schedule::message::ResidentView;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Names a placed matrix of a cluster. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,6 +48,8 @@ pub(crate) struct PlacedArray {
     pub(crate) parts: Vec<RecordedPart>,
     /// The connection of each machine of the layout, by its number.
     pub(crate) holders: Vec<u64>,
+    /// Sketches of the matrix and of its transpose, for the check of products.
+    pub(crate) sketches: [Arc<LazySketch>; 2],
 }
 
 impl PlacedArray {
@@ -221,6 +225,18 @@ impl ResidentOperands {
         };
         Ok([of(self.left)?, of(self.right)?])
     }
+}
+
+/// The sketch of a placed operand, the right one if both are.
+pub(crate) fn sketch_of(request: &Request, arrays: &PlacedArrays) -> Option<OperandSketch> {
+    let (operand, is_of_left) = match (request.b.placed, request.a.placed) {
+        (Some(right), _) => (right, false),
+        (None, left) => (left?, true),
+    };
+    let array = arrays.get(operand.array).ok()?;
+    // Aᵀ is what the sketch is of.
+    let is_turned = operand.transposed != is_of_left;
+    Some(OperandSketch { sketch: array.sketches[usize::from(is_turned)].clone(), is_of_left })
 }
 
 /// Checks that an operand is the array that it claims to be.

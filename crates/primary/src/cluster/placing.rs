@@ -126,7 +126,8 @@ impl Cluster {
         };
         let (parts, recorded) = held.into_iter().unzip();
         let layout = ArrayLayout { parts, ..layout };
-        let array = PlacedArray { source: matrix, layout, parts: recorded, holders: connections };
+        let sketches = Default::default();
+        let array = PlacedArray { source: matrix, layout, parts: recorded, holders: connections, sketches };
         Ok((self.arrays.add(array), report))
     }
 

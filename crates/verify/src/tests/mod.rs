@@ -7,6 +7,7 @@ mod faults;
 mod integers;
 mod locate;
 mod scaling;
+mod sketch;
 mod strassen;
 mod wild;
 

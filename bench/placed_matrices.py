@@ -1,0 +1,199 @@
+"""Products with a matrix that stays at the workers, on a cluster in one machine (docs/resident.md).
+
+  products  x @ W many times, W placed once: against the same workers with W sent each time, and against Dask with W persisted
+            (as a dask array, and by hand with futures). The primary does not compute. From the line of the batch that is written,
+            or Dask's call, to the result in the primary's memory; verified, where it is Bramble
+  steps     W @ (W @ (… x)), a vector: against NumPy on one machine with as much processor time as the workers together, and
+            against W sent each time
+  speeds    workers of 4 : 2 : 2 : 1: columns by speed against equal columns
+
+Each machine is a network namespace; `tc tbf` limits its link, a cgroup its fraction of a processor. Needs Linux, root, iproute2.
+"""
+
+import statistics
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import lab
+import numpy as np
+from common import Side, arguments, parse, ratio, record, scratch, spread, table, with_threads
+from lab import Cluster, Machine
+from lab_peers import Started
+from open_cluster import Batch, percentile
+
+OPEN = "--insecure", "--i-trust-this-network"
+"""The labs have no key: no rival encrypts."""
+
+
+class Session:
+    """An open cluster of all workers of a lab, which alone compute."""
+
+    def __init__(self, args, cluster, *words):
+        hosts = ",".join(f"{address}:7400" for address in cluster.addresses[1:])
+        self.batch = Batch(args, "-w", hosts, *OPEN, "--strategy", "reuse", *words, prefix=cluster.at(0))
+
+    def __enter__(self):
+        return self.batch.__enter__()
+
+    def __exit__(self, *error):
+        return self.batch.__exit__(*error)
+
+
+def files(args, folder, shapes):
+    """Matrices of these shapes; their paths. Rows of W have length 1, about, so that powers neither vanish nor overflow."""
+    rng, paths = np.random.default_rng(1), []
+    for name, shape in shapes.items():
+        path = folder / f"{name}.npy"
+        scale = (3 / shape[1]) ** 0.5
+        np.save(path, (rng.random(shape, dtype=lab.KINDS[args.dtype]) * 2 - 1) * lab.KINDS[args.dtype](scale))
+        paths.append(path)
+    return paths
+
+
+def dask_figures(args, folder, cluster, path_w, paths_x, counts):
+    """Seconds of each product by Dask: way -> rows of x -> list."""
+    taken = {"array": {}, "futures": {}}
+    with ExitStack() as stack:
+        side = stack.enter_context(Side("dask_side.py", 1, "--listen", cluster.addresses[0], prefix=cluster.at(0)))
+        address = side.ask(do="address")
+        for number in range(1, cluster.workers + 1):
+            command = [*cluster.at(number), sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1",
+                       "--no-nanny", "--no-dashboard", "--memory-limit", "0", "--local-directory", folder / f"dask{number}",
+                       "--host", cluster.addresses[number]]
+            stack.enter_context(Started(command, with_threads(1)))
+        side.ask(do="enough", workers=cluster.workers)
+        side.ask(do="persist", path=path_w, parts=cluster.workers)
+        for way, figures in taken.items():
+            for rows, path in paths_x.items():
+                answers = [side.ask(do="times_placed", way=way, path=path) for _ in range(counts + 1)]
+                figures[rows] = [answer["seconds"] for answer in answers[1:]]
+        side.ask(do="close")
+    return taken
+
+
+def wire(report):
+    """Bytes that left and reached the primary."""
+    primary = report["product"]["primary"]
+    return primary["bytes_sent"] + primary["bytes_received"]
+
+
+def products(args, folder):
+    n, count, rows = args.n or (1024 if args.quick else 8192), 3 if args.quick else args.count, (64, 512)
+    path_w, *paths = files(args, folder, {"W": (n, n), **{f"x{m}": (m, n) for m in rows}})
+    paths_x = dict(zip(rows, paths, strict=True))
+    size = np.dtype(lab.KINDS[args.dtype]).itemsize
+    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster:
+        placed, sent, put = {}, {}, None
+        with Session(args, cluster) as batch:
+            put = batch.task(f"W = put {path_w} shard=1")
+            for m in rows:
+                batch.task(f"y = {paths_x[m]} @ W")
+                placed[m] = [batch.task(f"y = {paths_x[m]} @ W") for _ in range(count)]
+            for m in rows:
+                batch.task(f"y = {paths_x[m]} @ {path_w}")
+                sent[m] = [batch.task(f"y = {paths_x[m]} @ {path_w}") for _ in range(count)]
+                digests = {report["digest"] for report in placed[m] + sent[m]}
+                if len(digests) != 1:
+                    raise SystemExit(f"m = {m}: {len(digests)} different results")
+        dask = dask_figures(args, folder, cluster, path_w, paths_x, count)
+    lines = []
+    for m in rows:
+        seconds = {"placed": [one["round_trip_s"] for one in placed[m]], "sent": [one["round_trip_s"] for one in sent[m]],
+                   **{f"dask, {way}": figures[m] for way, figures in dask.items()}}
+        least = 2 * m * n * size
+        extra = statistics.median(wire(one) for one in placed[m]) / least - 1
+        for who, taken in seconds.items():
+            lines.append([m, who, spread([1e3 * one for one in taken]), f"{1e3 * percentile(taken, 0.99):.4g}",
+                          f"{ratio(seconds['placed'], taken):.2f}", f"{extra:+.1%}" if who == "placed" else ""])
+        record(args, "placed_matrices", f"x ({m} rows) @ W", seconds, n=n, dtype=args.dtype, cores=args.cores, mbit=args.mbit,
+               bytes=[wire(one) for one in placed[m]], put_s=put["seconds"])
+    table(f"{count} products x @ W, W {n} x {n} {args.dtype}, workers of {'/'.join(f'{c:g}' for c in args.cores)} processors, "
+          f"{args.mbit:g} Mbit/s; placing W took {put['seconds']:.2f} s",
+          ["rows of x", "who", "ms: median (range)", "p99", "times as long as placed", "bytes beyond x and the result"], lines)
+
+
+NUMPY = """
+import sys, time
+import numpy as np
+w, x = np.load(sys.argv[1]), np.load(sys.argv[2])
+w @ x
+began = time.perf_counter()
+for _ in range(int(sys.argv[3])):
+    x = w @ x
+print(time.perf_counter() - began)
+"""
+
+
+def steps(args, folder):
+    n, count = args.n or (1024 if args.quick else 8192), 5 if args.quick else 2 * args.count
+    path_w, path_x = files(args, folder, {"W": (n, n), "x": (n, 1)})
+    with Cluster(args, [*[Machine(part, args.mbit) for part in args.cores], Machine(sum(args.cores), args.mbit)],
+                 args.mbit) as cluster:
+        alone = [*cluster.at(cluster.workers), sys.executable, "-c", NUMPY, path_w, path_x, count]
+        cluster.workers -= 1
+        cluster.addresses.pop()
+
+        def chain(batch, matrix):
+            names = [str(path_x), *["ab"[step % 2] for step in range(count)]]
+            return [batch.task(f"{names[step + 1]} = {matrix} @ {names[step]}")["round_trip_s"] for step in range(count)]
+
+        taken = {"placed": [], "sent": [], "numpy": []}
+        with Session(args, cluster) as batch:
+            batch.task(f"W = put {path_w} shard=0")
+            batch.task(f"y = W @ {path_x}")
+            for _ in range(args.rounds):
+                taken["placed"].append(sum(chain(batch, "W")))
+                done = subprocess.run(list(map(str, alone)), stdout=subprocess.PIPE, text=True, check=True, env=with_threads(1))
+                taken["numpy"].append(float(done.stdout))
+            taken["sent"] = [count * batch.task(f"y = {path_w} @ {path_x}")["round_trip_s"] for _ in range(args.rounds)]
+    record(args, "placed_matrices", f"{count} steps", taken, n=n, dtype=args.dtype, cores=args.cores, mbit=args.mbit)
+    table(f"{count} steps x = W @ x, W {n} x {n} {args.dtype}, {args.mbit:g} Mbit/s; sent: one product times {count}",
+          ["who", "seconds: median (range)", "times as long as placed"],
+          [[who, spread(figures), f"{ratio(taken['placed'], figures):.2f}"] for who, figures in taken.items()])
+
+
+def speeds(args, folder):
+    n, m, count = args.n or (2048 if args.quick else 8192), 1024, 3 if args.quick else 10
+    path_w, path_x = files(args, folder, {"W": (n, n), "x": (m, n)})
+    cores, taken, shares, own = [0.44, 0.22, 0.22, 0.11], {}, {}, 0
+    with Cluster(args, [Machine(part, args.mbit) for part in cores], args.mbit) as cluster, \
+            Session(args, cluster, "--verify", "off") as batch:
+        for who, words in (("by speed", "shard=1"), ("equal", "shard=1 units=1:1:1:1")):
+            put = batch.task(f"W = put {path_w} {words}")
+            shares[who] = [part["cols"] for part in put["parts"]]
+            reports = [batch.task(f"y = {path_x} @ W") for _ in range(count + 1)][1:]
+            taken[who] = [report["product"]["seconds"] for report in reports]
+            own = sum(worker["gflops"] for worker in reports[-1]["product"]["workers"])
+            batch.task("free W")
+    record(args, "placed_matrices", "speeds 4 : 2 : 2 : 1", taken, n=n, m=m, dtype=args.dtype, cores=cores, mbit=args.mbit,
+           own_gflops=own, shares=shares)
+    rate = {who: 2e-9 * m * n * n / statistics.median(figures) for who, figures in taken.items()}
+    table(f"x ({m} rows) @ W, W {n} x {n} {args.dtype}, workers of {'/'.join(map(str, cores))} processors, which measured "
+          f"{own:.1f} Gflop/s together",
+          ["columns", "each", "seconds: median (range)", "Gflop/s", "of the sum", "times as long as by speed"],
+          [[who, "/".join(map(str, shares[who])), spread(figures), f"{rate[who]:.1f}", f"{rate[who] / own:.2f}",
+            f"{ratio(taken['by speed'], figures):.2f}"] for who, figures in taken.items()])
+
+
+CASES = {"products": products, "steps": steps, "speeds": speeds}
+
+
+def main():
+    parser = arguments(__doc__, rounds=3)
+    lab.arguments(parser)
+    parser.add_argument("--case", choices=CASES, action="append", help="one of them, or several (all)")
+    parser.add_argument("--count", type=int, default=50, help="products of each kind (50)")
+    args = parse(parser)
+    if not args.bramble:
+        raise SystemExit("without Bramble there is no cluster")
+    if why := Cluster.missing():
+        raise SystemExit(f"no lab: {why}")
+    args.cores, args.mbit, args.dtype = args.cores or [0.25] * 4, args.mbit or 1000, args.dtype or "f32"
+    with scratch(args) as folder:
+        for case in args.case or CASES:
+            CASES[case](args, folder)
+
+
+if __name__ == "__main__":
+    main()
