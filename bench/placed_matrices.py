@@ -6,6 +6,8 @@
   steps     W @ (W @ (… x)), a vector: against NumPy on one machine with as much processor time as the workers together, and
             against W sent each time
   speeds    workers of 4 : 2 : 2 : 1: columns by speed against equal columns
+  small     x (64 x 256) @ W (256 x 256) over four local workers, W placed and sent; and resident memory, threads and descriptors
+            while a matrix of 4 MB is placed and freed 1,000 times
 
 Each machine is a network namespace; `tc tbf` limits its link, a cgroup its fraction of a processor. Needs Linux, root, iproute2.
 """
@@ -176,7 +178,36 @@ def speeds(args, folder):
             f"{ratio(taken['by speed'], figures):.2f}"] for who, figures in taken.items()])
 
 
-CASES = {"products": products, "steps": steps, "speeds": speeds}
+def small(args, folder):
+    path_w, path_x, path_v = files(args, folder, {"W": (256, 256), "x": (64, 256), "V": (1000, 1000)})
+    count, cycles = 20 if args.quick else 500, 50 if args.quick else 1000
+    with Batch(args, "--local", 4) as batch:
+        batch.task(f"W = put {path_w}")
+        taken = {"placed": "W", "sent": path_w}
+        for who, matrix in taken.items():
+            batch.task(f"y = {path_x} @ {matrix}")
+            taken[who] = [batch.task(f"y = {path_x} @ {matrix}") for _ in range(count)]
+        held = []
+        for cycle in range(cycles + 1):
+            batch.task(f"V = put {path_v} shard={cycle % 2}")
+            batch.task("free V")
+            if cycle in (cycles // 10, cycles):
+                held.append(batch.held())
+    of = {"to the first job": lambda one: one["product"]["first_job_seconds"], "to the last tile": lambda one: (
+        one["product"]["first_job_seconds"] + one["product"]["seconds"]), "task to report": lambda one: one["round_trip_s"]}
+    rows = [[who, what, *(f"{1e3 * percentile([get(one) for one in reports], part):.2f}" for part in (0.5, 0.99))]
+            for who, reports in taken.items() for what, get in of.items()]
+    table(f"{count} products x (64 x 256) @ W (256 x 256), {args.dtype}, four local workers, ms", ["W", "from the task", "p50", "p99"], rows)
+    rows = [[("primary", *(f"worker {at}" for at in range(1, 5)))[at], f"{one['rss'] / 2**20:.1f}", f"{other['rss'] / 2**20:.1f}",
+             f"{other['rss'] / one['rss'] - 1:+.1%}", f"{one['threads']} and {other['threads']}",
+             f"{one['descriptors']} and {other['descriptors']}"] for at, (one, other) in enumerate(zip(*held, strict=True))]
+    table(f"placed and freed {cycles} times, after a tenth of them and after all",
+          ["process", "MiB before", "MiB after", "more", "threads", "descriptors"], rows)
+    record(args, "placed_matrices", "small", {who: [[get(one) for get in of.values()] for one in reports] for who, reports in
+                                              taken.items()}, held=held)
+
+
+CASES = {"products": products, "steps": steps, "speeds": speeds, "small": small}
 
 
 def main():

@@ -5,15 +5,20 @@
 
 mod machines;
 
-use bramble_link::LocalKind;
+use bramble_link::{Link, LocalKind, tcp_connect, tcp_link};
 use bramble_matrix::{Buffer, DType, Layout, Matrix, Shape};
 use bramble_plan::{LayoutError, Placement, PlanOptions, Preference, ShardAxis, ShardUnits, TileSize};
 use bramble_primary::{
     ArrayId, Cluster, ClusterOptions, MachineLink, PlacedOperand, PrimaryError, PutReport, PutRequest,
     Request, multiply,
 };
-use machines::{Watch, at_work, elements, local_worker, machines, operand, request, run, serve, worker};
+use bramble_worker::{SessionLedger, serve_link};
+use machines::{
+    Watch, at_work, config, elements, local_worker, machines, operand, request, run, serve, worker,
+};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
 
 const KEEP: ClusterOptions = ClusterOptions { keeps_links: true };
 const AXES: [ShardAxis; 2] = [ShardAxis::Rows, ShardAxis::Cols];
@@ -57,6 +62,14 @@ fn placed(matrix: &Matrix, array: ArrayId, transposed: bool) -> bramble_primary:
 
 async fn alone(request: Request) -> Vec<u8> {
     elements(&multiply(request, machines(Vec::new()), &Watch::default()).await.unwrap())
+}
+
+/// Both ends of a connection over loopback.
+async fn tcp_pair() -> (Link, Link) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (out, accepted) = tokio::join!(tcp_connect(address, Duration::from_secs(5)), listener.accept());
+    (tcp_link(out.unwrap()).unwrap(), tcp_link(accepted.unwrap().0).unwrap())
 }
 
 fn by_speed(axis: ShardAxis) -> Option<Placement> {
@@ -371,5 +384,52 @@ fn a_placed_matrix_that_is_not_the_operand_or_was_freed_is_refused() {
         let freed = cluster.run(Request { b: placed(&w, array, false), ..product(sides) }, &watch).await;
         assert!(freed.err().unwrap().to_string().contains("was freed"));
         cluster.close().await;
+    });
+}
+
+#[test]
+fn parts_of_an_idle_primary_are_given_up_when_another_one_needs_the_memory() {
+    run(async {
+        let ledger = SessionLedger::with_idle_lease(Duration::ZERO);
+        let mut ends = Vec::new();
+        for name in ["first", "second"] {
+            let (here, there) = tcp_pair().await;
+            let ledger = ledger.clone();
+            tokio::task::spawn_local(async move {
+                let _ = serve_link(there, None, &config("worker", 64), &ledger).await;
+            });
+            let link = Link { peer: format!("worker of the {name}"), ..here };
+            ends.push(MachineLink { link, threads_max: 0, was_dialled: false });
+        }
+        let (second, first) = (ends.pop().unwrap(), ends.pop().unwrap());
+        let watches = [Watch::default(), Watch::default()];
+        let mut first = open(vec![first], &watches[0]).await;
+        let mut second = open(vec![second], &watches[1]).await;
+        let sides = [16, 1024, 2048];
+        let w = product(sides).b.matrix;
+        let (array, _) = put(&mut first, &watches[0], &w, by_speed(ShardAxis::Rows)).await;
+        let want = elements(
+            &first.run(Request { b: placed(&w, array, false), ..product(sides) }, &watches[0]).await.unwrap(),
+        );
+        // The goodbyes of the first one's session have to arrive before it is idle.
+        let mut refusals = Vec::new();
+        let taken = loop {
+            match second.put(put_of(w.clone(), by_speed(ShardAxis::Rows)), &watches[1]).await {
+                Ok((taken, _)) => break taken,
+                Err(e) => refusals.push(e.to_string()),
+            }
+            assert!(refusals.len() < 100, "{refusals:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        assert!(!refusals.is_empty(), "both fit into the memory");
+        let lost = first.run(Request { b: placed(&w, array, false), ..product(sides) }, &watches[0]).await;
+        assert!(matches!(&lost, Err(PrimaryError::PartLost(_))), "{:?}", lost.err());
+        let told = watches[0].lost.borrow().clone();
+        assert!(told.len() == 1 && told[0].1.contains("another primary needs the memory"), "{told:?}");
+        let finished =
+            second.run(Request { b: placed(&w, taken, false), ..product(sides) }, &watches[1]).await;
+        assert!(elements(&finished.unwrap()) == want);
+        first.close().await;
+        second.close().await;
     });
 }

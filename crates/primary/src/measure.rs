@@ -31,8 +31,10 @@ const FIRST_BYTES: usize = 64 << 10;
 const SLOW: Duration = Duration::from_secs(1);
 /// Bodies in a row, on a link where a single body is too short to measure.
 const ROW: u64 = 8;
-/// About how long all links transfer when they are measured at once.
+/// About how long all links transfer when they are measured at once, if they share the primary's network card …
 const TOGETHER: Duration = Duration::from_millis(40);
+/// … and the least that each transfers, in time by itself.
+const TOGETHER_EACH: Duration = Duration::from_millis(10);
 /// Links up to this number are measured one at a time; of more, a part of 1/`FEW` at a time.
 const FEW: usize = 16;
 
@@ -103,15 +105,16 @@ async fn measure_one(mut session: Session) -> Result<Session, PrimaryError> {
     Ok(session)
 }
 
-/// All links at once, each with as many bytes as it can carry in `TOGETHER`; returns bytes a second of all.
+/// All links at once, together with as many bytes as one can carry in `TOGETHER`; returns bytes a second of all.
 async fn measure_together(
     sessions: &mut Vec<Session>,
     failed: &mut Vec<PrimaryError>,
 ) -> Result<f64, PrimaryError> {
     let began = Instant::now();
-    let each = |mut session: Session| async move {
+    let own_time = (TOGETHER / sessions.len().clamp(1, 64) as u32).max(TOGETHER_EACH);
+    let each = move |mut session: Session| async move {
         let Some(rate) = session.known.rate else { return (0, Ok(session)) };
-        let share = rate.bytes_per_s * TOGETHER.as_secs_f64();
+        let share = rate.bytes_per_s * own_time.as_secs_f64();
         let bytes = (share as usize).clamp(1 << 10, CHUNK_BYTES_MAX);
         let name = session.name.clone();
         // On a fast link one body is too short: several are sent, one after the other.

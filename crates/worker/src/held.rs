@@ -10,7 +10,7 @@
 //!
 //! Deliberately absent: sending and receiving, other workers, and products.
 
-use crate::ledger::{HoldAccount, HoldGrant};
+use crate::ledger::{HoldAccount, HoldActivity, HoldGrant};
 use crate::memory::Operand;
 use bramble_link::{Body, DiscardedBody, Frame, Landing, SharedRegion};
 use bramble_matrix::number::to_usize;
@@ -128,6 +128,11 @@ pub(crate) struct HeldStore {
 impl HeldStore {
     pub(crate) fn new(account: HoldAccount) -> Self {
         Self { account, slots: BTreeMap::new(), last: None }
+    }
+
+    /// Whether the connection works, for those that wait for the memory of its parts.
+    pub(crate) fn activity(&self) -> Arc<HoldActivity> {
+        self.account.activity().clone()
     }
 
     /// The memory into which the body of a put message lands.

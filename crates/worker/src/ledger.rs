@@ -13,25 +13,33 @@
 //! Deliberately absent: queues and fair shares. A session is granted what its product can use, as far as memory is left; a
 //! session that finds none is told which primary holds it.
 
+mod lease;
+
 use crate::machine::Config;
 use crate::session::WorkerError;
 use crate::speeds::Speeds;
 use bramble_schedule::limits::{GRANT_BYTES_MIN, SESSIONS_MAX};
+pub(crate) use lease::HoldActivity;
+use lease::IDLE_LEASE;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes of a name in a refusal; a longer name is cut, so that the sentence stays whole.
 const NAME_BYTES_MAX: usize = 60;
+/// How long a request waits for the memory of connections that were idle for too long, before it takes what there is.
+const FREEING: Duration = Duration::from_millis(100);
 /// Holders that the refusal of a part names: more do not fit its text.
 const NAMED_MAX: usize = 2;
 
 /// State that the sessions of one worker share. Clones share the same ledger.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct SessionLedger {
     state: Arc<Mutex<State>>,
     measuring: Arc<tokio::sync::Mutex<()>>,
     speeds: Speeds,
+    /// How long a connection may hold parts and be idle while another one needs the memory.
+    idle_lease: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -66,6 +74,7 @@ struct Hold {
     who: SessionOwner,
     bytes: u64,
     since: Instant,
+    activity: Arc<HoldActivity>,
 }
 
 /// A session with a grant, or a connection between two products.
@@ -152,6 +161,12 @@ impl State {
         key
     }
 
+    /// Asks the connections whose parts have been idle for longer than the lease to end, except that of `own`; whether there is one.
+    fn ask_idle(&self, own: Option<u64>, lease: Duration) -> bool {
+        let others = self.holds.iter().filter(|(key, _)| Some(**key) != own);
+        others.fold(false, |any, (_, hold)| hold.activity.ask_if_idle(lease) || any)
+    }
+
     /// Sessions that have memory for matrices.
     fn computing(&self) -> usize {
         self.holders.values().filter(|holder| holder.granted_bytes > 0).count()
@@ -171,6 +186,7 @@ pub(crate) struct HoldAccount {
     key: u64,
     who: SessionOwner,
     capacity_bytes: u64,
+    activity: Arc<HoldActivity>,
 }
 
 /// Memory of one part of a placed matrix; returned when dropped.
@@ -187,22 +203,31 @@ impl HoldAccount {
         let mut state = self.ledger.state();
         let left = state.left_to_hold(self.capacity_bytes);
         if bytes > left {
+            let is_freed = state.ask_idle(Some(self.key), self.ledger.idle_lease);
             let holders: Vec<String> = state.holders.values().map(Holder::describe).collect();
             let holds = state.holds.values().map(Hold::describe);
             let mut named: Vec<String> = holders.into_iter().chain(holds).collect();
             named.truncate(NAMED_MAX);
             let named = if named.is_empty() { "nobody".to_owned() } else { named.join(", ") };
             let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+            let next = if is_freed { "; what has been idle is being freed: try again" } else { "" };
             return Err(format!(
-                "a part of {} MiB does not fit: {} MiB are left, the rest is in use by {named}",
+                "a part of {} MiB does not fit: {} MiB are left, the rest is in use by {named}{next}",
                 mib(bytes),
                 left >> 20
             ));
         }
-        let (who, since) = (self.who.clone(), Instant::now());
-        let hold = state.holds.entry(self.key).or_insert(Hold { who, bytes: 0, since });
+        let (who, since, activity) = (self.who.clone(), Instant::now(), self.activity.clone());
+        let hold = state.holds.entry(self.key).or_insert(Hold { who, bytes: 0, since, activity });
         hold.bytes += bytes;
         Ok(HoldGrant { ledger: self.ledger.clone(), key: self.key, bytes })
+    }
+}
+
+impl HoldAccount {
+    /// Whether the connection works.
+    pub(crate) fn activity(&self) -> &Arc<HoldActivity> {
+        &self.activity
     }
 }
 
@@ -225,10 +250,22 @@ impl Drop for HoldGrant {
     }
 }
 
+impl Default for SessionLedger {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl SessionLedger {
     /// A ledger without sessions.
     pub fn new() -> Self {
-        Self::default()
+        Self::with_idle_lease(IDLE_LEASE)
+    }
+
+    /// The same; a connection may hold parts and be idle for so long while another one needs the memory.
+    pub fn with_idle_lease(idle_lease: Duration) -> Self {
+        let (state, measuring, speeds) = Default::default();
+        Self { state, measuring, speeds, idle_lease }
     }
 
     /// A panic elsewhere leaves the entries consistent: each change is one call.
@@ -275,15 +312,25 @@ impl SessionLedger {
         memory_bytes: u64,
     ) -> Result<Grant, WorkerError> {
         let began = Instant::now();
+        if self.is_short(wish) && self.state().ask_idle(None, self.idle_lease) {
+            tokio::time::sleep(FREEING).await;
+        }
         loop {
             if let Some(grant) = self.grant(who, wish) {
                 return Ok(grant);
             }
-            if self.state().holders.is_empty() || began.elapsed() >= patience {
+            let is_freed = self.state().ask_idle(None, self.idle_lease);
+            if !is_freed && self.state().holders.is_empty() || began.elapsed() >= patience {
                 return Err(WorkerError::Here(self.refusal(memory_bytes)));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// Whether less memory is left than the request could use.
+    fn is_short(&self, wish: MemoryRequest) -> bool {
+        let in_use = self.state().in_use().saturating_add(wish.scratch_bytes);
+        wish.capacity_bytes.saturating_sub(in_use) < wish.wanted_bytes.min(wish.capacity_bytes)
     }
 
     /// Names the largest holder, or says why there is no memory.
@@ -316,7 +363,7 @@ impl SessionLedger {
         let mut state = self.state();
         let key = state.next;
         state.next += 1;
-        HoldAccount { ledger: self.clone(), key, who: who.clone(), capacity_bytes }
+        HoldAccount { ledger: self.clone(), key, who: who.clone(), capacity_bytes, activity: Arc::default() }
     }
 
     /// Runs a measurement on a thread of its own, when no other measurement runs. The lock is held until the measurement ends,

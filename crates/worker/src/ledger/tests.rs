@@ -179,3 +179,40 @@ fn measurements_take_turns_and_a_panic_in_one_is_an_error() {
         assert!(measure(running.clone()).await.is_ok());
     });
 }
+
+#[test]
+fn parts_that_were_idle_for_longer_than_the_lease_are_given_up_for_others_only() {
+    let asked = |activity: &HoldActivity| {
+        wait(async { tokio::time::timeout(Duration::from_millis(1), activity.asked()).await.is_ok() })
+    };
+    for (lease, is_over) in [(Duration::ZERO, true), (Duration::from_secs(600), false)] {
+        let ledger = SessionLedger::with_idle_lease(lease);
+        let (a, b) = (ledger.hold_account(&who("a"), 512 * MIB), ledger.hold_account(&who("b"), 512 * MIB));
+        let _part = a.take(400 * MIB).unwrap();
+        let needs = |bytes| {
+            let third = who("c");
+            let grant = ledger.grant_within(Duration::from_millis(1), &third, wish(bytes), 512 * MIB);
+            wait(grant).map(|grant| grant.bytes())
+        };
+        // At work.
+        a.activity().set_idle(false);
+        assert_eq!(needs(500 * MIB).unwrap(), 112 * MIB);
+        assert!(!asked(a.activity()));
+        a.activity().set_idle(true);
+        // There is memory for all.
+        assert_eq!(needs(100 * MIB).unwrap(), 100 * MIB);
+        assert!(!asked(a.activity()));
+        // Its own request.
+        assert!(a.take(200 * MIB).is_err());
+        assert!(!asked(a.activity()));
+        // Another product, another part.
+        assert!(needs(500 * MIB).is_ok());
+        assert_eq!(asked(a.activity()), is_over);
+        let why = b.take(200 * MIB).unwrap_err();
+        assert_eq!(
+            (asked(a.activity()), why.contains("is being freed: try again")),
+            (is_over, is_over),
+            "{why}"
+        );
+    }
+}

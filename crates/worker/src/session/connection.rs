@@ -27,6 +27,8 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 
+/// Why a connection with parts is ended by the worker.
+const LEASE_ENDED: &str = "its placed matrices were idle, and another primary needs the memory";
 /// How long the compute threads of a product wait for the next one. Less than another primary waits for memory
 /// (`MEMORY_PATIENCE`), so the scratch memory of threads that wait never causes a refusal.
 const THREADS_STAY: Duration = Duration::from_secs(1);
@@ -82,11 +84,15 @@ impl ServedConnection<'_> {
         link.sender.set_session(0);
         link.receiver.set_session(0);
         let (arriving, is_remote) = (link.receiver.arriving(), !link.shares_memory);
+        let activity = self.held.as_ref().map(|held| held.borrow().activity()).unwrap_or_default();
+        activity.set_idle(true);
         let hello = tokio::select! {
             hello = next_hello(&mut *link.sender, &mut *link.receiver, before) => hello?,
+            () = activity.asked() => return Err(WorkerError::Here(LEASE_ENDED.to_owned())),
             silent = primary_silence(|| false, arriving), if is_remote => return Err(silent),
             never = self.give_back_threads(&place, is_remote) => never,
         };
+        activity.set_idle(false);
         let Some(hello) = hello else { return Ok(None) };
         let threads = session_threads(self.config, &hello);
         if self.pool.as_ref().is_some_and(|pool| pool.threads_max() != threads) {
