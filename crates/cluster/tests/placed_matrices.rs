@@ -1,5 +1,5 @@
-//! Matrices that are placed on the workers of an open cluster: products with them have the bits of products without, and a lost part
-//! is put again.
+//! Matrices that are placed on the workers of an open cluster: products with them have the bits of products without,
+//! and a lost part is put again.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 

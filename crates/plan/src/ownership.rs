@@ -1,7 +1,8 @@
 //! Which part of a product each machine can compute, because its part of a placed operand lies there.
 //!
-//! Place in the flow: `ArrayLayout` tells where the parts of an array lie; this file turns that into parts of a product. The plan
-//! gives each owner exactly its part (`decide_resident`), and the schedule moves no work to a machine that could not do it.
+//! Place in the flow: `ArrayLayout` tells where the parts of an array lie; this file turns that into parts of a
+//! product. The plan gives each owner exactly its part (`decide_resident`), and the schedule moves no work to a
+//! machine that could not do it.
 //!
 //! | operand | cut into | each owner computes |
 //! |---|---|---|
@@ -11,8 +12,8 @@
 //! | B | columns | columns of C |
 //! | A or B | replicas | anything |
 //!
-//! Invariants: the spans of a cut are in rising order, without gaps, and cover the side of the product. A machine that took over a
-//! lost part has several.
+//! Invariants: the spans of a cut are in rising order, without gaps, and cover the side of the product. A machine
+//! that took over a lost part has several.
 
 use crate::cut::Cells3;
 use crate::{ArrayLayout, Block, Grid, GridError, PlacedPart, Region, ShardAxis};

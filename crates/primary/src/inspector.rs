@@ -3,8 +3,8 @@
 //! Place in the flow: made from the request before its output is given away; used when all tiles are committed
 //! (`run/inspection`), for spot checks, and by products without multiplications.
 //!
-//! Invariants: the operands are read from their source; of one that many products use, a sketch that was made from it serves, too. Each round has new random vectors, which no worker knows. Nothing is
-//! written.
+//! Invariants: the operands are read from their source; of one that many products use, a sketch that was made from it
+//! serves, too. Each round has new random vectors, which no worker knows. Nothing is written.
 //!
 //! Deliberately absent: which tiles are suspect, and what follows from a fault (`schedule/src/primary/inspection.rs`).
 
@@ -141,8 +141,8 @@ impl Inspector {
         Ok(VerifyReport { verdict, seconds: began.elapsed().as_secs_f64() })
     }
 
-    /// Checks C on this thread and its helpers: by the sketch of an operand, if there is one; and with both operands, unless that
-    /// has found everything right.
+    /// Checks C on this thread and its helpers: by the sketch of an operand, if there is one; and with both operands,
+    /// unless that has found everything right.
     fn verify_here(&self, check: &Check<'_>) -> Result<Verdict, MatrixError> {
         if let Some(OperandSketch { sketch, is_of_left }) =
             self.sketch.as_ref().filter(|_| check.effort == Effort::Fast)

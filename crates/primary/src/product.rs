@@ -1,5 +1,8 @@
 //! One product, from opened operands to a verified C.
 
+mod empty;
+mod resident;
+
 use crate::PrimaryError;
 use crate::account::{
     CheckReport, MachineLoss, MachineReport, PlanReport, ProductProgress, RelayReport, Report, TeamChanges,
@@ -19,17 +22,16 @@ use crate::resume::{self, Resumed};
 use crate::run::{InspectionResult, PreparedProduct, ResumePoint, RunOptions, RunOutcome, run};
 use crate::stop::Stop;
 use crate::strassen;
-use bramble_kernel::factors;
 use bramble_link::Link;
 use bramble_matrix::number::to_u64;
-use bramble_matrix::{DType, Element, Layout, Matrix, Output, Rect, Sealed, Shape, Span};
+use bramble_matrix::{Matrix, Output, Sealed, Shape};
 use bramble_plan::{
     Decision, Machine, MadeOperands, MemoryRate, OperandSource, Plan, PlanOptions, Problem, TileSize,
-    decide_resident,
 };
 use bramble_schedule::message::Wants;
-use bramble_schedule::primary::Operands;
 use bramble_verify::Effort;
+use empty::without_product;
+use resident::{choose_resident, operand_layouts, with_resident};
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -237,10 +239,7 @@ pub(crate) async fn one_product(
     let journal = request.journal.take().zip(subject);
     let relay = decision.plan.relay.then(|| connected.report.clone());
     let (began, effort) = (request.began, request.check.effort);
-    let panels = match &resident {
-        Some(resident) => resident.panels(&cluster.arrays)?,
-        None => [None, None],
-    };
+    let panels = resident.map_or(Ok([None, None]), |resident| resident.panels(&cluster.arrays))?;
     let product = PreparedProduct {
         plan: decision.plan.clone(),
         operands: operand_layouts(&request, &problem),
@@ -284,39 +283,6 @@ async fn choose(
         Some(journal) => resume::decision(journal, workers.len()),
     };
     Ok((decision, kernel))
-}
-
-/// The plan for operands that are placed, and the kernel of all machines.
-async fn choose_resident(
-    request: &mut Request,
-    problem: &Problem,
-    (resident, cluster): (&ResidentOperands, &Cluster),
-    gathered: &mut Participants,
-    measured: Option<strassen::Measured>,
-) -> Result<(Decision, String), PrimaryError> {
-    request.wish = gathered.wish;
-    let everybody = std::iter::once(&gathered.local).chain(&gathered.workers);
-    strassen::check_own_kernels(request, problem, everybody, measured).await?;
-    let kernel = resume::fitting_kernel(gathered, None, problem)?;
-    let Participants { local, workers, nic_bytes_per_s, .. } = &*gathered;
-    let connections: Vec<u64> =
-        std::iter::once(local).chain(workers).map(|session| session.known.number).collect();
-    let ownership = resident.ownership(&cluster.arrays, &connections)?;
-    let Some(ownership) = ownership else {
-        unreachable!("operands that do not lie together are not both resident")
-    };
-    let primary = Machine { nic_bytes_per_s: *nic_bytes_per_s, ..local.machine(None, false) };
-    let machines = described(workers, request.sessions.credits, cluster.alike);
-    let decision = decide_resident(problem, &ownership, request.cut, &primary, &machines, &request.wish);
-    Ok((decision.map_err(|e| e.with_credits(request.sessions.credits))?, kernel))
-}
-
-/// A problem whose placed operands are read where they lie.
-fn with_resident(problem: Problem, resident: Option<&ResidentOperands>) -> Problem {
-    let source =
-        |is_placed: bool, source: OperandSource| if is_placed { OperandSource::Resident } else { source };
-    let (left, right) = resident.map_or((false, false), |r| (r.left.is_some(), r.right.is_some()));
-    Problem { a_source: source(left, problem.a_source), b_source: source(right, problem.b_source), ..problem }
 }
 
 /// What the report says about the time before the run.
@@ -411,23 +377,6 @@ fn machines_with_work(machines: Vec<MachineReport>, members: usize) -> Vec<Machi
     machines.into_iter().enumerate().filter(counts).map(|(_, machine)| machine).collect()
 }
 
-/// The operands' layouts, and whether each is generated.
-fn operand_layouts(request: &Request, problem: &Problem) -> Operands {
-    // Parts lie by rows, whatever the order of the source.
-    let layout = |operand: &ProductOperand, source: OperandSource| match operand.placed {
-        Some(placed) if source == OperandSource::Resident && placed.transposed => Layout::ColMajor,
-        Some(_) if source == OperandSource::Resident => Layout::RowMajor,
-        _ => operand.matrix.layout(),
-    };
-    Operands {
-        a_layout: layout(&request.a, problem.a_source),
-        b_layout: layout(&request.b, problem.b_source),
-        a_source: problem.a_source,
-        b_source: problem.b_source,
-        reads_c: problem.reads_c,
-    }
-}
-
 /// Checks that the operands fit each other and the output.
 fn problem(request: &Request) -> Result<Problem, PrimaryError> {
     let (a, b) = (request.a.matrix.shape(), request.b.matrix.shape());
@@ -448,67 +397,4 @@ fn problem(request: &Request) -> Result<Problem, PrimaryError> {
         a_source: OperandSource::generated_if(request.a.matrix.generator().is_some()),
         b_source: OperandSource::generated_if(request.b.matrix.generator().is_some()),
     })
-}
-
-/// Products without multiplications (no elements, no depth, or α = 0): C = βC.
-async fn without_product(mut request: Request, problem: &Problem) -> Result<Finished, PrimaryError> {
-    let began = Instant::now();
-    let mut log = request.log.take();
-    log.iter_mut().for_each(|log| log.phase(Phase::Computing));
-    let inspector = Inspector::of(&request, 0, Vec::new(), None);
-    if let Some(old) = request.old_c.as_ref().filter(|_| problem.reads_c) {
-        match problem.dtype {
-            DType::F32 => scale::<f32>(old, request.beta, &request.output)?,
-            DType::F64 => scale::<f64>(old, request.beta, &request.output)?,
-            DType::I32 => scale::<i32>(old, request.beta, &request.output)?,
-            DType::I64 => scale::<i64>(old, request.beta, &request.output)?,
-        }
-    }
-    let seconds = began.elapsed().as_secs_f64();
-    let sealed = request.output.seal()?;
-    log.iter_mut().for_each(|log| log.phase(Phase::Verifying));
-    let verify = inspector.verify(sealed.matrix()?, 0).await?;
-    inspector.unchanged("when C was complete", !verify.verdict.passed)?;
-    let plan = PlanReport {
-        strategy: "none".to_owned(),
-        sums: bramble_plan::Sums::Merged,
-        grid: [0; 3],
-        peak_gflops: 0.0,
-        bound: bramble_plan::Bound { seconds: 0.0, by: bramble_plan::Binding::Compute },
-        predicted: bramble_plan::Prediction::default(),
-        alone: true,
-        sentence: "alone: there is nothing to multiply".to_owned(),
-        instead: None,
-    };
-    let report = Report {
-        problem: *problem,
-        plan,
-        seconds,
-        opening_seconds: began.saturating_duration_since(request.began).as_secs_f64(),
-        partial_sum_bytes_max: 0,
-        bytes_sent: 0,
-        bytes_received: 0,
-        io: None,
-        machines: Vec::new(),
-        changes: TeamChanges::default(),
-        check: CheckReport { verify, wrong: Vec::new(), suspect: None, effort: request.check.effort },
-        relay: None,
-    };
-    Ok(Finished { sealed, report, log, journal: None })
-}
-
-/// C = βC, row by row.
-fn scale<T: Element>(old: &Matrix, beta: f64, output: &Output) -> Result<(), PrimaryError> {
-    let shape = old.shape();
-    for row in 0..shape.rows {
-        let rect = Rect::new(Span::new(row, row + 1), Span::new(0, shape.cols));
-        let mut bytes = vec![0; shape.cols as usize * size_of::<T>()];
-        old.read_block(rect, &mut bytes)?;
-        let mut lent = output.lease(rect);
-        let mut view = lent.view_mut::<T>();
-        for (j, element) in bytes.chunks_exact(size_of::<T>()).enumerate() {
-            *view.at_mut(0, j) = factors::times(bytemuck::pod_read_unaligned::<T>(element), beta);
-        }
-    }
-    Ok(())
 }

@@ -52,7 +52,7 @@ struct Exempt {
 }
 
 /// The sums of all passes.
-pub(super) struct Sums {
+pub(super) struct TestSums {
     /// A (B r); absent if alpha is 0.
     pub(super) product: Option<Rows<f64>>,
     /// C0 r.
@@ -162,7 +162,7 @@ fn look_at<T: Real>(problem: &VerifyProblem, look: Look<'_>, record: &mut Record
 }
 
 /// Makes the passes over B, C0, A and C; those over B and C0 twice where they hold NaN or infinities.
-fn passes<T: Real>(problem: &VerifyProblem, look: Look<'_>) -> Result<(Sums, Exempt), MatrixError> {
+fn passes<T: Real>(problem: &VerifyProblem, look: Look<'_>) -> Result<(TestSums, Exempt), MatrixError> {
     let threads = problem.threads;
     let r = random_vectors(look)?;
     // All columns together use the 2-norm of a row, which holds however its weight is distributed. Narrow parts use the mean.
@@ -223,7 +223,7 @@ fn passes<T: Real>(problem: &VerifyProblem, look: Look<'_>) -> Result<(Sums, Exe
         None => None,
     };
     let c = with_r(&problem.c, mask)?;
-    Ok((Sums { product, base, c }, exempt))
+    Ok((TestSums { product, base, c }, exempt))
 }
 
 /// The random vectors of a test, weighted.
@@ -343,13 +343,13 @@ impl Test {
     }
 
     /// The largest ratio of all rows, if none raises an alarm.
-    pub(super) fn quiet(&self, sums: &Sums) -> Option<f64> {
+    pub(super) fn quiet(&self, sums: &TestSums) -> Option<f64> {
         let alarms = self.alarms(sums, &[]);
         alarms.rows.is_empty().then_some(alarms.worst_ratio)
     }
 
     /// Tests every row that is not exempt.
-    fn alarms(&self, sums: &Sums, exempt: &[u64]) -> Alarms {
+    fn alarms(&self, sums: &TestSums, exempt: &[u64]) -> Alarms {
         let tested = (0..sums.c.sizes.len()).filter(|i| exempt.binary_search(&(*i as u64)).is_err());
         let mut rows: Vec<Alarm> = tested.map(|i| self.row(sums, i)).collect();
         let finite = rows.iter().map(|row| row.ratio).filter(|ratio| ratio.is_finite());
@@ -362,7 +362,7 @@ impl Test {
     }
 
     /// One row's residual in units of its tolerance and of its rigorous bound.
-    fn row(&self, sums: &Sums, i: usize) -> Alarm {
+    fn row(&self, sums: &TestSums, i: usize) -> Alarm {
         let size_of = |rows: &Option<Rows<f64>>| rows.as_ref().map_or(0.0, |rows| rows.sizes[i]);
         let (product, base, c) = (size_of(&sums.product), size_of(&sums.base), sums.c.sizes[i]);
         let residual = self.residual(sums, i);
@@ -382,7 +382,7 @@ impl Test {
     }
 
     /// The largest |alpha A (B r) + beta C0 r - C r| of a row over all vectors; NaN if any is NaN.
-    fn residual(&self, sums: &Sums, i: usize) -> f64 {
+    fn residual(&self, sums: &TestSums, i: usize) -> f64 {
         (0..sums.c.products.len()).fold(0.0, |largest: f64, v| {
             let mut sum = [0.0; 2];
             if let Some(product) = &sums.product {

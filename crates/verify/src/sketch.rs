@@ -1,19 +1,20 @@
 //! What one operand contributes to the checks of many products, computed once: a *sketch* of B.
 //!
-//! Place: for a B that stays while A changes, such as a matrix that is placed on workers. The check of C then reads A and C only, not
-//! B. The caller checks as usual (`verify`) where the sketch does not serve.
+//! Place: for a B that stays while A changes, such as a matrix that is placed on workers. The check of C then reads A
+//! and C only, not B. The caller checks as usual (`verify`) where the sketch does not serve.
 //!
-//! Freivalds' test compares C r with A (B r). B r, the size of each row of B, and the weight of each column (`columns.rs`) do not depend
-//! on A, except that A may scale the rows of B, and with them the columns of C. So the sketch also has the exponent of the largest
-//! element of each column in each group of `GROUP` rows of B. From these and the columns of A follow the sizes of the columns of C; if
-//! they differ from those without A by more than `EVEN` binary orders, the sketch does not serve.
+//! Freivalds' test compares C r with A (B r). B r, the size of each row of B, and the weight of each column
+//! (`columns.rs`) do not depend on A, except that A may scale the rows of B, and with them the columns of C. So the
+//! sketch also has the exponent of the largest element of each column in each group of `GROUP` rows of B. From these
+//! and the columns of A follow the sizes of the columns of C; if they differ from those without A by more than `EVEN`
+//! binary orders, the sketch does not serve.
 //!
-//! Invariants: the random vector is secret as that of every check, and is used for all products with this B: no machine that
-//! computes C learns anything of it. A sketch says "passed" or nothing: alarms, NaN and infinities, and levels of Strassen–Winograd are
-//! left to `verify`.
+//! Invariants: the random vector is secret as that of every check, and is used for all products with this B: no
+//! machine that computes C learns anything of it. A sketch says "passed" or nothing: alarms, NaN and infinities, and
+//! levels of Strassen–Winograd are left to `verify`.
 
 use super::columns::{Scan, weights_of};
-use super::float::{Look, Sums, Test, with_vectors};
+use super::float::{Look, Test, TestSums, with_vectors};
 use super::pass::{Pass, Rows, Size};
 use super::random::integers;
 use super::recompute::VerifyProblem;
@@ -62,8 +63,8 @@ struct RealSketch {
 }
 
 impl Sketch {
-    /// The sketch of B; `None` if it holds NaN or infinities, which are checked element by element. `seed` must be unknown to the
-    /// machines that compute products with B.
+    /// The sketch of B; `None` if it holds NaN or infinities, which are checked element by element. `seed` must be
+    /// unknown to the machines that compute products with B.
     pub fn of(b: &Matrix, seed: u64, threads: usize) -> Result<Option<Self>, MatrixError> {
         let threads = threads.max(1);
         let values = match b.dtype() {
@@ -75,8 +76,8 @@ impl Sketch {
         Ok(values.map(|values| Self { shape: b.shape(), dtype: b.dtype(), seed, values }))
     }
 
-    /// Checks a product whose B this is a sketch of, without reading B; `check.seed` is not used. `None` if the sketch does not serve for
-    /// this product, or something in C looks wrong: then `verify` decides.
+    /// Checks a product whose B this is a sketch of, without reading B; `check.seed` is not used. `None` if the
+    /// sketch does not serve for this product, or something in C looks wrong: then `verify` decides.
     pub fn verify(&self, check: &Check<'_>) -> Result<Option<Verdict>, MatrixError> {
         if check.effort != Effort::Fast || check.b.shape() != self.shape || check.b.dtype() != self.dtype {
             return Ok(None);
@@ -146,7 +147,7 @@ impl RealSketch {
         if product.any_wild() || base.as_ref().is_some_and(Rows::any_wild) || c.any_wild() {
             return Ok(None);
         }
-        let sums = Sums { product: Some(product), base, c };
+        let sums = TestSums { product: Some(product), base, c };
         let quiet = Test::of::<T>(problem, &self.weights).quiet(&sums);
         Ok(quiet.map(|worst_ratio| Verdict::passed(METHOD, worst_ratio)))
     }

@@ -161,7 +161,8 @@ impl State {
         key
     }
 
-    /// Asks the connections whose parts have been idle for longer than the lease to end, except that of `own`; whether there is one.
+    /// Asks the connections whose parts have been idle for longer than the lease to end, except that of `own`;
+    /// whether there is one.
     fn ask_idle(&self, own: Option<u64>, lease: Duration) -> bool {
         let others = self.holds.iter().filter(|(key, _)| Some(**key) != own);
         others.fold(false, |any, (_, hold)| hold.activity.ask_if_idle(lease) || any)

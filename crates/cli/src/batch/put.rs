@@ -2,8 +2,8 @@
 //!
 //! Place in the flow: `language.rs` passes the words after `put` in; `tasks.rs` passes the tasks in.
 //!
-//! Invariants: a name refers to a placed matrix only after all its parts are held. The matrix that had the name before is freed after
-//! that.
+//! Invariants: a name refers to a placed matrix only after all its parts are held. The matrix that had the name
+//! before is freed after that.
 
 use super::language::BatchOperand;
 use super::tasks::{KeptMatrix, TaskOutcome, TaskRunner};
@@ -13,8 +13,8 @@ use bramble_plan::{Placement, ShardAxis, ShardUnits};
 use bramble_primary::{PutRequest, SessionRequest};
 use bramble_report::exit::Failure;
 
-const OPTIONS: &str = "after the matrix may stand shard=0 (cut between rows), shard=1 (between columns), replicate, and after shard \
-                       units=2:1:1, one number for each machine";
+const OPTIONS: &str = "after the matrix may stand shard=0 (cut between rows), shard=1 (between columns), replicate, and \
+                       after shard units=2:1:1, one number for each machine";
 
 /// The placement that the words after `put MATRIX` state; `None` if there are none.
 pub(super) fn placement_of(words: &[Word]) -> Result<Option<Placement>, String> {

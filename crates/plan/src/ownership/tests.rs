@@ -101,7 +101,7 @@ proptest! {
         for (owned, boxes) in spans.iter().zip(&boxes) {
             prop_assert_eq!(boxes.len(), 1);
             prop_assert_eq!(elements(*side, &grid, boxes[0].cells, boxes[0].steps), owned.span);
-            let block = Block { region: 0, cells: boxes[0].cells, steps: boxes[0].steps, order: crate::PanelOrder::Steps };
+            let block = Block { region: 0, cells: boxes[0].cells, steps: boxes[0].steps, order: PanelOrder::Steps };
             for machine in 0..=units.len() {
                 prop_assert_eq!(ownership.may_compute(machine, &region, &block), machine == owned.machine);
             }

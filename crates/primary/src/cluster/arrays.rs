@@ -147,8 +147,8 @@ pub(crate) struct ResidentOperands {
 }
 
 impl ResidentOperands {
-    /// Those of a request; `None` if neither is. Of two that do not lie together, the larger one is read in place, and the other one
-    /// is sent from its source.
+    /// Those of a request; `None` if neither is. Of two that do not lie together, the larger one is read in place,
+    /// and the other one is sent from its source.
     pub(crate) fn of(request: &Request, arrays: &PlacedArrays) -> Result<Option<Self>, PrimaryError> {
         fits(&request.a, arrays)?;
         fits(&request.b, arrays)?;
@@ -192,7 +192,11 @@ impl ResidentOperands {
                 Ownership::of_right(&array.layout, transposed, &number)
             };
             let lost = |missing: bramble_plan::MissingPart| {
-                let rect = array.layout.parts.get(missing.part).map_or(array.layout.shape.rect(), |p| p.rect);
+                let rect = array
+                    .layout
+                    .parts
+                    .get(missing.part)
+                    .map_or_else(|| array.layout.shape.rect(), |p| p.rect);
                 PrimaryError::PartLost(format!(
                     "{} of the placed matrix {} was on a machine that is lost",
                     place_of(rect, array.layout.shape),

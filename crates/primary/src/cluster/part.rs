@@ -2,9 +2,9 @@
 //!
 //! Place in the flow: `placing.rs` runs this for all machines concurrently, each over its own session.
 //!
-//! Invariants: the machine's digest equals that of the source, which is read by another thread meanwhile; a generated part is not
-//! read here. A machine that neither takes nor sends anything for `SILENCE_MAX` is lost. A part that the machine refuses is not sent
-//! to its end, and is freed there.
+//! Invariants: the machine's digest equals that of the source, which is read by another thread meanwhile; a generated
+//! part is not read here. A machine that neither takes nor sends anything for `SILENCE_MAX` is lost. A part that the
+//! machine refuses is not sent to its end, and is freed there.
 
 use super::arrays::RecordedPart;
 use crate::PrimaryError;
@@ -64,8 +64,8 @@ pub(super) async fn put_part(mut session: Session, part: PartToPut) -> PutResult
     (Ok(UsedSession { session, sent }), recorded)
 }
 
-/// The digest of a part as its machine computes it: of its shape and its elements by rows. `None` for a generated matrix. Another
-/// thread reads the elements.
+/// The digest of a part as its machine computes it: of its shape and its elements by rows. `None` for a generated
+/// matrix. Another thread reads the elements.
 pub(super) async fn digest_of(source: Matrix, rect: Rect) -> Result<Option<Digest128>, PrimaryError> {
     if source.generator().is_some() {
         return Ok(None);

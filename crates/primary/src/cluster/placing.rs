@@ -1,10 +1,12 @@
 //! Places matrices on the machines of a cluster, puts lost parts again, and frees them.
 //!
-//! Place in the flow: between products. Each call opens a session with the machines that it concerns, as a product does, and ends it:
-//! so the machines name their speed and the memory that they have left, and the connections stay alive.
+//! Place in the flow: between products. Each call opens a session with the machines that it concerns, as a product
+//! does, and ends it: so the machines name their speed and the memory that they have left, and the connections stay
+//! alive.
 //!
-//! Invariants: a matrix is placed as a whole or not at all. Parts whose machine is lost meanwhile go to the other machines. A part is
-//! recorded when its machine has confirmed it, with the digest that this process has computed from the source.
+//! Invariants: a matrix is placed as a whole or not at all. Parts whose machine is lost meanwhile go to the other
+//! machines. A part is recorded when its machine has confirmed it, with the digest that this process has computed
+//! from the source.
 //!
 //! Deliberately absent: which machine gets which part (`plan/src/layout.rs`), and one part's messages (`part.rs`).
 
@@ -13,7 +15,7 @@ use super::arrays::{ArrayId, PlacedArray, RecordedPart, bytes_of, place_of};
 use super::part::{PartToPut, digest_of, put_part};
 use crate::PrimaryError;
 use crate::gathering::{OpenedSessions, early_loss, open_all};
-use crate::opening::{Opening, Session, open};
+use crate::opening::{LostConnection, Opening, Session, open};
 use crate::product::{ProductObserver, SessionRequest};
 use bramble_link::{Body, Frame};
 use bramble_matrix::{DType, Matrix, Rect, Shape};
@@ -178,7 +180,8 @@ impl Cluster {
         self.idle.release(sessions).await;
     }
 
-    /// Sessions with the machines that may hold parts: the workers and, if it has cores of its own, this process. The others end.
+    /// Sessions with the machines that may hold parts: the workers and, if it has cores of its own, this process. The
+    /// others end.
     async fn holders(
         &mut self,
         sessions: &SessionRequest,
@@ -253,75 +256,95 @@ impl Cluster {
         source: &Matrix,
         layout: &ArrayLayout,
         holders: &mut Holders,
-        mut parts: Vec<PlacedPart>,
+        parts: Vec<PlacedPart>,
         watch: &dyn ProductObserver,
     ) -> Result<Vec<Held>, PrimaryError> {
-        let mut held: Vec<Held> = Vec::new();
-        let mut failed: Option<PrimaryError> = None;
-        while !parts.is_empty() && failed.is_none() {
-            let shared = layout.axis.is_none().then(|| self.arrays.number());
-            let mut putting = JoinSet::new();
-            for part in std::mem::take(&mut parts) {
-                let number = shared.unwrap_or_else(|| self.arrays.number());
-                let Some(session) = holders.slots[part.machine].take() else {
-                    // Its machine has another part to take first.
-                    parts.push(part);
-                    continue;
-                };
-                holders.charge(&part, layout);
-                let to_put = PartToPut { source: source.clone(), rect: part.rect, number };
-                putting.spawn_local(async move { (part, put_part(session, to_put).await) });
-            }
-            let mut lost = Vec::new();
-            while let Some(put) = putting.join_next().await {
-                let Ok((part, (session, outcome))) = put else {
-                    failed.get_or_insert(PrimaryError::Failed("a task that places a part failed".to_owned()));
-                    continue;
-                };
-                match (session, outcome) {
-                    (Ok(session), outcome) => {
-                        holders.bytes_sent += session.sent;
-                        holders.slots[part.machine] = Some(session.session);
-                        match outcome {
-                            Ok(recorded) => held.push((part, recorded)),
-                            Err(why) => drop(failed.get_or_insert(PrimaryError::Failed(why))),
-                        }
-                    }
-                    (Err(connection), _) => {
-                        early_loss(watch, connection.name, connection.why);
-                        lost.push(part);
-                    }
-                }
-            }
-            // What a lost machine held before is lost, too.
-            held.retain(|(part, _)| {
-                let is_lost = lost.iter().any(|lost| lost.machine == part.machine);
-                if is_lost {
-                    lost.push(*part);
-                }
-                !is_lost
-            });
-            for part in lost {
+        let mut round = PutRound { waiting: parts, ..PutRound::default() };
+        while !round.waiting.is_empty() && round.failed.is_none() {
+            self.put_round(source, layout, holders, &mut round, watch).await;
+            for part in round.take_lost(holders) {
                 match placed_elsewhere(layout, part, &holders.offered()) {
-                    Ok(again) => parts.extend(again),
-                    Err(e) => drop(failed.get_or_insert(e)),
+                    Ok(again) => round.waiting.extend(again),
+                    Err(e) => round.fail(e),
                 }
             }
         }
-        match failed {
-            None => {
-                held.sort_by_key(|(part, _)| (part.rect.rows.start, part.rect.cols.start, part.machine));
-                Ok(held)
+        let PutRound { mut held, failed, .. } = round;
+        let Some(e) = failed else {
+            held.sort_by_key(|(part, _)| (part.rect.rows.start, part.rect.cols.start, part.machine));
+            return Ok(held);
+        };
+        for (part, recorded) in held {
+            if let Some(session) = &mut holders.slots[part.machine] {
+                free_numbers(session, &[recorded.number]).await;
             }
-            Some(e) => {
-                for (part, recorded) in held {
-                    if let Some(session) = &mut holders.slots[part.machine] {
-                        free_numbers(session, &[recorded.number]).await;
+        }
+        Err(e)
+    }
+
+    /// Puts at most one of the parts that wait on each machine.
+    async fn put_round(
+        &mut self,
+        source: &Matrix,
+        layout: &ArrayLayout,
+        holders: &mut Holders,
+        round: &mut PutRound,
+        watch: &dyn ProductObserver,
+    ) {
+        // Replicas have the same number.
+        let shared = layout.axis.is_none().then(|| self.arrays.number());
+        let mut putting = JoinSet::new();
+        for part in std::mem::take(&mut round.waiting) {
+            let Some(session) = holders.slots[part.machine].take() else {
+                round.waiting.push(part);
+                continue;
+            };
+            let number = shared.unwrap_or_else(|| self.arrays.number());
+            holders.charge(&part, layout);
+            let to_put = PartToPut { source: source.clone(), rect: part.rect, number };
+            putting.spawn_local(async move { (part, put_part(session, to_put).await) });
+        }
+        while let Some(put) = putting.join_next().await {
+            match put {
+                Ok((part, (Ok(used), outcome))) => {
+                    holders.bytes_sent += used.sent;
+                    holders.slots[part.machine] = Some(used.session);
+                    match outcome {
+                        Ok(recorded) => round.held.push((part, recorded)),
+                        Err(why) => round.fail(PrimaryError::Failed(why)),
                     }
                 }
-                Err(e)
+                Ok((part, (Err(LostConnection { name, why }), _))) => {
+                    early_loss(watch, name, why);
+                    round.waiting.push(part);
+                }
+                Err(e) => round.fail(PrimaryError::Failed(format!("placing a part: {e}"))),
             }
         }
+    }
+}
+
+/// What has become of the parts that are being put.
+#[derive(Default)]
+struct PutRound {
+    waiting: Vec<PlacedPart>,
+    held: Vec<Held>,
+    /// The first error that no other machine can mend.
+    failed: Option<PrimaryError>,
+}
+
+impl PutRound {
+    fn fail(&mut self, e: PrimaryError) {
+        self.failed.get_or_insert(e);
+    }
+
+    /// Takes out the parts whose machine is lost, whether it held them or was to get them.
+    fn take_lost(&mut self, holders: &Holders) -> Vec<PlacedPart> {
+        let is_lost = |part: &PlacedPart| holders.slots[part.machine].is_none();
+        let waiting = self.waiting.extract_if(.., |part| is_lost(part));
+        let mut lost: Vec<PlacedPart> = waiting.collect();
+        lost.extend(self.held.extract_if(.., |(part, _)| is_lost(part)).map(|(part, _)| part));
+        lost
     }
 }
 

@@ -118,8 +118,8 @@ fn faults_in_small_columns_are_seen() {
     faults_are_seen::<f64>(|col| if col == 7 { 1e12 } else { 1.0 });
 }
 
-/// A scales the rows of B: rows 0 to 31 of B are large in column 3 only, and A nearly leaves them out. Column 3 of C is then as small as
-/// the others, but its weight is that of a large one, so a fault in it would pass.
+/// A scales the rows of B: rows 0 to 31 of B are large in column 3 only, and A nearly leaves them out. Column 3 of C
+/// is then as small as the others, but its weight is that of a large one, so a fault in it would pass.
 #[test]
 fn columns_that_a_scales_unevenly_are_left_to_the_full_check() {
     let mut case = uniform::<f64>((64, 320, 50), 8);

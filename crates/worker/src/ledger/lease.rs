@@ -1,11 +1,11 @@
 //! The lease of parts: who holds placed matrices and does nothing gives them back when another primary needs the memory.
 //!
-//! Place in the flow: a connection that holds parts says when it begins and ends to be idle; a request that finds no memory asks
-//! here for those that have been idle for longer than the lease. Each is then ended, with its parts; its primary puts them again when
-//! it needs them.
+//! Place in the flow: a connection that holds parts says when it begins and ends to be idle; a request that finds no
+//! memory asks here for those that have been idle for longer than the lease. Each is then ended, with its parts; its
+//! primary puts them again when it needs them.
 //!
-//! Invariants: a connection is never asked while it has a product, and never for its own request. Without another request, parts stay
-//! for any time.
+//! Invariants: a connection is never asked while it has a product, and never for its own request. Without another
+//! request, parts stay for any time.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,0 +1,64 @@
+//! Products with placed operands: where their operands are, and their plan.
+//!
+//! Place in the flow: `one_product` asks here instead of the planner's search; everything else is as in any product.
+//!
+//! Invariant: a placed operand that is read in place is neither sent nor generated, and lies by rows in its parts.
+
+use super::{ProductOperand, Request, described};
+use crate::PrimaryError;
+use crate::cluster::{Cluster, ResidentOperands};
+use crate::gathering::Participants;
+use crate::{resume, strassen};
+use bramble_matrix::Layout;
+use bramble_plan::{Decision, Machine, OperandSource, Problem, decide_resident};
+use bramble_schedule::primary::Operands;
+
+/// The plan for operands that are placed, and the kernel of all machines.
+pub(super) async fn choose_resident(
+    request: &mut Request,
+    problem: &Problem,
+    (resident, cluster): (&ResidentOperands, &Cluster),
+    gathered: &mut Participants,
+    measured: Option<strassen::Measured>,
+) -> Result<(Decision, String), PrimaryError> {
+    request.wish = gathered.wish;
+    let everybody = std::iter::once(&gathered.local).chain(&gathered.workers);
+    strassen::check_own_kernels(request, problem, everybody, measured).await?;
+    let kernel = resume::fitting_kernel(gathered, None, problem)?;
+    let Participants { local, workers, nic_bytes_per_s, .. } = &*gathered;
+    let connections: Vec<u64> =
+        std::iter::once(local).chain(workers).map(|session| session.known.number).collect();
+    let ownership = resident.ownership(&cluster.arrays, &connections)?;
+    let Some(ownership) = ownership else {
+        unreachable!("operands that do not lie together are not both resident")
+    };
+    let primary = Machine { nic_bytes_per_s: *nic_bytes_per_s, ..local.machine(None, false) };
+    let machines = described(workers, request.sessions.credits, cluster.alike);
+    let decision = decide_resident(problem, &ownership, request.cut, &primary, &machines, &request.wish);
+    Ok((decision.map_err(|e| e.with_credits(request.sessions.credits))?, kernel))
+}
+
+/// A problem whose placed operands are read where they lie.
+pub(super) fn with_resident(problem: Problem, resident: Option<&ResidentOperands>) -> Problem {
+    let source =
+        |is_placed: bool, source: OperandSource| if is_placed { OperandSource::Resident } else { source };
+    let (left, right) = resident.map_or((false, false), |r| (r.left.is_some(), r.right.is_some()));
+    Problem { a_source: source(left, problem.a_source), b_source: source(right, problem.b_source), ..problem }
+}
+
+/// The operands' layouts, and whether each is generated.
+pub(super) fn operand_layouts(request: &Request, problem: &Problem) -> Operands {
+    // Parts lie by rows, whatever the order of the source.
+    let layout = |operand: &ProductOperand, source: OperandSource| match operand.placed {
+        Some(placed) if source == OperandSource::Resident && placed.transposed => Layout::ColMajor,
+        Some(_) if source == OperandSource::Resident => Layout::RowMajor,
+        _ => operand.matrix.layout(),
+    };
+    Operands {
+        a_layout: layout(&request.a, problem.a_source),
+        b_layout: layout(&request.b, problem.b_source),
+        a_source: problem.a_source,
+        b_source: problem.b_source,
+        reads_c: problem.reads_c,
+    }
+}
