@@ -13,6 +13,7 @@ mod arrays;
 mod idle;
 mod part;
 mod placing;
+mod putting;
 
 use crate::PrimaryError;
 use crate::opening::Connection;

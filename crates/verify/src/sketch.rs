@@ -1,4 +1,4 @@
-//! What one operand contributes to the checks of many products, computed once: a *sketch* of B.
+//! *Sketches*: vectors of one operand, computed once, with which many products are checked.
 //!
 //! Place: for a B that stays while A changes, such as a matrix that is placed on workers. The check of C then reads A
 //! and C only, not B. The caller checks as usual (`verify`) where the sketch does not serve.
@@ -25,7 +25,8 @@ use bramble_matrix::{DType, Matrix, Rect, Shape, Span};
 
 /// Rows of B in a group.
 const GROUP: u64 = 32;
-/// Most binary orders by which A may scale the columns of C unevenly: a fault in a column is then seen at most so much worse.
+/// Most binary orders between the scales that A gives to two columns of C. The sketch is that much less sensitive to
+/// faults in some columns.
 const EVEN: i32 = 4;
 /// The verdict's `method`.
 const METHOD: &str = "Freivalds, 1 random vector(s), one operand by its sketch";

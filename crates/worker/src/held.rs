@@ -130,7 +130,7 @@ impl HeldStore {
         Self { account, slots: BTreeMap::new(), last: None }
     }
 
-    /// Whether the connection works, for those that wait for the memory of its parts.
+    /// The activity of the connection: other primaries may ask for the memory of an idle one.
     pub(crate) fn activity(&self) -> Arc<HoldActivity> {
         self.account.activity().clone()
     }

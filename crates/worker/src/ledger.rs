@@ -211,7 +211,7 @@ impl HoldAccount {
             named.truncate(NAMED_MAX);
             let named = if named.is_empty() { "nobody".to_owned() } else { named.join(", ") };
             let mib = |bytes: u64| bytes.div_ceil(1 << 20);
-            let next = if is_freed { "; what has been idle is being freed: try again" } else { "" };
+            let next = if is_freed { "; parts of an idle primary are being freed: try again" } else { "" };
             return Err(format!(
                 "a part of {} MiB does not fit: {} MiB are left, the rest is in use by {named}{next}",
                 mib(bytes),
@@ -226,7 +226,7 @@ impl HoldAccount {
 }
 
 impl HoldAccount {
-    /// Whether the connection works.
+    /// The activity of the connection.
     pub(crate) fn activity(&self) -> &Arc<HoldActivity> {
         &self.activity
     }

@@ -234,6 +234,7 @@ async fn run_all(
     if !args.json && !args.quiet {
         bramble_report::out(tally.text().as_bytes())?;
     }
+    let worst = if runner.has_restored { worse(worst, Exit::Degraded) } else { worst };
     Ok(failed.unwrap_or(worst))
 }
 

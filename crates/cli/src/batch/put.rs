@@ -97,6 +97,7 @@ impl TaskRunner<'_> {
                 "bramble: {why}; it is placed on other machines, and the task runs again"
             ));
         }
+        self.has_restored = true;
         let (sessions, who) = (self.sessions()?, self.who());
         let kernel = self.args.cut.kernel().to_string();
         let watch = self.display();

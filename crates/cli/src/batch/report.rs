@@ -28,6 +28,7 @@ pub(super) struct TaskLine<'a> {
 pub(super) fn exit_of(outcome: &TaskOutcome) -> Exit {
     match outcome {
         TaskOutcome::Product(report, _) => product::exit(report),
+        TaskOutcome::Put(put) if !put.lost.is_empty() => Exit::Degraded,
         TaskOutcome::Sum(..) | TaskOutcome::Put(_) | TaskOutcome::Freed => Exit::Done,
     }
 }
@@ -102,6 +103,7 @@ fn put_json(put: &PutReport) -> Value {
         "dtype": put.dtype.name(),
         "axis": axis,
         "parts": parts,
+        "lost": put.lost,
         "bytes_sent": put.bytes_sent,
     })
 }

@@ -62,6 +62,8 @@ pub(super) struct TaskRunner<'a> {
     /// Compute threads of this machine.
     threads: usize,
     is_local: bool,
+    /// Whether parts of placed matrices were put again, since a machine was lost.
+    pub(super) has_restored: bool,
     /// Receives the name of each lost link.
     lost: mpsc::UnboundedSender<String>,
 }
@@ -75,7 +77,7 @@ impl<'a> TaskRunner<'a> {
         lost: mpsc::UnboundedSender<String>,
     ) -> Self {
         let kernels = KernelChoice { asked: args.cut.kernel(), here: is_local, picked: AutoPicks::default() };
-        Self { args, cluster, kept: BTreeMap::new(), kernels, threads, is_local, lost }
+        Self { args, cluster, kept: BTreeMap::new(), kernels, threads, is_local, has_restored: false, lost }
     }
 
     /// Carries out one task.

@@ -1,7 +1,7 @@
 //! The placed matrices (*arrays*) of a cluster: which machine holds which part, and what the operands of a product are.
 //!
-//! Place in the flow: `placing.rs` fills this registry; a product asks it which of its operands are read in place, and who can
-//! compute what (`Ownership`).
+//! Place in the flow: `placing.rs` fills this registry; it tells a product the operands that are read in place, and
+//! the share of each machine (`Ownership`).
 //!
 //! Invariants: a part is recorded when its machine has confirmed it. The number of a part is never used twice. The source of an
 //! array stays: a lost part is put again from it, and products are verified against it.
@@ -44,7 +44,7 @@ pub(crate) struct PlacedArray {
     /// Where its elements come from.
     pub(crate) source: Matrix,
     pub(crate) layout: ArrayLayout,
-    /// What is known of each part of the layout, in its order.
+    /// Number and digest of each part of the layout, in its order.
     pub(crate) parts: Vec<RecordedPart>,
     /// The connection of each machine of the layout, by its number.
     pub(crate) holders: Vec<u64>,
@@ -148,7 +148,7 @@ pub(crate) struct ResidentOperands {
 
 impl ResidentOperands {
     /// Those of a request; `None` if neither is. Of two that do not lie together, the larger one is read in place,
-    /// and the other one is sent from its source.
+    /// and the smaller one is sent from its source.
     pub(crate) fn of(request: &Request, arrays: &PlacedArrays) -> Result<Option<Self>, PrimaryError> {
         fits(&request.a, arrays)?;
         fits(&request.b, arrays)?;

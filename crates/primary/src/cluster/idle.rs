@@ -69,6 +69,12 @@ impl IdleConnections {
         self.pinged.push(PingedConnection::of(connection));
     }
 
+    /// Remembers a lost connection for the next product, which names it.
+    pub(crate) fn add_lost(&self, lost: LostConnection) {
+        // The receiver lives as long as the sender.
+        let _ = self.end.send(Err(lost));
+    }
+
     /// Ends sessions whose product does not need them, beside the product.
     pub(crate) async fn release(&mut self, sessions: Vec<Session>) {
         if !self.keeps {

@@ -38,7 +38,7 @@ pub(super) struct UsedSession {
     pub(super) sent: u64,
 }
 
-/// The session, unless its link broke; and what is known of the part, or why it is not held.
+/// The session, unless its link broke; and number and digest of the part, or the reason for a refusal.
 pub(super) type PutResult = (Result<UsedSession, LostConnection>, Result<RecordedPart, String>);
 
 /// Puts a part.
@@ -83,7 +83,7 @@ pub(super) async fn digest_of(source: Matrix, rect: Rect) -> Result<Option<Diges
     off_loop("reading a part", read).await?.map(Some)
 }
 
-/// What is known of a part that its machine holds; an error that names the machine if it does not, or holds other elements.
+/// Number and digest of the part; an error that names the machine if it refuses the part, or holds different elements.
 fn recorded(
     name: &str,
     part: &PartToPut,

@@ -8,20 +8,20 @@
 //! machines. A part is recorded when its machine has confirmed it, with the digest that this process has computed
 //! from the source.
 //!
-//! Deliberately absent: which machine gets which part (`plan/src/layout.rs`), and one part's messages (`part.rs`).
+//! Deliberately absent: which machine gets which part (`plan/src/layout.rs`), and how the parts travel (`putting.rs`).
 
 use super::Cluster;
 use super::arrays::{ArrayId, PlacedArray, RecordedPart, bytes_of, place_of};
-use super::part::{PartToPut, digest_of, put_part};
+use super::part::digest_of;
+use super::putting::{Held, Holders, free_numbers};
 use crate::PrimaryError;
-use crate::gathering::{OpenedSessions, early_loss, open_all};
+use crate::gathering::{OpenedSessions, open_all};
 use crate::opening::{LostConnection, Opening, Session, open};
 use crate::product::{ProductObserver, SessionRequest};
-use bramble_link::{Body, Frame};
 use bramble_matrix::{DType, Matrix, Rect, Shape};
-use bramble_plan::{ArrayLayout, PartHolder, PlacedPart, Placement, Preference, ShardAxis};
+use bramble_plan::{ArrayLayout, Placement, Preference, ShardAxis};
 use bramble_schedule::limits::ARRAYS_MAX;
-use bramble_schedule::message::{Kind, Wants, encode_number};
+use bramble_schedule::message::Wants;
 use std::time::Instant;
 use tokio::task::JoinSet;
 
@@ -53,6 +53,8 @@ pub struct PutReport {
     pub axis: Option<ShardAxis>,
     /// The parts.
     pub parts: Vec<PartReport>,
+    /// Machines that were lost meanwhile.
+    pub lost: Vec<String>,
     /// Bytes sent, all framing included.
     pub bytes_sent: u64,
     /// Seconds until all parts were confirmed.
@@ -69,17 +71,6 @@ pub struct PartReport {
     /// Bytes of its elements.
     pub bytes: u64,
 }
-
-/// Machines that are given parts, by their number in the layout; a lost one is `None`.
-struct Holders {
-    slots: Vec<Option<Session>>,
-    /// Memory that each has left for parts.
-    left_bytes: Vec<u64>,
-    bytes_sent: u64,
-}
-
-/// A part that is held: its rectangle and machine, and what is known of it.
-type Held = (PlacedPart, RecordedPart);
 
 impl Cluster {
     /// Places a matrix. After an error nothing of it is held anywhere.
@@ -109,8 +100,8 @@ impl Cluster {
             }
             Err(e) => Err(e.into()),
         };
-        let bytes_sent = holders.bytes_sent;
-        let names = holders.names();
+        let (bytes_sent, lost) = (holders.bytes_sent, std::mem::take(&mut holders.lost));
+        let names = std::mem::take(&mut holders.names);
         self.idle.release(holders.slots.into_iter().flatten().collect()).await;
         let (layout, held) = result?;
         let part = |(part, _): &Held| PartReport {
@@ -123,6 +114,7 @@ impl Cluster {
             dtype,
             axis: layout.axis,
             parts: held.iter().map(part).collect(),
+            lost,
             bytes_sent,
             seconds: began.elapsed().as_secs_f64(),
         };
@@ -157,7 +149,8 @@ impl Cluster {
         let Some(array) = self.arrays.remove(id) else { return };
         let numbers = array.numbers();
         self.numbers.begin_product(sessions.seed);
-        let (connections, _lost) = self.idle.take().await;
+        let (connections, lost) = self.idle.take().await;
+        lost.into_iter().for_each(|lost| self.idle.add_lost(lost));
         let opening = opening(sessions, "simd".to_owned(), array.layout.dtype, 0.0);
         let mut freeing = JoinSet::new();
         for connection in connections {
@@ -174,8 +167,14 @@ impl Cluster {
         }
         let mut sessions = Vec::new();
         while let Some(freed) = freeing.join_next().await {
-            // A machine that does not answer has lost its parts; the next product reports it.
-            sessions.extend(freed.into_iter().flatten());
+            match freed {
+                Ok(Ok(session)) => sessions.push(session),
+                Ok(Err(PrimaryError::Unreachable { name, why })) => {
+                    self.idle.add_lost(LostConnection { name, why });
+                }
+                // A task that fails loses its connection, as at the end of the process.
+                Ok(Err(_)) | Err(_) => {}
+            }
         }
         self.idle.release(sessions).await;
     }
@@ -248,154 +247,6 @@ impl Cluster {
             array.keep_replicas(&|connection| connections.contains(&connection));
         }
         Ok(())
-    }
-
-    /// Puts parts until all are held. Parts of a machine that is lost meanwhile are placed anew. After an error none is held.
-    async fn put_all(
-        &mut self,
-        source: &Matrix,
-        layout: &ArrayLayout,
-        holders: &mut Holders,
-        parts: Vec<PlacedPart>,
-        watch: &dyn ProductObserver,
-    ) -> Result<Vec<Held>, PrimaryError> {
-        let mut round = PutRound { waiting: parts, ..PutRound::default() };
-        while !round.waiting.is_empty() && round.failed.is_none() {
-            self.put_round(source, layout, holders, &mut round, watch).await;
-            for part in round.take_lost(holders) {
-                match placed_elsewhere(layout, part, &holders.offered()) {
-                    Ok(again) => round.waiting.extend(again),
-                    Err(e) => round.fail(e),
-                }
-            }
-        }
-        let PutRound { mut held, failed, .. } = round;
-        let Some(e) = failed else {
-            held.sort_by_key(|(part, _)| (part.rect.rows.start, part.rect.cols.start, part.machine));
-            return Ok(held);
-        };
-        for (part, recorded) in held {
-            if let Some(session) = &mut holders.slots[part.machine] {
-                free_numbers(session, &[recorded.number]).await;
-            }
-        }
-        Err(e)
-    }
-
-    /// Puts at most one of the parts that wait on each machine.
-    async fn put_round(
-        &mut self,
-        source: &Matrix,
-        layout: &ArrayLayout,
-        holders: &mut Holders,
-        round: &mut PutRound,
-        watch: &dyn ProductObserver,
-    ) {
-        // Replicas have the same number.
-        let shared = layout.axis.is_none().then(|| self.arrays.number());
-        let mut putting = JoinSet::new();
-        for part in std::mem::take(&mut round.waiting) {
-            let Some(session) = holders.slots[part.machine].take() else {
-                round.waiting.push(part);
-                continue;
-            };
-            let number = shared.unwrap_or_else(|| self.arrays.number());
-            holders.charge(&part, layout);
-            let to_put = PartToPut { source: source.clone(), rect: part.rect, number };
-            putting.spawn_local(async move { (part, put_part(session, to_put).await) });
-        }
-        while let Some(put) = putting.join_next().await {
-            match put {
-                Ok((part, (Ok(used), outcome))) => {
-                    holders.bytes_sent += used.sent;
-                    holders.slots[part.machine] = Some(used.session);
-                    match outcome {
-                        Ok(recorded) => round.held.push((part, recorded)),
-                        Err(why) => round.fail(PrimaryError::Failed(why)),
-                    }
-                }
-                Ok((part, (Err(LostConnection { name, why }), _))) => {
-                    early_loss(watch, name, why);
-                    round.waiting.push(part);
-                }
-                Err(e) => round.fail(PrimaryError::Failed(format!("placing a part: {e}"))),
-            }
-        }
-    }
-}
-
-/// What has become of the parts that are being put.
-#[derive(Default)]
-struct PutRound {
-    waiting: Vec<PlacedPart>,
-    held: Vec<Held>,
-    /// The first error that no other machine can mend.
-    failed: Option<PrimaryError>,
-}
-
-impl PutRound {
-    fn fail(&mut self, e: PrimaryError) {
-        self.failed.get_or_insert(e);
-    }
-
-    /// Takes out the parts whose machine is lost, whether it held them or was to get them.
-    fn take_lost(&mut self, holders: &Holders) -> Vec<PlacedPart> {
-        let is_lost = |part: &PlacedPart| holders.slots[part.machine].is_none();
-        let waiting = self.waiting.extract_if(.., |part| is_lost(part));
-        let mut lost: Vec<PlacedPart> = waiting.collect();
-        lost.extend(self.held.extract_if(.., |(part, _)| is_lost(part)).map(|(part, _)| part));
-        lost
-    }
-}
-
-impl Holders {
-    fn new(slots: Vec<Option<Session>>) -> Self {
-        let left = |slot: &Option<Session>| slot.as_ref().map_or(0, |session| session.welcome.hold_bytes);
-        Self { left_bytes: slots.iter().map(left).collect(), slots, bytes_sent: 0 }
-    }
-
-    fn names(&self) -> Vec<String> {
-        let name = |slot: &Option<Session>| slot.as_ref().map_or_else(String::new, |s| s.name.clone());
-        self.slots.iter().map(name).collect()
-    }
-
-    /// What each machine can hold; a lost one nothing.
-    fn offered(&self) -> Vec<PartHolder> {
-        let of = |(slot, left): (&Option<Session>, &u64)| match slot {
-            Some(session) => {
-                PartHolder { name: session.name.clone(), gflops: session.welcome.gflops, memory_bytes: *left }
-            }
-            None => PartHolder { name: String::new(), gflops: 0.0, memory_bytes: 0 },
-        };
-        self.slots.iter().zip(&self.left_bytes).map(of).collect()
-    }
-
-    /// A part takes its memory.
-    fn charge(&mut self, part: &PlacedPart, layout: &ArrayLayout) {
-        let left = &mut self.left_bytes[part.machine];
-        *left = left.saturating_sub(layout.part_bytes(part));
-    }
-}
-
-/// Where a part goes whose machine was lost while it was put. A replica goes nowhere if there are others.
-fn placed_elsewhere(
-    layout: &ArrayLayout,
-    part: PlacedPart,
-    offered: &[PartHolder],
-) -> Result<Vec<PlacedPart>, PrimaryError> {
-    let one = ArrayLayout { parts: vec![part], ..layout.clone() };
-    let has_machines = offered.iter().any(|holder| holder.memory_bytes > 0);
-    if layout.axis.is_none() && has_machines {
-        return Ok(Vec::new());
-    }
-    Ok(one.placed_again(0, offered)?)
-}
-
-/// Frees parts at a machine. A link that breaks here is noticed by the goodbye that follows.
-async fn free_numbers(session: &mut Session, numbers: &[u64]) {
-    for number in numbers {
-        let frame = Frame::new(Kind::Free.code(), encode_number(*number), Body::Empty);
-        let _ = session.link.sender.send(frame).await;
     }
 }
 

@@ -1,4 +1,5 @@
-//! A sketch of B finds the faults that a check with B finds, and never says "passed" of what it cannot judge.
+//! A sketch of B detects the faults that a check with B detects, and never passes a product that only the whole check
+//! can judge.
 
 use super::*;
 use crate::Sketch;

@@ -1,45 +1,59 @@
-//! The lease of parts: who holds placed matrices and does nothing gives them back when another primary needs the memory.
+//! The lease of parts: an idle primary gives up its placed matrices when another primary needs the memory.
 //!
-//! Place in the flow: a connection that holds parts says when it begins and ends to be idle; a request that finds no
-//! memory asks here for those that have been idle for longer than the lease. Each is then ended, with its parts; its
-//! primary puts them again when it needs them.
+//! Place in the flow: a connection that holds parts reports when it becomes idle and when a product begins. A request that
+//! finds too little memory asks idle connections to end, if their lease is over. Such a connection ends with its parts; its
+//! primary puts them again at its next product.
 //!
-//! Invariants: a connection is never asked while it has a product, and never for its own request. Without another
+//! Invariants: a connection with a product is never asked, and no connection is asked for its own request. Without another
 //! request, parts stay for any time.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// How long a connection with parts may be idle while another one needs its memory.
 pub(crate) const IDLE_LEASE: Duration = Duration::from_secs(10 * 60);
 
-/// Whether a connection that holds parts works, and the request that it end.
+/// The activity of a connection that holds parts, and the request that it end.
 #[derive(Debug, Default)]
 pub(crate) struct HoldActivity {
-    /// Since when it has had no product; `None` while it has one.
-    idle_since: Mutex<Option<Instant>>,
+    state: Mutex<ActivityState>,
     asked: Notify,
 }
 
+#[derive(Debug, Default)]
+struct ActivityState {
+    /// When the last product ended; `None` during a product.
+    idle_since: Option<Instant>,
+    /// Whether another request wants the memory. Forgotten when a product begins.
+    is_asked: bool,
+}
+
 impl HoldActivity {
-    /// Records whether the connection has a product.
+    fn state(&self) -> MutexGuard<'_, ActivityState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records the end of a product, or the beginning of one.
     pub(crate) fn set_idle(&self, is_idle: bool) {
-        *self.idle_since.lock().unwrap_or_else(PoisonError::into_inner) = is_idle.then(Instant::now);
+        *self.state() = ActivityState { idle_since: is_idle.then(Instant::now), is_asked: false };
     }
 
     /// Asks the connection to end, if it has been idle for that long; whether it was asked.
     pub(super) fn ask_if_idle(&self, lease: Duration) -> bool {
-        let idle_since = *self.idle_since.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_over = idle_since.is_some_and(|since| since.elapsed() >= lease);
+        let mut state = self.state();
+        let is_over = state.idle_since.is_some_and(|since| since.elapsed() >= lease);
         if is_over {
+            state.is_asked = true;
             self.asked.notify_one();
         }
         is_over
     }
 
-    /// Waits until the connection is asked to end.
+    /// Waits until the idle connection is asked to end.
     pub(crate) async fn asked(&self) {
-        self.asked.notified().await;
+        while !self.state().is_asked {
+            self.asked.notified().await;
+        }
     }
 }

@@ -210,7 +210,7 @@ fn parts_that_were_idle_for_longer_than_the_lease_are_given_up_for_others_only()
         assert_eq!(asked(a.activity()), is_over);
         let why = b.take(200 * MIB).unwrap_err();
         assert_eq!(
-            (asked(a.activity()), why.contains("is being freed: try again")),
+            (asked(a.activity()), why.contains("are being freed: try again")),
             (is_over, is_over),
             "{why}"
         );
