@@ -22,6 +22,7 @@ mod model;
 mod neighbours;
 mod node;
 mod order_setting;
+mod placement;
 mod primary_death;
 mod result;
 mod scenario;

@@ -17,7 +17,7 @@ use bramble_matrix::{Rect, Span};
 use bramble_plan::Machine;
 use bramble_schedule::clock::{StepClock, WORKER_STEP};
 use bramble_schedule::message::{
-    Generated, Kind, Operation, Reached, ResultHead, StoreHead, decode_forwards, encode_number,
+    Generated, Kind, MatrixSource, Operation, Reached, ResultHead, StoreHead, decode_forwards, encode_number,
 };
 use bramble_schedule::primary::PeerInfo;
 use bramble_schedule::worker::{RunnableJob, Silence};
@@ -136,6 +136,12 @@ impl Trial {
             self.announce(peer, &head);
         }
         if let Some(header) = head.matrices.last() {
+            if let (MatrixSource::Resident, FrameBody::Bytes(bytes)) = (header.source, &frame.body) {
+                let elements = self.placed_elements(peer, header, bytes);
+                self.nodes[peer].machine.held_mut(header.id).elements = elements;
+                self.nodes[peer].machine.landed(&head);
+                return self.advance(peer);
+            }
             let machine = &mut self.nodes[peer].machine;
             match frame.body {
                 FrameBody::Empty => {}

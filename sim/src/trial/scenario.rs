@@ -2,8 +2,9 @@
 //!
 //! Invariants: a scenario is a function of its seed.
 
+use super::placement::Placement;
 use super::trial_data::DIGITS_MAX;
-use crate::fault::Faults;
+use crate::fault::{FaultSite, Faults};
 use crate::participants;
 use crate::random::SeededRandom;
 use bramble_matrix::DType;
@@ -59,9 +60,9 @@ pub struct Scenario {
 /// Attempts to draw a product that fits its machines.
 const TRIES: u64 = 64;
 /// Limits of a product in tiles and in steps.
-const TILES_MAX: u64 = 300;
+pub(super) const TILES_MAX: u64 = 300;
 /// See `TILES_MAX`.
-const STEPS_MAX: u64 = DIGITS_MAX;
+pub(super) const STEPS_MAX: u64 = DIGITS_MAX;
 
 impl Scenario {
     /// Draws a product of up to 48 rows, columns and depth on up to seven workers, and its faults.
@@ -93,7 +94,11 @@ impl Scenario {
             relay: *random.one_of(&[Relay::On, Relay::Off, Relay::Auto]),
             tiles_early: seed.is_multiple_of(2).then(MadeOperands::default),
         };
-        let mut plan = decide(&p, cut, &machines[0], &machines[1..=workers], &wish).ok()?.plan;
+        let placement = Placement::of(seed, &p, workers);
+        let mut plan = match &placement {
+            Some(placement) => placement.plan(&p, cut, &machines[..=workers], &wish)?,
+            None => decide(&p, cut, &machines[0], &machines[1..=workers], &wish).ok()?.plan,
+        };
         if random.chance(0.4) {
             in_another_order(&mut plan, random);
         }
@@ -108,6 +113,7 @@ impl Scenario {
         } else {
             Faults::of(random.next(), (workers, comers), plan.predicted.seconds.clamp(0.1, 20.0))
         };
+        let faults = if placement.is_some() { without_deaths(faults) } else { faults };
         Some(Self {
             seed,
             plan,
@@ -156,7 +162,8 @@ impl Display for Scenario {
             ("steals", self.steals),
             ("reserve", self.has_reserve),
             ("old C", reads_c),
-            ("A generated", !a_source.is_sent()),
+            ("A generated", a_source == OperandSource::Generated),
+            ("placed operand", self.plan.ownership.is_some()),
             ("A by columns", self.col_major),
         ];
         write!(
@@ -170,6 +177,12 @@ impl Display for Scenario {
         )?;
         flags.iter().filter(|(_, is)| *is).try_for_each(|(name, _)| write!(f, ", {name}"))
     }
+}
+
+/// A product with a placed operand dies with its primary: the parts end with the connections, so nothing is resumed.
+fn without_deaths(mut faults: Faults) -> Faults {
+    faults.0.retain(|fault| fault.site != FaultSite::Primary);
+    faults
 }
 
 /// `None` if it has too many tiles or steps.

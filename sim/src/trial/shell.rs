@@ -12,7 +12,7 @@ use super::{Trial, TrialEvent};
 use crate::primary_shell::{PeerLink, PendingResult, PrimaryMessage, PrimaryShell, SimPendingResults};
 use bramble_matrix::{Layout, Rect, Span};
 use bramble_schedule::message::{
-    Generated, Kind, MatrixSource, Missing, Reached, ResultHead, decode_error, decode_number,
+    Generated, Kind, MatrixSource, Missing, Reached, ResidentView, ResultHead, decode_error, decode_number,
     encode_forwards, encode_number,
 };
 use bramble_schedule::primary::{
@@ -100,6 +100,12 @@ impl Trial {
             generator[0] = u8::from(piece.which == Which::B);
             let generated = Generated { generator, row: rect.rows.start, col: rect.cols.start };
             return FrameBody::Bytes(generated.encode());
+        }
+        if header.source == MatrixSource::Resident {
+            let array = u64::from(piece.which == Which::B);
+            return FrameBody::Bytes(
+                ResidentView::of(array, header.layout == Layout::ColMajor, rect).encode(),
+            );
         }
         if piece.leased {
             self.shell.lease(rect);
