@@ -4,7 +4,7 @@
 //! the operand from their parts.
 //!
 //! Invariants: parts are a function of the seed, with numbers of their own, so that other scenarios do not depend on them. A
-//! node is never told to read what it does not hold: a machine that joins, or joins again, holds nothing.
+//! node reads only elements that it holds. A machine that joins, or joins again, holds none.
 
 use super::Trial;
 use super::scenario::{STEPS_MAX, TILES_MAX};
