@@ -18,17 +18,17 @@ use bramble_plan::{
 use bramble_schedule::message::{MatrixHeader, ResidentView};
 
 /// The part of trials with a placed operand.
-const CHANCE: f64 = 0.15;
+const CHANCE: f64 = 0.1;
 /// Most parts.
 const PARTS_MAX: u64 = 6;
 
 /// The placed operand of a product.
-pub(super) struct Placement {
+pub(super) struct TrialPlacement {
     is_left: bool,
     ownership: Ownership,
 }
 
-impl Placement {
+impl TrialPlacement {
     /// That of a scenario, if it has one. Some machines have several parts, as after the loss of another machine.
     pub(super) fn of(seed: u64, p: &Problem, workers: usize) -> Option<Self> {
         let mut random = SeededRandom::new(seed ^ 0x9_1ace_d0b5);

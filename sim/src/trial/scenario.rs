@@ -2,7 +2,7 @@
 //!
 //! Invariants: a scenario is a function of its seed.
 
-use super::placement::Placement;
+use super::placement::TrialPlacement;
 use super::trial_data::DIGITS_MAX;
 use crate::fault::{FaultSite, Faults};
 use crate::participants;
@@ -94,7 +94,7 @@ impl Scenario {
             relay: *random.one_of(&[Relay::On, Relay::Off, Relay::Auto]),
             tiles_early: seed.is_multiple_of(2).then(MadeOperands::default),
         };
-        let placement = Placement::of(seed, &p, workers);
+        let placement = TrialPlacement::of(seed, &p, workers);
         let mut plan = match &placement {
             Some(placement) => placement.plan(&p, cut, &machines[..=workers], &wish)?,
             None => decide(&p, cut, &machines[0], &machines[1..=workers], &wish).ok()?.plan,
