@@ -36,5 +36,7 @@ pub use fault::{FaultError, FaultKind, FaultSite, Faults, LinkEnd, SimFault};
 pub use report::{SimJoin, SimLoss, SimMachineReport, SimReport};
 pub use setting::{SimRates, SimSetting};
 pub use swarm::{Outcome, outcome, shrunk};
-pub use trial::{ChosenOrder, OrderSetting, RareEvents, Scenario, TrialResult, Values, run_trial};
+pub use trial::{
+    ChosenOrder, OrderSetting, PLACED_SEEDS, RareEvents, Scenario, TrialResult, Values, run_trial,
+};
 pub use world::{simulate, simulate_with};

@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
-use bramble_sim::{Faults, Outcome, Scenario, TrialResult, outcome, shrunk};
+use bramble_sim::{Faults, Outcome, PLACED_SEEDS, Scenario, TrialResult, outcome, shrunk};
 use std::fmt::Write;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Number of trials.
@@ -28,13 +29,13 @@ fn told(failed: Vec<Outcome>) -> String {
 }
 
 /// Runs seeds on all cores; returns the outcomes in their order.
-fn all(seeds: u64) -> Vec<Outcome> {
-    let next = AtomicU64::new(0);
+fn all(seeds: Range<u64>) -> Vec<Outcome> {
+    let next = AtomicU64::new(seeds.start);
     let some = || {
         let mut found = Vec::new();
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds {
+            if seed >= seeds.end {
                 return found;
             }
             let first = outcome(Scenario::of(seed));
@@ -56,15 +57,9 @@ fn all(seeds: u64) -> Vec<Outcome> {
 
 #[test]
 fn with_any_faults_c_is_right_or_no_machine_could_finish_it() {
-    let found = all(SEEDS);
+    let found = all(0..SEEDS);
     let (right, failed): (Vec<Outcome>, Vec<Outcome>) = found.into_iter().partition(|o| o.result.is_ok());
     assert!(failed.is_empty(), "{}", told(failed));
-    let is_placed = |o: &Outcome| o.scenario.plan.ownership.is_some();
-    let has_no_c = |o: &Outcome| o.result.as_ref().is_ok_and(|tried| tried.failed.is_some());
-    let count = |which: &dyn Fn(&Outcome) -> bool| right.iter().filter(|o| which(o)).count() as u64;
-    let placed = count(&is_placed);
-    let parts_lost = count(&|o| is_placed(o) && has_no_c(o));
-    let without_c = count(&|o| !is_placed(o) && has_no_c(o));
     let tried: Vec<TrialResult> = right.into_iter().map(|o| o.result.unwrap()).collect();
     let sum = |of: &dyn Fn(&TrialResult) -> u64| tried.iter().map(of).sum::<u64>();
     // Rare events must have occurred: (name, count, exclusive minimum).
@@ -73,7 +68,7 @@ fn with_any_faults_c_is_right_or_no_machine_could_finish_it() {
         ("moves", sum(&|t| t.moves as u64), SEEDS),
         ("pieces relayed", sum(&|t| t.seen.relayed), 10 * SEEDS),
         ("missed", sum(&|t| t.seen.missed), SEEDS / 10),
-        ("silent neighbours", sum(&|t| t.seen.parted), SEEDS / 100),
+        ("silent neighbours", sum(&|t| t.seen.parted), SEEDS / 50),
         ("waited for the link", sum(&|t| t.seen.waits.for_link), 2 * SEEDS),
         ("additions waited", sum(&|t| t.seen.waits.for_threads), SEEDS),
         ("staged", sum(&|t| t.seen.staged), SEEDS),
@@ -90,14 +85,25 @@ fn with_any_faults_c_is_right_or_no_machine_could_finish_it() {
         ("of them while the journal was written", sum(&|t| t.seen.deaths.torn), SEEDS / 100),
         ("tiles kept", sum(&|t| t.seen.deaths.tiles_kept), SEEDS / 5),
         ("odd clocks", sum(&|t| t.seen.odd_clocks), SEEDS / 10),
-        ("placed operands", placed, SEEDS / 20),
-        ("of them with a lost part", parts_lost, SEEDS / 100),
     ];
     println!("{seen:?}");
     for (what, times, least) in seen {
         assert!(times > least, "{what}: {times} times only; {seen:?}");
     }
+    let without_c = sum(&|t| u64::from(t.failed.is_some()));
     assert!(without_c < SEEDS / 10, "{without_c} trials made no C");
+}
+
+/// Products with a placed operand fail more often: no other machine may hold a lost part.
+#[test]
+fn with_a_placed_operand_c_is_right_or_a_part_was_lost() {
+    let found = all(PLACED_SEEDS..PLACED_SEEDS + SEEDS / 5);
+    let (right, failed): (Vec<Outcome>, Vec<Outcome>) = found.into_iter().partition(|o| o.result.is_ok());
+    assert!(failed.is_empty(), "{}", told(failed));
+    assert!(right.iter().all(|o| o.scenario.plan.ownership.is_some()));
+    let without_c =
+        right.iter().filter(|o| o.result.as_ref().is_ok_and(|t| t.failed.is_some())).count() as u64;
+    assert!((SEEDS / 50..SEEDS / 8).contains(&without_c), "{without_c} trials made no C");
 }
 
 /// Seeds that once failed: number, faults (`-` for its own, or `none`), and the failure.

@@ -32,6 +32,7 @@ mod trial_data;
 
 pub use chosen_order::ChosenOrder;
 pub use order_setting::OrderSetting;
+pub use placement::PLACED_SEEDS;
 pub use result::{RareEvents, TrialResult};
 pub use scenario::{Scenario, Values};
 

@@ -1,9 +1,9 @@
 //! A placed operand in a trial: which machine holds which part.
 //!
-//! Place in the flow: some scenarios have one; their plans pin each share to the owner of its part. Nodes read panels of
-//! the operand from their parts.
+//! Place in the flow: scenarios from the seed `PLACED_SEEDS` on have one; their plans pin each share to the owner of
+//! its part. Nodes read panels of the operand from their parts.
 //!
-//! Invariants: parts are a function of the seed, with numbers of their own, so that other scenarios do not depend on them. A
+//! Invariants: parts are a function of the seed. A
 //! node reads only elements that it holds. A machine that joins, or joins again, holds none.
 
 use super::Trial;
@@ -17,8 +17,8 @@ use bramble_plan::{
 };
 use bramble_schedule::message::{MatrixHeader, ResidentView};
 
-/// The part of trials with a placed operand.
-const CHANCE: f64 = 0.1;
+/// The first seed of trials with a placed operand. Trials with smaller seeds have none.
+pub const PLACED_SEEDS: u64 = 1 << 40;
 /// Most parts.
 const PARTS_MAX: u64 = 6;
 
@@ -32,7 +32,7 @@ impl TrialPlacement {
     /// That of a scenario, if it has one. Some machines have several parts, as after the loss of another machine.
     pub(super) fn of(seed: u64, p: &Problem, workers: usize) -> Option<Self> {
         let mut random = SeededRandom::new(seed ^ 0x9_1ace_d0b5);
-        if !random.chance(CHANCE) {
+        if seed < PLACED_SEEDS {
             return None;
         }
         let is_left = random.chance(0.5);

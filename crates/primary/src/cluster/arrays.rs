@@ -11,7 +11,7 @@
 use crate::PrimaryError;
 use crate::inspector::{LazySketch, OperandSketch};
 use crate::product::{ProductOperand, Request};
-use bramble_matrix::{DType, Digest128, Matrix, Rect, Shape};
+use bramble_matrix::{Digest128, Matrix, Rect, Shape};
 use bramble_plan::{ArrayLayout, Ownership, PlacedPart};
 use bramble_schedule::message::ResidentView;
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,17 +74,11 @@ impl PlacedArray {
         self.parts.splice(part..=part, recorded);
     }
 
-    /// Drops the replicas of machines that are gone. `false` if none is left.
-    pub(crate) fn keep_replicas(&mut self, is_there: &dyn Fn(u64) -> bool) -> bool {
-        let stays: Vec<bool> = self.layout.parts.iter().map(|part| is_there(self.holder(part))).collect();
-        if !stays.contains(&true) {
-            return false;
-        }
-        let mut kept = stays.iter();
-        self.layout.parts.retain(|_| kept.next() == Some(&true));
-        let mut kept = stays.iter();
-        self.parts.retain(|_| kept.next() == Some(&true));
-        true
+    /// Drops the replicas of machines that are gone.
+    pub(crate) fn keep_replicas(&mut self, is_there: &dyn Fn(u64) -> bool) {
+        let recorded = std::mem::take(&mut self.parts);
+        let all = std::mem::take(&mut self.layout.parts).into_iter().zip(recorded);
+        (self.layout.parts, self.parts) = all.filter(|(part, _)| is_there(self.holder(part))).unzip();
     }
 
     /// The connections of all machines with a part, and the numbers of their parts.
@@ -131,6 +125,11 @@ impl PlacedArrays {
 
     pub(crate) fn remove(&mut self, id: ArrayId) -> Option<PlacedArray> {
         self.arrays.remove(&id)
+    }
+
+    /// The number of arrays.
+    pub(crate) fn len(&self) -> usize {
+        self.arrays.len()
     }
 
     /// The names of all arrays.
@@ -238,7 +237,7 @@ pub(crate) fn sketch_of(request: &Request, arrays: &PlacedArrays) -> Option<Oper
         (None, left) => (left?, true),
     };
     let array = arrays.get(operand.array).ok()?;
-    // Aᵀ is what the sketch is of.
+    // For a left operand it is the sketch of Aᵀ.
     let is_turned = operand.transposed != is_of_left;
     Some(OperandSketch { sketch: array.sketches[usize::from(is_turned)].clone(), is_of_left })
 }
@@ -295,9 +294,4 @@ pub(crate) fn place_of(rect: Rect, shape: Shape) -> String {
         (true, false) => span("columns", rect.cols),
         (false, false) => format!("{} and {}", span("rows", rect.rows), span("columns", rect.cols)),
     }
-}
-
-/// Bytes of a whole matrix.
-pub(crate) fn bytes_of(shape: Shape, dtype: DType) -> u64 {
-    shape.bytes(dtype).unwrap_or(u64::MAX)
 }

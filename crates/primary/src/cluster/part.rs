@@ -7,6 +7,7 @@
 //! machine refuses is not sent to its end, and is freed there.
 
 use super::arrays::RecordedPart;
+use super::putting::free_numbers;
 use crate::PrimaryError;
 use crate::bodies::rows_of;
 use crate::error::off_loop;
@@ -57,8 +58,7 @@ pub(super) async fn put_part(mut session: Session, part: PartToPut) -> PutResult
     let recorded = recorded(&session.name, &part, outcome, own_digest);
     if recorded.is_err() {
         // A refused part takes a slot until it is freed. If the link breaks, the goodbye that follows notices it.
-        let frame = Frame::new(Kind::Free.code(), encode_number(part.number), Body::Empty);
-        let _ = session.link.sender.send(frame).await;
+        free_numbers(&mut session, &[part.number]).await;
     }
     let sent = session.link.sender.bytes_sent().saturating_sub(before);
     (Ok(UsedSession { session, sent }), recorded)

@@ -11,7 +11,7 @@
 //! Deliberately absent: which machine gets which part (`plan/src/layout.rs`), and how the parts travel (`putting.rs`).
 
 use super::Cluster;
-use super::arrays::{ArrayId, PlacedArray, RecordedPart, bytes_of, place_of};
+use super::arrays::{ArrayId, PlacedArray, RecordedPart, place_of};
 use super::part::digest_of;
 use super::putting::{Held, Holders, free_numbers};
 use crate::PrimaryError;
@@ -53,7 +53,7 @@ pub struct PutReport {
     pub axis: Option<ShardAxis>,
     /// The parts.
     pub parts: Vec<PartReport>,
-    /// Machines that were lost meanwhile.
+    /// Machines that were lost meanwhile, or since the last product.
     pub lost: Vec<String>,
     /// Bytes sent, all framing included.
     pub bytes_sent: u64,
@@ -82,11 +82,11 @@ impl Cluster {
         let began = Instant::now();
         let PutRequest { matrix, placement, kernel, who, sessions } = put;
         let (shape, dtype) = (matrix.shape(), matrix.dtype());
-        if self.arrays.ids().len() >= ARRAYS_MAX / 2 {
+        if self.arrays.len() >= ARRAYS_MAX / 2 {
             let why = format!("{} matrices are placed already: free some of them", ARRAYS_MAX / 2);
             return Err(PrimaryError::Operands(why));
         }
-        let sessions = self.holders(&sessions, (kernel, &matrix, who), watch).await?;
+        let (sessions, mut lost) = self.holders(&sessions, (kernel, &matrix, who), watch).await?;
         let connections = sessions.iter().map(|session| session.known.number).collect();
         let mut holders = Holders::new(sessions.into_iter().map(Some).collect());
         let offered = holders.offered();
@@ -100,14 +100,14 @@ impl Cluster {
             }
             Err(e) => Err(e.into()),
         };
-        let (bytes_sent, lost) = (holders.bytes_sent, std::mem::take(&mut holders.lost));
-        let names = std::mem::take(&mut holders.names);
+        lost.append(&mut holders.lost);
+        let (bytes_sent, names) = (holders.bytes_sent, std::mem::take(&mut holders.names));
         self.idle.release(holders.slots.into_iter().flatten().collect()).await;
         let (layout, held) = result?;
         let part = |(part, _): &Held| PartReport {
             machine: names[part.machine].clone(),
             rect: part.rect,
-            bytes: bytes_of(part.rect.shape(), dtype),
+            bytes: part.rect.shape().bytes(dtype).unwrap_or(u64::MAX),
         };
         let report = PutReport {
             shape,
@@ -135,7 +135,7 @@ impl Cluster {
     ) -> Result<(), PrimaryError> {
         for id in self.arrays.ids() {
             let source = self.arrays.get(id)?.source.clone();
-            let opened = self.holders(sessions, (kernel.to_owned(), &source, who), watch).await?;
+            let (opened, _) = self.holders(sessions, (kernel.to_owned(), &source, who), watch).await?;
             let mut holders = self.known_holders(id, opened);
             let restored = self.restore_one(id, &mut holders, watch).await;
             self.idle.release(holders.slots.into_iter().flatten().collect()).await;
@@ -180,22 +180,22 @@ impl Cluster {
     }
 
     /// Sessions with the machines that may hold parts: the workers and, if it has cores of its own, this process. The
-    /// others end.
+    /// others end. And the names of machines that were lost.
     async fn holders(
         &mut self,
         sessions: &SessionRequest,
         (kernel, matrix, who): (String, &Matrix, Preference),
         watch: &dyn ProductObserver,
-    ) -> Result<Vec<Session>, PrimaryError> {
+    ) -> Result<(Vec<Session>, Vec<String>), PrimaryError> {
         let opening = opening(sessions, kernel, matrix.dtype(), PROBED_FLOPS);
-        let OpenedSessions { local, mut workers, .. } = open_all(sessions, &opening, self, watch).await?;
+        let OpenedSessions { local, mut workers, lost } = open_all(sessions, &opening, self, watch).await?;
         let holds_too = workers.is_empty() || who == Preference::Fastest && !self.alike;
         if holds_too {
             workers.insert(0, local);
         } else {
             self.idle.release(vec![local]).await;
         }
-        Ok(workers)
+        Ok((workers, lost.into_iter().map(|lost| lost.name).collect()))
     }
 
     /// The machines of an array, by their numbers in its layout; new machines come last.
