@@ -17,6 +17,7 @@ mod combine;
 mod contract;
 mod error;
 pub mod factors;
+pub mod lu;
 mod name;
 mod parts;
 mod peak;

@@ -17,6 +17,7 @@ use alloc::string::String;
 pub mod clock;
 pub mod journal;
 pub mod limits;
+pub mod lu;
 pub mod message;
 pub mod primary;
 pub mod worker;

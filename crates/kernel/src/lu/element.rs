@@ -1,0 +1,41 @@
+//! What LU needs of an element besides the arithmetic of products.
+
+use crate::KernelElement;
+
+/// An element type whose matrices can be factored: `f32` and `f64`.
+pub trait LuElement: KernelElement {
+    /// Unit roundoff: half the distance from 1 to the next number.
+    const UNIT: f64;
+    /// The smallest normal number: the quotient of 1 and a smaller one may overflow.
+    const SMALLEST: Self;
+    /// The absolute value.
+    fn absolute(self) -> Self;
+    /// `self / by`, rounded once.
+    fn over(self, by: Self) -> Self;
+    /// Whether it is neither infinite nor NaN.
+    fn is_number(self) -> bool;
+}
+
+macro_rules! lu_element {
+    ($t:ty) => {
+        impl LuElement for $t {
+            const UNIT: f64 = <$t>::EPSILON as f64 / 2.0;
+            const SMALLEST: Self = <$t>::MIN_POSITIVE;
+            #[inline(always)]
+            fn absolute(self) -> Self {
+                self.abs()
+            }
+            #[inline(always)]
+            fn over(self, by: Self) -> Self {
+                self / by
+            }
+            #[inline(always)]
+            fn is_number(self) -> bool {
+                self.is_finite()
+            }
+        }
+    };
+}
+
+lu_element!(f32);
+lu_element!(f64);

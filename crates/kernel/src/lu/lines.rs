@@ -1,0 +1,63 @@
+//! Operations on contiguous lines: the innermost loops of panels and of triangular systems with one right-hand side.
+//!
+//! Invariant: the bits depend on the lengths only, not on the machine: no fused multiply-add, and a dot product has
+//! [`LANES`] partial sums whatever the width of the machine's vectors.
+
+use super::LuElement;
+
+/// Partial sums of a dot product: four vectors of the widest machines, which hide the latency of an addition.
+const LANES: usize = 32;
+
+/// `Σ x[i] y[i]`. Panics if the lengths differ: a bug of the caller.
+pub fn dot<T: LuElement>(x: &[T], y: &[T]) -> T {
+    assert_eq!(x.len(), y.len(), "a dot product of lines of one length");
+    pulp::Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            let mut sums = [T::ZERO; LANES];
+            let ((xs, x_rest), (ys, y_rest)) = (x.as_chunks::<LANES>(), y.as_chunks::<LANES>());
+            for (x, y) in xs.iter().zip(ys) {
+                for lane in 0..LANES {
+                    sums[lane] = sums[lane].plus(x[lane].times(y[lane]));
+                }
+            }
+            let rest = x_rest.iter().zip(y_rest).fold(T::ZERO, |sum, (x, y)| sum.plus(x.times(*y)));
+            sums.iter().fold(rest, |sum, lane| sum.plus(*lane))
+        },
+    )
+}
+
+/// `y[i] -= a x[i]`. Panics if the lengths differ: a bug of the caller.
+pub fn subtract_multiple<T: LuElement>(y: &mut [T], a: T, x: &[T]) {
+    assert_eq!(x.len(), y.len(), "lines of one length");
+    pulp::Arch::new().dispatch(
+        #[inline(always)]
+        || subtract(y, a, x),
+    );
+}
+
+/// The same inside of code that was compiled for the machine's vectors.
+#[inline(always)]
+pub(super) fn subtract<T: LuElement>(y: &mut [T], a: T, x: &[T]) {
+    for (y, x) in y.iter_mut().zip(x) {
+        *y = y.minus(a.times(*x));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_element_of_a_line_counts_once() {
+        for len in 0..200 {
+            let x: Vec<f64> = (0..len).map(f64::from).collect();
+            let ones = vec![1.0; x.len()];
+            let sum = f64::from(len * (len - 1).max(0) / 2);
+            assert_eq!(dot(&x, &ones), sum, "{len}");
+            let mut y = x.clone();
+            subtract_multiple(&mut y, 2.0, &x);
+            assert!(y.iter().zip(&x).all(|(y, x)| *y == -x), "{len}");
+        }
+    }
+}

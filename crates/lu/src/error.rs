@@ -1,0 +1,52 @@
+//! Why a matrix cannot be factored or a system not be solved.
+
+use bramble_matrix::{MatrixError, Shape};
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum LuError {
+    /// The matrix cannot be read, or there is too little memory.
+    #[error(transparent)]
+    Matrix(#[from] MatrixError),
+    /// An element of the input is infinite or NaN.
+    #[error("{name}: the element in row {row}, column {col} is {value}; a system needs finite numbers")]
+    NotFinite {
+        /// The matrix.
+        name: String,
+        /// Its row, from 0.
+        row: u64,
+        /// Its column, from 0.
+        col: u64,
+        /// `NaN`, `inf` or `-inf`.
+        value: f64,
+    },
+    /// A pivot is 0.
+    #[error(
+        "the matrix is singular: column {column} (counted from 0) is a combination of the columns before it, so no unique \
+         solution exists"
+    )]
+    Singular {
+        /// The column, from 0.
+        column: usize,
+    },
+    /// Elements grew beyond the range of the type during elimination.
+    #[error(
+        "elements exceeded the range of {dtype} at column {column} (counted from 0) of the elimination; scale the matrix{hint}"
+    )]
+    Overflow {
+        /// The column, from 0.
+        column: usize,
+        /// The element type.
+        dtype: &'static str,
+        /// Another way, if there is one.
+        hint: &'static str,
+    },
+    /// The matrix is not square.
+    #[error("{name} is {shape}: a system needs as many rows as columns")]
+    NotSquare {
+        /// The matrix.
+        name: String,
+        /// Its shape.
+        shape: Shape,
+    },
+}

@@ -1,0 +1,31 @@
+//! LU factorisation with partial pivoting on the threads of one machine, and what it solves: A X = B.
+//!
+//! Place in the flow: `load` reads a matrix into working memory, `factor` eliminates it in the order of `schedule::lu`,
+//! `substitute` solves with the factors, and `quality` says how good the solution is. `hpl` generates the matrix of the High
+//! Performance Linpack benchmark and applies its rules.
+//!
+//! Invariants: no step is skipped and no precision lowered unless `refine` is asked; every solution comes with its backward
+//! error, computed from the matrix as it was read and not from the factors; elements that are no numbers are refused before
+//! the factorisation, with their place.
+//!
+//! Deliberately absent: other machines, files, options, texts.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod error;
+mod factor;
+mod factors;
+pub mod hpl;
+mod load;
+mod quality;
+mod refine;
+mod substitute;
+mod threads;
+mod working;
+
+pub use error::LuError;
+pub use factor::{Elimination, LuOptions, block_columns, memory_bytes};
+pub use factors::{LuFactors, LuKernels};
+pub use load::{MatrixNorms, load};
+pub use quality::{Residual, residual};
+pub use refine::{Refined, refine};
+pub use working::WorkingMatrix;

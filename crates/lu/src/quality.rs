@@ -1,0 +1,91 @@
+//! How good a solution is: the residual B − A X, from the matrix as it was read.
+//!
+//! Invariant: computed in f64 also for `f32` matrices, whose products are then exact, so that the residual shows the error of
+//! the solution and not its own.
+
+use crate::load::MatrixNorms;
+use crate::working::rect;
+use crate::{LuError, LuKernels};
+use bramble_kernel::Product;
+use bramble_matrix::{DType, Layout, Matrix, View, ViewMut};
+
+/// Bytes of A that are read at a time.
+const PIECE_BYTES: u64 = 32 << 20;
+
+/// B − A X, and what it says.
+#[derive(Clone, Debug)]
+pub struct Residual {
+    /// B − A X, n × `width` in rows.
+    pub elements: Vec<f64>,
+    /// The largest over the right-hand sides of ‖b − A x‖∞ / (‖A‖∞ ‖x‖∞ + ‖b‖∞): the smallest relative change of A and b for
+    /// which x is the exact solution (Rigal & Gaches 1967).
+    pub backward_error: f64,
+    /// ‖B − A X‖∞ of the right-hand side with that error.
+    pub norm: f64,
+}
+
+/// The residual of n × `width` solutions in rows; `kernels` are for f64.
+pub fn residual(
+    a: &Matrix,
+    norms: &MatrixNorms,
+    b: &[f64],
+    x: &[f64],
+    width: usize,
+    kernels: &LuKernels,
+) -> Result<Residual, LuError> {
+    let a = a.clone().converted(DType::F64)?;
+    let n = a.shape().rows as usize;
+    let mut elements = b.to_vec();
+    let step = (PIECE_BYTES / 8 / (n as u64).max(1)).max(1) as usize;
+    let mut piece = Vec::new();
+    for start in (0..n).step_by(step) {
+        let some = start..n.min(start + step);
+        let is_row = a.layout() == Layout::RowMajor;
+        let part = if is_row { rect(some.clone(), 0..n) } else { rect(0..n, some.clone()) };
+        piece.resize(some.len() * n, 0.0);
+        a.read_block(part, bytemuck::cast_slice_mut(&mut piece))?;
+        let (left, x, c) = if is_row {
+            (View::row_major(&piece, some.len(), n), x, &mut elements[some.start * width..some.end * width])
+        } else {
+            let part = &x[some.start * width..some.end * width];
+            (View::row_major(&piece, some.len(), n).transposed(), part, &mut elements[..])
+        };
+        let (right, c) = (View::row_major(x, left.cols(), width), ViewMut::row_major(c, left.rows(), width));
+        kernels.all.multiply(Product::new(-1.0, left, right, 1.0, c).into());
+    }
+    let (backward_error, norm) = worst(&elements, norms, b, x, width);
+    Ok(Residual { elements, backward_error, norm })
+}
+
+/// The largest backward error of a right-hand side, and its residual. NaN counts as infinite.
+fn worst(r: &[f64], norms: &MatrixNorms, b: &[f64], x: &[f64], width: usize) -> (f64, f64) {
+    let largest = |of: &[f64], column: usize| {
+        of.iter().skip(column).step_by(width.max(1)).fold(0.0, |most: f64, v| {
+            if v.is_nan() { f64::INFINITY } else { most.max(v.abs()) }
+        })
+    };
+    (0..width).fold((0.0, 0.0), |worst: (f64, f64), column| {
+        let (r, scale) = (largest(r, column), norms.inf * largest(x, column) + largest(b, column));
+        let error = match r {
+            0.0 => 0.0,
+            r if r.is_finite() && scale.is_finite() => r / scale,
+            _ => f64::INFINITY,
+        };
+        if error > worst.0 { (error, r) } else { worst }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_right_hand_side_counts_and_nan_is_infinite() {
+        let norms = MatrixNorms { one: 1.0, inf: 2.0, max: 1.0 };
+        // Two right-hand sides in rows: errors 0.1/(2 · 1 + 1) and 0.3/(2 · 2 + 2).
+        let worst_of = |r: [f64; 4]| worst(&r, &norms, &[1.0, 2.0, 0.0, 1.0], &[1.0, -2.0, 0.5, 0.0], 2);
+        assert_eq!(worst_of([0.1, 0.3, 0.0, -0.2]), (0.3 / 6.0, 0.3));
+        assert_eq!(worst_of([0.0; 4]), (0.0, 0.0));
+        assert_eq!(worst_of([0.0, f64::NAN, 0.0, 0.0]).0, f64::INFINITY);
+    }
+}
