@@ -1,11 +1,13 @@
 //! The options of `bramble bench`.
 
 mod accumulate;
+mod hpl;
 mod product;
 mod report;
 mod tree;
 
 pub(crate) use accumulate::BenchAccumulateArgs;
+pub(crate) use hpl::BenchHplArgs;
 pub(crate) use product::BenchProductArgs;
 pub(crate) use report::BenchReportArgs;
 pub(crate) use tree::BenchTreeArgs;
@@ -37,6 +39,9 @@ pub enum BenchCommand {
     Accumulate(BenchAccumulateArgs),
     /// Measure Strassen's method by worker processes, for each level and link
     Tree(BenchTreeArgs),
+    /// Solve a system by the rules of the High Performance Linpack benchmark, on this machine
+    #[command(after_help = HPL_HELP)]
+    Hpl(BenchHplArgs),
     /// Make an HTML page from measurements, with tables and plots; compare two machines
     Report(BenchReportArgs),
     /// Child process of bench; not for users
@@ -58,6 +63,11 @@ pub enum BenchChild {
 const LINK_HELP: &str = "Default sizes are powers of 4 up to 64M, for functions of several ends up to 64M divided by \
 the number of ends. \"of bare\" is the speed relative to plain system calls without Bramble; 1 is as fast.\n\
 Examples: bramble bench link --function latency,bandwidth --plot links.svg; bramble bench link --link tcp --size 8,1M";
+
+const HPL_HELP: &str = "The matrix, the count of operations (2/3 N^3 + 3/2 N^2) and the check are those of HPL 2.3: LU with partial \
+pivoting in f64. The text has the form of HPL's output, so that its readers understand it; times are UTC.\n\
+Examples: bramble bench hpl --size 8000; bramble bench hpl --size 8000 --nb 64,128,192,256 --plot nb.svg\n\
+Exit codes: 0 all solutions are valid; 1 failed; 2 wrong usage; 4 a solution is not valid";
 
 /// The sizes of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,9 +92,16 @@ pub(crate) struct BenchArgs {
 pub(crate) struct BenchForm {
     #[command(flatten)]
     pub(crate) runs: BenchRuns,
+    #[command(flatten)]
+    pub(crate) plot: BenchPlot,
+}
+
+/// The option of a plot.
+#[derive(Args, Debug)]
+pub(crate) struct BenchPlot {
     /// Write a plot of the measurements to this file
-    #[arg(long, value_name = "FILE.svg")]
-    pub(crate) plot: Option<PathBuf>,
+    #[arg(long = "plot", value_name = "FILE.svg")]
+    pub(crate) file: Option<PathBuf>,
 }
 
 /// The number of runs, and the form of the output.

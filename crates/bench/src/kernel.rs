@@ -109,7 +109,7 @@ fn measured(
     contestants: impl Fn(DType) -> Vec<Contestant>,
     table: fn(&[KernelPoint]) -> Vec<String>,
 ) -> Result<Exit, Failure> {
-    args.form.check_plot()?;
+    args.form.plot.check()?;
     let form = Form::of(&args.form.runs);
     let (mut points, mut peaks) = (Vec::new(), BTreeMap::new());
     bramble_report::out(machine::head(form, show::CSV_HEAD).as_bytes())?;
@@ -132,7 +132,7 @@ fn measured(
         bramble_report::out((table(&points).join("\n") + "\n").as_bytes())?;
     }
     show::warnings(&points).iter().for_each(|line| bramble_report::say(line));
-    args.form.write_plot(|| plot::svg(&points))?;
+    args.form.plot.write(|| plot::svg(&points))?;
     Ok(Exit::Done)
 }
 

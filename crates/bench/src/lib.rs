@@ -12,6 +12,7 @@ mod accumulate;
 mod args;
 mod chart;
 mod error;
+mod hpl;
 mod kernel;
 mod link;
 mod machine;
@@ -39,6 +40,7 @@ pub fn run(command: &BenchCommand) -> Result<Exit, Failure> {
         BenchCommand::Product(args) => product::run(args),
         BenchCommand::Accumulate(args) => accumulate::run(args),
         BenchCommand::Tree(args) => tree::run(args),
+        BenchCommand::Hpl(args) => hpl::run(args),
         BenchCommand::Report(args) => report::run(args),
         BenchCommand::Link(args) => link::run(args),
         BenchCommand::Spawn(args) => spawn::run(args),

@@ -35,7 +35,7 @@ pub(super) fn head(form: Form, csv_head: &str) -> String {
     }
 }
 
-fn object() -> Value {
+pub(super) fn object() -> Value {
     let read = |path: &str| read_to_string(path).unwrap_or_default();
     let named = ["/proc/device-tree/model", "/sys/class/dmi/id/product_name"].map(read);
     let system = rustix::system::uname();

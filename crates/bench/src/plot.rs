@@ -2,21 +2,21 @@
 
 use super::chart::{Chart, Ground, Series, drawing};
 use super::kernel::KernelPoint;
-use crate::args::BenchForm;
+use crate::args::BenchPlot;
 use bramble_matrix::DType;
 use bramble_report::exit::Failure;
 use rustix::fs::{Access, access};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-impl BenchForm {
+impl BenchPlot {
     /// Refuses an SVG path that cannot be written, before hours of measuring.
     ///
     /// # Errors
     ///
     /// If the name does not end in `.svg`, or the user may not write the file.
-    pub(crate) fn check_plot(&self) -> Result<(), Failure> {
-        let Some(path) = &self.plot else { return Ok(()) };
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let Some(path) = &self.file else { return Ok(()) };
         // A device or a pipe may have any name.
         let is_file = path.as_os_str() != "-" && (path.is_file() || !path.exists());
         if is_file && !path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg")) {
@@ -33,8 +33,8 @@ impl BenchForm {
     }
 
     /// Writes the plot, if `--plot` is given.
-    pub(crate) fn write_plot(&self, svg: impl FnOnce() -> String) -> Result<(), Failure> {
-        self.plot
+    pub(crate) fn write(&self, svg: impl FnOnce() -> String) -> Result<(), Failure> {
+        self.file
             .as_ref()
             .map_or(Ok(()), |path| bramble_report::out_file::write("--plot", path, svg().as_bytes()))
     }

@@ -91,7 +91,7 @@ impl ProductPoint {
 
 /// Runs the verb.
 pub(crate) fn run(args: &BenchProductArgs) -> Result<Exit, Failure> {
-    args.form.check_plot()?;
+    args.form.plot.check()?;
     let form = Form::of(&args.form.runs);
     bramble_report::out(machine::head(form, CSV_HEAD).as_bytes())?;
     let mut points = Vec::new();
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &BenchProductArgs) -> Result<Exit, Failure> {
             "bramble: {disturbed} of {all} runs took more than 1.2 times their median"
         ));
     }
-    args.form.write_plot(|| svg(&points))?;
+    args.form.plot.write(|| svg(&points))?;
     Ok(Exit::Done)
 }
 

@@ -52,7 +52,7 @@ impl TreePoint {
 
 /// Runs the verb.
 pub(crate) fn run(args: &BenchTreeArgs) -> Result<Exit, Failure> {
-    args.form.check_plot()?;
+    args.form.plot.check()?;
     let form = Form::of(&args.form.runs);
     bramble_report::out(machine::head(form, CSV_HEAD).as_bytes())?;
     let mut points = Vec::new();
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &BenchTreeArgs) -> Result<Exit, Failure> {
             "bramble: {disturbed} of {all} runs took more than 1.2 times their median"
         ));
     }
-    args.form.write_plot(|| svg(&points))?;
+    args.form.plot.write(|| svg(&points))?;
     Ok(Exit::Done)
 }
 

@@ -11,6 +11,7 @@ use bramble_cluster::args::{TrustArgs, kernel, socket_address};
 use bramble_kernel::Choice;
 use bramble_lab::LabCommand;
 use bramble_report::quantity::size;
+use bramble_solve::{LuArgs, SolveArgs};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::any::TypeId;
 use std::ffi::OsString;
@@ -34,6 +35,12 @@ pub(crate) enum Command {
     /// Run many tasks over connections that stay open: products, sums and copies of matrices, one a line
     #[command(after_help = BATCH_HELP)]
     Batch(Box<BatchArgs>),
+    /// Solve A X = B by LU with partial pivoting, on this machine
+    #[command(after_help = SOLVE_HELP)]
+    Solve(Box<SolveArgs>),
+    /// Factor a matrix into L and U with partial pivoting, on this machine
+    #[command(after_help = LU_HELP)]
+    Lu(Box<LuArgs>),
     /// Show how a product would be computed, how long it would take and why, with a picture; computes nothing
     #[command(after_help = PLAN_HELP)]
     Plan(Box<PlanArgs>),
@@ -98,6 +105,14 @@ free H. A name without a dot or slash keeps a result for later lines; signs stan
 (docs/batch.md)\n\
 Example: echo 'C.npy = A.npy @ B.npy' | bramble batch - -w pi1,pi2\n\
 Exit codes: as for multiply, of the first task that failed, else of the worst result";
+
+const SOLVE_HELP: &str = "Example: bramble solve A.npy b.npy -o x.npy\n\
+Exit codes: 0 solved; 1 failed, also where A is singular; 2 wrong usage; 4 the solution is not accurate enough and was not \
+kept; 129 terminal closed; 130 interrupted; 143 terminated";
+
+const LU_HELP: &str = "Example: bramble lu A.npy -o LU.npy; in Python: \
+scipy.linalg.lu_solve((numpy.load('LU.npy'), numpy.load('LU.pivots.npy')), b)\n\
+Exit codes: as for solve; a singular matrix is factored, with a warning";
 
 const MATRIX_HELP: &str = "Example: bramble matrix model.safetensors\nExit codes: 0 shown, whether Bramble can \
 multiply it or not; 1 unreadable";

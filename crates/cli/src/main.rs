@@ -22,6 +22,7 @@ mod plan;
 mod ranks;
 mod resume;
 mod sim;
+mod solve;
 mod stream;
 mod systemd;
 mod usage;
@@ -79,6 +80,8 @@ fn done(command: Command, began: std::time::Instant) -> Result<Exit, Failure> {
     match command {
         Command::Multiply(args) => multiply::run(&args, began),
         Command::Batch(args) => batch::run(&args, began),
+        Command::Solve(args) => solve::solve(&args),
+        Command::Lu(args) => solve::factor(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Matrix(args) => matrix::run(&args),
         Command::Sim(args) => sim::run(&args),

@@ -20,7 +20,7 @@ mod paths;
 mod types;
 
 /// Which rooms a room may depend on. A new crate has to be entered here, with a reason in its change.
-const ROOMS: [(&str, &[&str]); 15] = [
+const ROOMS: [(&str, &[&str]); 17] = [
     ("base", &[]),
     ("matrix", &["base"]),
     ("verify", &["matrix"]),
@@ -32,14 +32,16 @@ const ROOMS: [(&str, &[&str]); 15] = [
     ("worker", &["kernel", "link", "matrix", "schedule"]),
     ("primary", &["kernel", "link", "matrix", "plan", "schedule", "verify"]),
     ("report", &["matrix", "plan", "primary", "sim", "verify"]),
+    ("lu", &["kernel", "matrix", "schedule"]),
+    ("solve", &["cluster", "kernel", "lu", "matrix", "report", "worker"]),
     ("cluster", &["kernel", "link", "matrix", "plan", "primary", "report", "worker"]),
-    ("bench", &["cluster", "kernel", "link", "matrix", "primary", "report", "worker"]),
+    ("bench", &["cluster", "kernel", "link", "lu", "matrix", "plan", "primary", "report", "worker"]),
     ("lab", &["cluster", "kernel", "link", "report", "worker"]),
     (
         "cli",
         &[
             "bench", "cluster", "kernel", "lab", "link", "matrix", "plan", "primary", "report", "schedule",
-            "sim", "verify", "worker",
+            "sim", "solve", "verify", "worker",
         ],
     ),
     ("sim", &["matrix", "plan", "schedule"]),

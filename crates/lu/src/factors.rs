@@ -135,6 +135,20 @@ impl<T: LuElement> LuFactors<T> {
         self.substitute(Triangle::Upper, x, width);
     }
 
+    /// `L U x` with the rows of L in their original order, for one vector in f64: what the factors say that `A x` is.
+    pub fn apply(&self, x: &[f64]) -> Vec<f64> {
+        let (view, square) = (self.view(), self.order());
+        let row = |i: usize| &view.data()[i * view.row_stride()..][..view.cols()];
+        let products = |us: &[T], x: &[f64]| us.iter().zip(x).map(|(u, x)| u.to_f64() * x).sum::<f64>();
+        let u: Vec<f64> = (0..square).map(|i| products(&row(i)[i..], &x[i..])).collect();
+        let one = |i: usize| products(&row(i)[..i.min(square)], &u) + u.get(i).copied().unwrap_or(0.0);
+        let mut y: Vec<f64> = (0..view.rows()).map(one).collect();
+        for (i, &p) in self.made.pivots.iter().enumerate().rev() {
+            y.swap(i, p);
+        }
+        y
+    }
+
     /// `x = A⁻ᵀ x` for one right-hand side.
     pub fn solve_transposed(&self, x: &mut [T]) {
         substitute_transposed(Triangle::Upper, self.square(), x);

@@ -3,8 +3,8 @@
 //! Place in the flow: `bench hpl` generates the system, times elimination and back-substitution, and checks the solution with a
 //! matrix that is generated again.
 //!
-//! Invariants: element (i, j) of the N × (N + 1) system [A | b] is draw i + jN of a linear congruential generator with modulus
-//! 2⁶⁴, so any part can be made anywhere. LU with partial pivoting in f64, nothing else: no Strassen, no lower precision.
+//! Invariants: element (i, j) of the N × (N + 1) system [A | b] is draw 1 + i + jN after the seed of a linear congruential
+//! generator with modulus 2⁶⁴, so any part can be made anywhere. LU with partial pivoting in f64, nothing else: no Strassen, no lower precision.
 //!
 //! Source: `HPL_pdmatgen`, `HPL_rand` and `HPL_pdtest` of netlib's HPL define the numbers and formulas; this is an independent
 //! implementation.
@@ -21,7 +21,7 @@ use std::ops::Range;
 const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
 /// Increment of the generator.
 const INCREMENT: u64 = 1;
-/// The first draw.
+/// The number before the first draw.
 const SEED: u64 = 100;
 /// Columns that are generated at a time.
 const COLUMNS: usize = 64;
@@ -71,7 +71,7 @@ fn element(draw: u64) -> f64 {
 /// Fills columns of the system of this order, `first` and the following, as contiguous rows of `columns.len() / order` elements.
 fn fill(order: usize, first: usize, columns: &mut [f64]) {
     let width = columns.len() / order.max(1);
-    let start = |j: usize| Jump::of((order as u64).wrapping_mul((first + j) as u64)).apply(SEED);
+    let start = |j: usize| Jump::of((order as u64).wrapping_mul((first + j) as u64).wrapping_add(1)).apply(SEED);
     let mut draws: Vec<u64> = (0..width).map(start).collect();
     for row in columns.chunks_exact_mut(width.max(1)) {
         for (x, draw) in row.iter_mut().zip(&mut draws) {
@@ -226,8 +226,8 @@ mod tests {
         let mut draw = SEED;
         for j in 0..6 {
             for i in 0..5 {
-                assert_eq!(all[i * 6 + j], element(draw));
                 draw = Jump::ONE.apply(draw);
+                assert_eq!(all[i * 6 + j], element(draw));
             }
         }
     }

@@ -24,7 +24,7 @@ pub struct Residual {
     pub norm: f64,
 }
 
-/// The residual of n × `width` solutions in rows; `kernels` are for f64.
+/// The residual of the `width` solutions in the rows of `x`, for an A of any shape; `kernels` are for f64.
 pub fn residual(
     a: &Matrix,
     norms: &MatrixNorms,
@@ -34,21 +34,23 @@ pub fn residual(
     kernels: &LuKernels,
 ) -> Result<Residual, LuError> {
     let a = a.clone().converted(DType::F64)?;
-    let n = a.shape().rows as usize;
+    let (rows, cols) = (a.shape().rows as usize, a.shape().cols as usize);
+    let is_row = a.layout() == Layout::RowMajor;
+    let (lines, within) = if is_row { (rows, cols) } else { (cols, rows) };
     let mut elements = b.to_vec();
-    let step = (PIECE_BYTES / 8 / (n as u64).max(1)).max(1) as usize;
+    let step = (PIECE_BYTES / 8 / (within as u64).max(1)).max(1) as usize;
     let mut piece = Vec::new();
-    for start in (0..n).step_by(step) {
-        let some = start..n.min(start + step);
-        let is_row = a.layout() == Layout::RowMajor;
-        let part = if is_row { rect(some.clone(), 0..n) } else { rect(0..n, some.clone()) };
-        piece.resize(some.len() * n, 0.0);
+    for start in (0..lines).step_by(step) {
+        let some = start..lines.min(start + step);
+        let part = if is_row { rect(some.clone(), 0..cols) } else { rect(0..rows, some.clone()) };
+        piece.resize(some.len() * within, 0.0);
         a.read_block(part, bytemuck::cast_slice_mut(&mut piece))?;
+        let in_rows = View::row_major(&piece, some.len(), within);
+        let of_some = some.start * width..some.end * width;
         let (left, x, c) = if is_row {
-            (View::row_major(&piece, some.len(), n), x, &mut elements[some.start * width..some.end * width])
+            (in_rows, x, &mut elements[of_some])
         } else {
-            let part = &x[some.start * width..some.end * width];
-            (View::row_major(&piece, some.len(), n).transposed(), part, &mut elements[..])
+            (in_rows.transposed(), &x[of_some], &mut elements[..])
         };
         let (right, c) = (View::row_major(x, left.cols(), width), ViewMut::row_major(c, left.rows(), width));
         kernels.all.multiply(Product::new(-1.0, left, right, 1.0, c).into());

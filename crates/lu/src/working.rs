@@ -48,6 +48,16 @@ impl WorkingMatrix {
     }
 }
 
+impl WorkingMatrix {
+    /// A copy of all elements in contiguous rows.
+    pub fn rows_of<T: LuElement>(&self) -> Result<Vec<T>, MatrixError> {
+        let lines = self.lines()?;
+        let view = lines.view::<T>();
+        let row = |i: usize| if self.cols == 0 { &[] } else { &view.data()[i * view.row_stride()..][..self.cols] };
+        Ok((0..self.rows).flat_map(row).copied().collect())
+    }
+}
+
 /// Elements from one row to the next.
 fn pitch<T: LuElement>(cols: usize) -> usize {
     let in_line = CACHE_LINE / size_of::<T>();

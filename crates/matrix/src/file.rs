@@ -37,6 +37,11 @@ pub fn npy_header(shape: Shape, dtype: DType) -> Vec<u8> {
     npy::write_header(shape, dtype)
 }
 
+/// The header that `numpy.save` would write before the elements of a C-ordered array of one or two dimensions.
+pub fn npy_header_of(dims: &[u64], dtype: DType) -> Vec<u8> {
+    npy::write_header_of(dims, dtype)
+}
+
 /// The message for a file of an unknown format.
 const KNOWN: &str = "is not a matrix file that is known; accepted are FILE.npy, FILE.mtx, FILE.safetensors:TENSOR, \
      random:ROWSxCOLS:DTYPE:SEED and identity:N:DTYPE";

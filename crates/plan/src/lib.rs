@@ -23,6 +23,7 @@ mod extent;
 mod form;
 mod grid;
 mod layout;
+mod lu;
 mod memory;
 mod neighbours;
 mod ownership;
@@ -50,6 +51,7 @@ pub use layout::{
     ArrayLayout, LATTICE, LayoutError, NoRoomForArray, PartHolder, PlacedPart, Placement, ShardAxis,
     ShardUnits,
 };
+pub use lu::{LuEstimate, LuRates, estimate_lu};
 pub use memory::memory_wanted;
 pub use neighbours::{neighbour_pairs, neighbours_of_each};
 pub use ownership::{MissingPart, OwnedSpan, Ownership, ProductSide};

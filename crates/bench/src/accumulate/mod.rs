@@ -90,7 +90,7 @@ fn busy_and_waiting(share: &ThreadTotals) -> f64 {
 
 /// Runs the verb.
 pub(crate) fn run(args: &BenchAccumulateArgs) -> Result<Exit, Failure> {
-    args.form.check_plot()?;
+    args.form.plot.check()?;
     let form = Form::of(&args.form.runs);
     let mut ways = vec![AccumulateMethod::Owner];
     args.way.iter().for_each(|way| {
@@ -135,7 +135,7 @@ pub(crate) fn run(args: &BenchAccumulateArgs) -> Result<Exit, Failure> {
         bramble_report::out((show::table(&points).join("\n") + "\n").as_bytes())?;
     }
     show::warnings(&points).iter().for_each(|line| bramble_report::say(line));
-    args.form.write_plot(|| chart::drawing(&show::charts(&points), chart::Ground::White))?;
+    args.form.plot.write(|| chart::drawing(&show::charts(&points), chart::Ground::White))?;
     Ok(Exit::Done)
 }
 

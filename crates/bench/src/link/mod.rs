@@ -33,7 +33,7 @@ use measure::{LinkBenchConfig, LinkPoint, Tell};
 
 /// Runs the verb.
 pub(crate) fn run(args: &BenchLinkArgs) -> Result<Exit, Failure> {
-    args.form.check_plot()?;
+    args.form.plot.check()?;
     let form = Form::of(&args.form.runs);
     let made_here: Vec<LinkName> = LinkName::ALL.iter().copied().filter(|link| link.is_made_here()).collect();
     let wanted = LinkBenchConfig {
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &BenchLinkArgs) -> Result<Exit, Failure> {
         return Ok(exit);
     }
     show::warnings(&told.points).iter().for_each(|line| bramble_report::say(line));
-    args.form.write_plot(|| plot::svg(&told.points))?;
+    args.form.plot.write(|| plot::svg(&told.points))?;
     Ok(Exit::Done)
 }
 

@@ -35,15 +35,23 @@ const HEADER_CHARS_MAX: usize = 10_000;
 
 /// The bytes before the elements of a row-major matrix.
 pub(crate) fn write_header(shape: Shape, dtype: DType) -> Vec<u8> {
+    write_header_of(&[shape.rows, shape.cols], dtype)
+}
+
+/// The same for an array of one or two dimensions.
+pub(crate) fn write_header_of(dims: &[u64], dtype: DType) -> Vec<u8> {
     let descr = match dtype {
         DType::F32 => "<f4",
         DType::F64 => "<f8",
         DType::I32 => "<i4",
         DType::I64 => "<i8",
     };
-    let Shape { rows, cols } = shape;
-    let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {cols}), }}");
-    let growth = GROWTH_DIGITS - rows.to_string().len();
+    let listed = match dims {
+        [one] => format!("{one},"),
+        _ => dims.iter().map(u64::to_string).collect::<Vec<_>>().join(", "),
+    };
+    let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({listed}), }}");
+    let growth = GROWTH_DIGITS - dims.first().map_or(0, |rows| rows.to_string().len());
     text.extend(std::iter::repeat_n(' ', growth));
     let before = MAGIC.len() + 4;
     let pad = ALIGN - (before + text.len() + 1) % ALIGN;

@@ -1,0 +1,103 @@
+//! Time of an LU factorisation with partial pivoting on the threads of one machine: the bound, and the prediction.
+//!
+//! Place in the flow: `bench hpl` measures the rates, and prints both before and beside the measured time.
+//!
+//! Invariant: the bound counts the operations at the rate of large products, which no part of a factorisation exceeds; the
+//! prediction is never below it.
+//!
+//! Deliberately absent: several machines.
+
+/// Measured rates of a machine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LuRates {
+    /// Threads.
+    pub threads: usize,
+    /// All threads together, each multiplying large square matrices, Gflop/s.
+    pub product_gflops: f64,
+    /// All threads together, each updating columns with a panel, Gflop/s.
+    pub update_gflops: f64,
+    /// One thread, factoring a panel, Gflop/s.
+    pub panel_gflops: f64,
+    /// One thread, reading the factors once, bytes/s.
+    pub read_bytes_per_s: f64,
+}
+
+/// Time of a factorisation and its back-substitution.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LuEstimate {
+    /// No LU on this machine takes less, seconds.
+    pub bound_seconds: f64,
+    /// The prediction, seconds.
+    pub seconds: f64,
+}
+
+/// The estimate for a matrix of order `n` in panels of `block` columns, in `f64`.
+///
+/// In each step the panels hide behind the updates of the step before (look-ahead): a step takes as long as all its work shared
+/// by the threads, or as the next panel with the update of its columns, which one thread does after the other.
+pub fn estimate_lu(n: usize, block: usize, rates: &LuRates) -> LuEstimate {
+    let (order, threads) = (n as f64, rates.threads.max(1) as f64);
+    let flops = order * order * (2.0 / 3.0 * order + 1.5);
+    let bound_seconds = flops / rates.product_gflops / 1e9;
+    let block = block.max(1);
+    let panel = |rows: f64, width: f64| width * width * (rows - width / 3.0) / rates.panel_gflops / 1e9;
+    let update = |rows: f64, width: f64, cols: f64| width * cols * (2.0 * (rows - width) + width);
+    let width_at = |start: usize| (n - start).min(block) as f64;
+    let mut seconds = if n > 0 { panel(order, width_at(0)) } else { 0.0 };
+    for start in (0..n).step_by(block) {
+        let (rows, width) = ((n - start) as f64, width_at(start));
+        let rest = rows - width;
+        if rest == 0.0 {
+            break;
+        }
+        let next = width_at(start + block);
+        let next_panel = panel(rest, next);
+        let shared = update(rows, width, rest) / rates.update_gflops / 1e9 + next_panel / threads;
+        let chain = update(rows, width, next) / (rates.update_gflops / threads) / 1e9 + next_panel;
+        seconds += f64::max(shared, chain);
+    }
+    // The back-substitution reads U once.
+    seconds += order * order / 2.0 * 8.0 / rates.read_bytes_per_s;
+    LuEstimate { bound_seconds, seconds: seconds.max(bound_seconds) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RATES: LuRates = LuRates {
+        threads: 2,
+        product_gflops: 100.0,
+        update_gflops: 100.0,
+        panel_gflops: 1e9,
+        read_bytes_per_s: 1e18,
+    };
+
+    #[test]
+    fn with_panels_that_cost_nothing_the_prediction_is_the_bound() {
+        let estimate = estimate_lu(20_000, 100, &RATES);
+        assert!((estimate.seconds / estimate.bound_seconds - 1.0).abs() < 0.01, "{estimate:?}");
+    }
+
+    #[test]
+    fn a_slow_panel_is_hidden_until_the_matrix_is_small() {
+        let slow = LuRates { panel_gflops: 15.0, ..RATES };
+        let part = |n| estimate_lu(n, 100, &slow).seconds / estimate_lu(n, 100, &RATES).seconds;
+        assert!(part(20_000) < 1.05 && part(1_000) > 1.2, "{} {}", part(20_000), part(1_000));
+    }
+
+    proptest! {
+        #[test]
+        fn the_prediction_is_finite_and_not_below_the_bound(
+            n in 0..5000usize, block in 1..400usize, threads in 1..9usize, product in 1.0..500.0f64, update in 1.0..500.0f64,
+            panel in 0.1..100.0f64,
+        ) {
+            let rates = LuRates {
+                threads, product_gflops: product, update_gflops: update, panel_gflops: panel, read_bytes_per_s: 1e10,
+            };
+            let estimate = estimate_lu(n, block, &rates);
+            prop_assert!(estimate.seconds.is_finite() && estimate.seconds >= estimate.bound_seconds, "{estimate:?}");
+        }
+    }
+}
