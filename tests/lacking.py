@@ -18,6 +18,7 @@ NAMES = {
     "dask": "Dask and mpi4py",
     "deny": "cargo-deny",
     "glibc": "the C library whose memory use is known",
+    "hpcc": "the official Linpack benchmark",
     "lab": "root, and a kernel with network namespaces and control groups",
     "macos": "Rust's standard library for macOS",
     "man": "man",

@@ -64,8 +64,8 @@ const LINK_HELP: &str = "Default sizes are powers of 4 up to 64M, for functions 
 the number of ends. \"of bare\" is the speed relative to plain system calls without Bramble; 1 is as fast.\n\
 Examples: bramble bench link --function latency,bandwidth --plot links.svg; bramble bench link --link tcp --size 8,1M";
 
-const HPL_HELP: &str = "The matrix, the count of operations (2/3 N^3 + 3/2 N^2) and the check are those of HPL 2.3: LU with partial \
-pivoting in f64. The text has the form of HPL's output, so that its readers understand it; times are UTC.\n\
+const HPL_HELP: &str = "The matrix, the count of operations (2/3 N^3 + 3/2 N^2) and the check are those of HPL 2.3: LU with \
+partial pivoting in f64. The text has the form of HPL's output, so that its readers understand it; times are UTC.\n\
 Examples: bramble bench hpl --size 8000; bramble bench hpl --size 8000 --nb 64,128,192,256 --plot nb.svg\n\
 Exit codes: 0 all solutions are valid; 1 failed; 2 wrong usage; 4 a solution is not valid";
 

@@ -57,7 +57,7 @@ fn assert_gaps<T: LuElement>(new: &Operand<T>, old: &Operand<T>, what: &str) {
 fn factor<T: LuElement>(kernel: &dyn Kernel, a: &Operand<T>) {
     let what = format!("{} {}x{} {:?} {}", kernel.name(), a.rows, a.cols, a.layout, T::DTYPE);
     let mut made = a.clone();
-    let panel = PackedPanel::factor(kernel, made.view_mut());
+    let panel = PackedPanel::factor(kernel, made.view_mut(), noise(3, 1));
     assert_factors::<T>(&plain(a.view()), &plain(made.view()), panel.pivots(), &what);
     assert_gaps(&made, a, &what);
     assert_eq!((panel.rows(), panel.width()), (a.rows, a.cols), "{what}");
@@ -98,17 +98,19 @@ fn an_updated_block_continues_the_factorisation() {
     for kernel in kernels() {
         for (rows, width, right) in [(1, 1, 3), (20, 7, 9), (60, 33, 1), (90, 40, 70), (17, 17, 5)] {
             for layout in Layout::ALL {
-                let (mut left, mut rest) =
-                    (Operand::<f64>::noise(rows, width, layout, 1), Operand::<f64>::noise(rows, right, layout, 2));
+                let (mut left, mut rest) = (
+                    Operand::<f64>::noise(rows, width, layout, 1),
+                    Operand::<f64>::noise(rows, right, layout, 2),
+                );
                 let join = |l: &Operand<f64>, r: &Operand<f64>| {
                     let both = plain(l.view()).into_iter().zip(plain(r.view()));
                     both.map(|(l, r)| [l, r].concat()).collect::<Vec<_>>()
                 };
                 let (a, old) = (join(&left, &rest), rest.clone());
-                let panel = PackedPanel::factor(&*kernel, left.view_mut());
+                let panel = PackedPanel::factor(&*kernel, left.view_mut(), Vec::new());
                 panel.update(&*kernel, rest.view_mut(), &mut vec![9.0; 3]);
                 assert_gaps(&rest, &old, "update");
-                // What is left below is a Schur complement: P A - L U there, and 0 elsewhere.
+                // Below the panel's rows lies a Schur complement, P A - L U.
                 let (made, want) = (join(&left, &rest), exchanged(a, panel.pivots()));
                 for i in 0..rows {
                     for j in width..width + right {
@@ -116,7 +118,8 @@ fn an_updated_block_continues_the_factorisation() {
                         let terms = (0..width.min(i + 1)).map(|k| l(k) * made[k][j]);
                         let (sum, size) = terms.fold((0.0, 0.0), |(s, t), x| (s + x, t + f64::abs(x)));
                         let below = if i < width { 0.0 } else { made[i][j] };
-                        let bound = 200.0 * <f64 as LuElement>::UNIT * (size + want[i][j].abs() + below.abs());
+                        let bound =
+                            200.0 * <f64 as LuElement>::UNIT * (size + want[i][j].abs() + below.abs());
                         assert!((sum + below - want[i][j]).abs() <= bound, "{} {i} {j}", kernel.name());
                     }
                 }
@@ -132,7 +135,7 @@ fn a_column_of_zeros_has_a_pivot_of_zero_and_the_rest_is_factored() {
         let mut a = Operand::<f64>::noise(60, 40, Layout::Rows, 3);
         (0..60).for_each(|i| *a.view_mut().at_mut(i, zero) = 0.0);
         let mut made = a.clone();
-        let panel = PackedPanel::factor(&*kernel, made.view_mut());
+        let panel = PackedPanel::factor(&*kernel, made.view_mut(), Vec::new());
         assert_eq!(panel.diagonal().position(|d| d == 0.0), Some(zero));
         assert_factors::<f64>(&plain(a.view()), &plain(made.view()), panel.pivots(), "zero column");
     }
@@ -142,7 +145,7 @@ fn a_column_of_zeros_has_a_pivot_of_zero_and_the_rest_is_factored() {
 fn the_first_of_equal_pivots_is_taken() {
     let kernel = open(KernelName::Simd).unwrap();
     let mut a = [1.0, 5.0, -2.0, 6.0, 2.0, 7.0];
-    let panel = PackedPanel::factor(&*kernel, ViewMut::row_major(&mut a, 3, 2));
+    let panel = PackedPanel::factor(&*kernel, ViewMut::row_major(&mut a, 3, 2), vec![7.0; 100]);
     assert_eq!(panel.pivots(), [1, 2]);
     assert_eq!(a, [-2.0, 6.0, -1.0, 13.0, -0.5, 8.0 * (1.0 / 13.0)]);
 }
@@ -152,7 +155,7 @@ fn undefined_elements_stay_in_the_result<T: LuElement + Float>() {
         for at in [(0, 0), (30, 3), (59, 39), (7, 20)] {
             let mut a = Operand::<T>::noise(60, 40, Layout::Cols, 4);
             *a.view_mut().at_mut(at.0, at.1) = T::nan();
-            PackedPanel::factor(&*kernel, a.view_mut());
+            PackedPanel::factor(&*kernel, a.view_mut(), Vec::new());
             assert!(plain(a.view()).iter().flatten().any(|x| x.is_nan()), "{} {at:?}", kernel.name());
         }
     }
@@ -166,8 +169,11 @@ fn nan_is_not_lost() {
 
 fn triangles<T: LuElement + Float>() {
     for kernel in kernels() {
-        for (n, width) in (0..=20).flat_map(|n| [(n, 1), (n, 3)]).chain([(33, 40), (100, 7), (130, 130), (65, 0)]) {
-            for (which, layout) in [Triangle::UnitLower, Triangle::Upper].into_iter().flat_map(|w| Layout::ALL.map(|l| (w, l)))
+        for (n, width) in
+            (0..=20).flat_map(|n| [(n, 1), (n, 3)]).chain([(33, 40), (100, 7), (130, 130), (65, 0)])
+        {
+            for (which, layout) in
+                [Triangle::UnitLower, Triangle::Upper].into_iter().flat_map(|w| Layout::ALL.map(|l| (w, l)))
             {
                 // Small elements off the diagonal, so that the solutions stay of moderate size.
                 let mut t = Operand::<T>::filled(n, n, layout, T::nan());
@@ -191,7 +197,8 @@ fn triangles<T: LuElement + Float>() {
                             Triangle::Upper if k < i => 0.0,
                             _ => t.view().at(i, k).to_f64(),
                         };
-                        let terms = (0..n).map(|k| if of(k) == 0.0 { 0.0 } else { of(k) * x.view().at(k, j).to_f64() });
+                        let terms = (0..n)
+                            .map(|k| if of(k) == 0.0 { 0.0 } else { of(k) * x.view().at(k, j).to_f64() });
                         let (sum, size) = terms.fold((0.0, 0.0), |(s, t), v| (s + v, t + f64::abs(v)));
                         let want = b.view().at(i, j).to_f64();
                         let bound = 2.0 * (n + 4) as f64 * <T as LuElement>::UNIT * (size + want.abs());

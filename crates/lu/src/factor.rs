@@ -5,8 +5,8 @@
 //! Invariants: each thread computes with a kernel for one thread. A panel is kept packed until all blocks have been updated
 //! with it. A thread that panics ends the others.
 //!
-//! The bits of the result depend on the block columns and the kernel, not on the threads: every element gets the same
-//! operations in the same order.
+//! With a kernel whose bits do not depend on the cut of C (`simd`), the bits of the result depend on the block columns and not
+//! on the threads: every element gets the same operations in the same order.
 
 use crate::working::WorkingMatrix;
 use crate::{threads, working};
@@ -45,19 +45,28 @@ pub struct Elimination {
 /// waste less at its end.
 pub fn block_columns(order: usize) -> usize {
     match order {
-        0..=256 => 32,
-        257..=1024 => 64,
-        1025..=4096 => 128,
-        _ => 192,
+        0..=512 => 64,
+        513..=1024 => 128,
+        1025..=2048 => 192,
+        _ => 256,
     }
 }
+
+/// How many of these threads a matrix of this order is worth: with fewer columns each, they would wait for each other.
+pub fn worthwhile_threads(order: usize, threads: usize) -> usize {
+    threads.min((order / COLUMNS_EACH).max(1))
+}
+
+/// Columns for which another thread pays.
+const COLUMNS_EACH: usize = 224;
 
 /// Bytes that factoring a matrix of this shape with `extra` columns more takes, without the kernel's own memory.
 pub fn memory_bytes<T: LuElement>(rows: usize, cols: usize, extra: usize, options: LuOptions) -> u64 {
     let size = size_of::<T>() as u64;
     // A panel is being made while the others are kept; every thread has its part of U.
     let panels = (LIVE_MAX as u64 + 1).saturating_mul((rows as u64).saturating_mul(options.block as u64));
-    let scratch = (options.threads as u64).saturating_mul((COLUMNS_MAX + options.block) as u64 * options.block as u64);
+    let scratch =
+        (options.threads as u64).saturating_mul((COLUMNS_MAX + options.block) as u64 * options.block as u64);
     let work = size.saturating_mul(panels.saturating_add(scratch));
     working::bytes::<T>(rows, cols.saturating_add(extra)).saturating_add(work)
 }
@@ -76,6 +85,8 @@ struct State<T> {
     order: LuOrder,
     /// By step; `None` before it is factored and after it is spent.
     panels: Vec<Option<Arc<PackedPanel<T>>>>,
+    /// Memory of spent panels.
+    spare: Vec<Vec<T>>,
     made: Elimination,
     /// A thread has panicked.
     is_broken: bool,
@@ -96,7 +107,13 @@ pub(crate) fn factor<T: LuElement>(
     let threads = options.threads.max(1);
     let shape = LuShape { blocks: blocks.len(), panels, threads, widest, live_max: LIVE_MAX };
     let made = Elimination { pivots: Vec::with_capacity(eliminated), zero: None, overflow: None };
-    let state: State<T> = State { order: LuOrder::new(shape), panels: vec![None; panels], made, is_broken: false };
+    let state: State<T> = State {
+        order: LuOrder::new(shape),
+        panels: vec![None; panels],
+        spare: Vec::new(),
+        made,
+        is_broken: false,
+    };
     let shared = Shared { working, kernel, blocks, state: Mutex::new(state), changed: Condvar::new() };
     std::thread::scope(|scope| {
         (1..threads).for_each(|_| drop(scope.spawn(|| shared.work())));
@@ -107,7 +124,8 @@ pub(crate) fn factor<T: LuElement>(
 
 /// Columns of the blocks: the eliminated ones, then the others, each cut into pieces of `width`.
 fn blocks(eliminated: usize, cols: usize, width: usize) -> Vec<Range<usize>> {
-    let cut = |from: usize, to: usize| (from..to).step_by(width).map(move |start| start..to.min(start + width));
+    let cut =
+        |from: usize, to: usize| (from..to).step_by(width).map(move |start| start..to.min(start + width));
     cut(0, eliminated).chain(cut(eliminated, cols)).collect()
 }
 
@@ -139,41 +157,51 @@ impl<T: LuElement> Shared<'_, T> {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let panel = match &task {
-                LuTask::Panel(_) => None,
-                LuTask::Update { step, .. } => state.panels[*step].clone(),
+            let with = match &task {
+                LuTask::Panel(_) => With::Memory(state.spare.pop().unwrap_or_default()),
+                LuTask::Update { step, .. } => match &state.panels[*step] {
+                    Some(panel) => With::Panel(panel.clone()),
+                    None => unreachable!("the order keeps a panel until all blocks have had its step"),
+                },
             };
             drop(state);
-            let made = self.run(&task, panel.as_deref(), &mut scratch);
-            drop(panel);
+            let made = self.run(&task, with, &mut scratch);
             state = self.state();
             if let (LuTask::Panel(step), Some(made)) = (&task, made) {
                 state.keep(*step, self.blocks[*step].start, made);
             }
             state.order.done(&task);
-            let spent = state.order.spent();
-            state.panels[..spent].iter_mut().for_each(|panel| *panel = None);
+            state.recycle();
             self.changed.notify_all();
         }
     }
 
     /// Does a task; returns the panel if it was one.
-    fn run(&self, task: &LuTask, panel: Option<&PackedPanel<T>>, scratch: &mut Vec<T>) -> Option<PackedPanel<T>> {
+    fn run(&self, task: &LuTask, with: With<T>, scratch: &mut Vec<T>) -> Option<PackedPanel<T>> {
         let (rows, blocks) = (self.working.rows(), &self.blocks);
-        match task {
-            LuTask::Panel(step) => {
+        match (task, with) {
+            (LuTask::Panel(step), With::Memory(memory)) => {
                 let block = blocks[*step].clone();
                 let mut lease = self.working.lease(block.start..rows, block);
-                Some(PackedPanel::factor(self.kernel, lease.view_mut()))
+                Some(PackedPanel::factor(self.kernel, lease.view_mut(), memory))
             }
-            LuTask::Update { step, blocks: range } => {
+            (LuTask::Update { step, blocks: range }, With::Panel(panel)) => {
                 let (first, last) = (blocks[range.start].start, blocks[range.end - 1].end);
                 let mut lease = self.working.lease(blocks[*step].start..rows, first..last);
-                panel?.update(self.kernel, lease.view_mut(), scratch);
+                panel.update(self.kernel, lease.view_mut(), scratch);
                 None
             }
+            _ => unreachable!("a panel gets memory, and an update its panel"),
         }
     }
+}
+
+/// What a task works with.
+enum With<T> {
+    /// Memory of an earlier panel, or none yet.
+    Memory(Vec<T>),
+    /// The panel of the step.
+    Panel(Arc<PackedPanel<T>>),
 }
 
 impl<T: LuElement> State<T> {
@@ -189,6 +217,14 @@ impl<T: LuElement> State<T> {
             }
         }
         self.panels[step] = Some(Arc::new(panel));
+    }
+
+    /// Takes back the memory of spent panels: new memory would be cleared by the system page by page.
+    fn recycle(&mut self) {
+        let spent = self.order.spent();
+        let panels = self.panels[..spent].iter_mut().filter_map(Option::take);
+        // A thread that has ended its update may still hold the panel for a moment; its memory is then given back.
+        self.spare.extend(panels.filter_map(Arc::into_inner).map(PackedPanel::into_memory));
     }
 }
 

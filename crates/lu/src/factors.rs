@@ -25,7 +25,12 @@ pub struct LuKernels {
 
 impl LuKernels {
     /// The named kernel, or the fastest for a factorisation of `flops` operations.
-    pub fn open(name: Option<KernelName>, dtype: DType, flops: f64, threads: usize) -> Result<Self, KernelError> {
+    pub fn open(
+        name: Option<KernelName>,
+        dtype: DType,
+        flops: f64,
+        threads: usize,
+    ) -> Result<Self, KernelError> {
         let one = pick(name.map_or(Choice::Auto, Choice::Named), dtype, flops)?.kernel;
         let base = KernelName::ALL.into_iter().find(|name| name.as_str() == one.name());
         let base = base.unwrap_or(KernelName::Simd);
@@ -74,7 +79,7 @@ impl<T: LuElement> LuFactors<T> {
         self.lines.view()
     }
 
-    /// An error unless every pivot is a number other than 0.
+    /// Ok if every pivot is a finite number other than 0; else the error names the first column that has none.
     pub fn check(&self) -> Result<(), LuError> {
         let first = |one: Option<usize>| one.unwrap_or(usize::MAX);
         let hint = if T::DTYPE == DType::F32 { ", or use --dtype f64" } else { "" };
@@ -179,9 +184,11 @@ impl<T: LuElement> LuFactors<T> {
         self.solve(&mut x, 1);
         let (mut best, mut last) = (one_norm(&x), None);
         for _ in 0..ROUNDS_MAX {
-            let mut signs: Vec<T> = x.iter().map(|x| if x.to_f64() < 0.0 { T::ZERO.minus(T::ONE) } else { T::ONE }).collect();
+            let mut signs: Vec<T> =
+                x.iter().map(|x| if x.to_f64() < 0.0 { T::ZERO.minus(T::ONE) } else { T::ONE }).collect();
             self.solve_transposed(&mut signs);
-            let largest = (0..n).max_by(|i, j| signs[*i].absolute().to_f64().total_cmp(&signs[*j].absolute().to_f64()));
+            let largest =
+                (0..n).max_by(|i, j| signs[*i].absolute().to_f64().total_cmp(&signs[*j].absolute().to_f64()));
             let Some(largest) = largest.filter(|at| Some(*at) != last) else { break };
             last = Some(largest);
             x.fill(T::ZERO);

@@ -4,12 +4,13 @@
 //! matrix that is generated again.
 //!
 //! Invariants: element (i, j) of the N × (N + 1) system [A | b] is draw 1 + i + jN after the seed of a linear congruential
-//! generator with modulus 2⁶⁴, so any part can be made anywhere. LU with partial pivoting in f64, nothing else: no Strassen, no lower precision.
+//! generator with modulus 2⁶⁴, so any part can be made anywhere. LU with partial pivoting in f64, nothing else: no Strassen, no
+//! lower precision.
 //!
 //! Source: `HPL_pdmatgen`, `HPL_rand` and `HPL_pdtest` of netlib's HPL define the numbers and formulas; this is an independent
 //! implementation.
 
-use crate::load::Sums;
+use crate::load::AbsoluteSums;
 use crate::working::WorkingMatrix;
 use crate::{LuKernels, MatrixNorms, threads};
 use bramble_kernel::lu::{LuElement, scatter};
@@ -71,7 +72,8 @@ fn element(draw: u64) -> f64 {
 /// Fills columns of the system of this order, `first` and the following, as contiguous rows of `columns.len() / order` elements.
 fn fill(order: usize, first: usize, columns: &mut [f64]) {
     let width = columns.len() / order.max(1);
-    let start = |j: usize| Jump::of((order as u64).wrapping_mul((first + j) as u64).wrapping_add(1)).apply(SEED);
+    let start =
+        |j: usize| Jump::of((order as u64).wrapping_mul((first + j) as u64).wrapping_add(1)).apply(SEED);
     let mut draws: Vec<u64> = (0..width).map(start).collect();
     for row in columns.chunks_exact_mut(width.max(1)) {
         for (x, draw) in row.iter_mut().zip(&mut draws) {
@@ -104,10 +106,19 @@ fn columns<S: Send>(
 /// The system [A | b] of this order.
 pub fn generate(working: &WorkingMatrix, threads: usize) {
     let order = working.rows();
-    columns(order, threads, || (), |(), first, elements| {
-        let width = elements.len() / order.max(1);
-        scatter(elements, (width, 1), &mut working.lease(0..order, first..first + width).view_mut::<f64>());
-    });
+    columns(
+        order,
+        threads,
+        || (),
+        |(), first, elements| {
+            let width = elements.len() / order.max(1);
+            scatter(
+                elements,
+                (width, 1),
+                &mut working.lease(0..order, first..first + width).view_mut::<f64>(),
+            );
+        },
+    );
 }
 
 /// Operations of a solution by HPL's count: 2/3 N³ + 3/2 N².
@@ -143,7 +154,7 @@ impl HplCheck {
 /// Checks a solution against a system that is generated again.
 pub fn check(x: &[f64], threads: usize, kernels: &LuKernels) -> HplCheck {
     let order = x.len();
-    let new = || CheckPart { rows: Sums::new(order, 0), one: 0.0, r: vec![0.0; order], b_inf: 0.0 };
+    let new = || CheckPart { rows: AbsoluteSums::new(order, 0), one: 0.0, r: vec![0.0; order], b_inf: 0.0 };
     let parts = columns(order, threads, new, |part, first, elements| part.add(x, first, elements, kernels));
     let mut all = new();
     for part in parts {
@@ -157,8 +168,8 @@ pub fn check(x: &[f64], threads: usize, kernels: &LuKernels) -> HplCheck {
 
 /// What some of the columns contribute to the check.
 struct CheckPart {
-    /// Sums of absolute values by row.
-    rows: Sums,
+    /// AbsoluteSums of absolute values by row.
+    rows: AbsoluteSums,
     /// The largest sum of a column.
     one: f64,
     /// Their part of b − A x.
@@ -171,7 +182,7 @@ impl CheckPart {
         let order = x.len();
         let width = elements.len() / order.max(1);
         let in_a = width.min(order - first);
-        let mut sums = Sums::new(order, in_a);
+        let mut sums = AbsoluteSums::new(order, in_a);
         for (i, row) in elements.chunks_exact(width.max(1)).enumerate() {
             sums.add_line(&row[..in_a], (i, 0), true);
             if let Some(b) = row.get(in_a) {
@@ -181,7 +192,8 @@ impl CheckPart {
         }
         self.rows.merge(&sums);
         self.one = self.one.max(sums.norms().one);
-        let (a, x) = (View::new(elements, order, in_a, width, 1), View::row_major(&x[first..first + in_a], in_a, 1));
+        let (a, x) =
+            (View::new(elements, order, in_a, width, 1), View::row_major(&x[first..first + in_a], in_a, 1));
         let r = ViewMut::row_major(&mut self.r, order, 1);
         kernels.one.multiply(Product::new(-1.0, a, x, 1.0, r).into());
     }

@@ -1,4 +1,4 @@
-//! LU factorisation with partial pivoting on the threads of one machine, and what it solves: A X = B.
+//! LU factorisation with partial pivoting on the threads of one machine, and solutions of A X = B by it.
 //!
 //! Place in the flow: `load` reads a matrix into working memory, `factor` eliminates it in the order of `schedule::lu`,
 //! `substitute` solves with the factors, and `quality` says how good the solution is. `hpl` generates the matrix of the High
@@ -24,7 +24,7 @@ mod threads;
 mod working;
 
 pub use error::LuError;
-pub use factor::{Elimination, LuOptions, block_columns, memory_bytes};
+pub use factor::{Elimination, LuOptions, block_columns, memory_bytes, worthwhile_threads};
 pub use factors::{LuFactors, LuKernels};
 pub use load::{MatrixNorms, load};
 pub use probe::{LuProbe, probe};

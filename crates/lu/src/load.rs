@@ -1,8 +1,8 @@
 //! Reads a matrix into working memory, on all threads, and takes its norms on the way.
 
+use crate::LuError;
 use crate::threads;
 use crate::working::{WorkingMatrix, rect};
-use crate::LuError;
 use bramble_kernel::even;
 use bramble_kernel::lu::{LuElement, scatter};
 use bramble_matrix::{Layout, Matrix, Rect};
@@ -22,22 +22,27 @@ pub struct MatrixNorms {
     pub max: f64,
 }
 
-/// Sums of absolute values of a part of a matrix.
+/// AbsoluteSums of absolute values of a part of a matrix.
 #[derive(Default)]
-pub(crate) struct Sums {
+pub(crate) struct AbsoluteSums {
     pub(crate) rows: Vec<f64>,
     pub(crate) cols: Vec<f64>,
     max: f64,
 }
 
-impl Sums {
+impl AbsoluteSums {
     pub(crate) fn new(rows: usize, cols: usize) -> Self {
         Self { rows: vec![0.0; rows], cols: vec![0.0; cols], max: 0.0 }
     }
 
     /// Adds a row, or with `is_row` false a column, that begins at (row, col). Returns false if it may have an element that is no
     /// number.
-    pub(crate) fn add_line<T: LuElement>(&mut self, line: &[T], (row, col): (usize, usize), is_row: bool) -> bool {
+    pub(crate) fn add_line<T: LuElement>(
+        &mut self,
+        line: &[T],
+        (row, col): (usize, usize),
+        is_row: bool,
+    ) -> bool {
         let (own, across) = match is_row {
             true => (&mut self.rows[row], &mut self.cols[col..][..line.len()]),
             false => (&mut self.cols[col], &mut self.rows[row..][..line.len()]),
@@ -73,20 +78,21 @@ pub fn load<S: LuElement, T: LuElement>(
     let (rows, cols) = (shape.rows as usize, shape.cols as usize);
     let lines = if matrix.layout() == Layout::RowMajor { rows } else { cols };
     let bands = threads::each(threads, even(lines, 4 * threads).collect(), |band: Range<usize>| {
-        let mut sums = Sums::new(rows, cols);
+        let mut sums = AbsoluteSums::new(rows, cols);
         let within = if matrix.layout() == Layout::RowMajor { cols } else { rows };
         let step = (PIECE_BYTES / size_of::<S>() / within.max(1)).max(1);
         let mut piece = Vec::new();
         for start in band.clone().step_by(step) {
             let some = start..band.end.min(start + step);
-            let part = if matrix.layout() == Layout::RowMajor { rect(some, 0..cols) } else { rect(0..rows, some) };
+            let part =
+                if matrix.layout() == Layout::RowMajor { rect(some, 0..cols) } else { rect(0..rows, some) };
             copy::<S, T>(matrix, part, working, first, &mut piece, &mut sums)?;
         }
         Ok(sums)
     });
-    let mut all = Sums::new(rows, cols);
+    let mut all = AbsoluteSums::new(rows, cols);
     for sums in bands {
-        let sums: Result<Sums, LuError> = sums;
+        let sums: Result<AbsoluteSums, LuError> = sums;
         all.merge(&sums?);
     }
     Ok(all.norms())
@@ -99,7 +105,7 @@ fn copy<S: LuElement, T: LuElement>(
     working: &WorkingMatrix,
     first: usize,
     piece: &mut Vec<S>,
-    sums: &mut Sums,
+    sums: &mut AbsoluteSums,
 ) -> Result<(), LuError> {
     let (rows, cols) = (part.rows.len() as usize, part.cols.len() as usize);
     let (top, left) = (part.rows.start as usize, part.cols.start as usize);

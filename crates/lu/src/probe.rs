@@ -63,14 +63,14 @@ fn noise<T: LuElement>(len: usize) -> Vec<T> {
 fn timed_panels<T: LuElement>(kernel: &dyn Kernel, rows: usize, width: usize) -> f64 {
     let original: Vec<T> = noise(rows * width);
     let flops = (width * width) as f64 * (rows as f64 - width as f64 / 3.0);
-    let mut rates = Vec::new();
+    let (mut rates, mut memory) = (Vec::new(), Vec::new());
     let start = Instant::now();
     while rates.len() < 3 || start.elapsed().as_secs_f64() < SECONDS {
         let mut block = original.clone();
         let began = Instant::now();
-        let panel = PackedPanel::factor(kernel, ViewMut::row_major(&mut block, rows, width));
+        let panel = PackedPanel::factor(kernel, ViewMut::row_major(&mut block, rows, width), memory);
         rates.push(flops / began.elapsed().as_secs_f64().max(1e-9) / 1e9);
-        drop(panel);
+        memory = panel.into_memory();
     }
     rates.sort_by(f64::total_cmp);
     rates[rates.len() / 2]

@@ -1,4 +1,4 @@
-//! How good a solution is: the residual B − A X, from the matrix as it was read.
+//! The quality of a solution: its residual B − A X, from the matrix as it was read.
 //!
 //! Invariant: computed in f64 also for `f32` matrices, whose products are then exact, so that the residual shows the error of
 //! the solution and not its own.
@@ -12,7 +12,7 @@ use bramble_matrix::{DType, Layout, Matrix, View, ViewMut};
 /// Bytes of A that are read at a time.
 const PIECE_BYTES: u64 = 32 << 20;
 
-/// B − A X, and what it says.
+/// B − A X, and the backward error of X.
 #[derive(Clone, Debug)]
 pub struct Residual {
     /// B − A X, n × `width` in rows.
@@ -62,9 +62,10 @@ pub fn residual(
 /// The largest backward error of a right-hand side, and its residual. NaN counts as infinite.
 fn worst(r: &[f64], norms: &MatrixNorms, b: &[f64], x: &[f64], width: usize) -> (f64, f64) {
     let largest = |of: &[f64], column: usize| {
-        of.iter().skip(column).step_by(width.max(1)).fold(0.0, |most: f64, v| {
-            if v.is_nan() { f64::INFINITY } else { most.max(v.abs()) }
-        })
+        of.iter()
+            .skip(column)
+            .step_by(width.max(1))
+            .fold(0.0, |most: f64, v| if v.is_nan() { f64::INFINITY } else { most.max(v.abs()) })
     };
     (0..width).fold((0.0, 0.0), |worst: (f64, f64), column| {
         let (r, scale) = (largest(r, column), norms.inf * largest(x, column) + largest(b, column));

@@ -46,7 +46,7 @@ pub fn refine(
         let now = residual(a, norms, b, &x, width, kernels)?;
         let has_converged = now.backward_error <= goal;
         // A round that does not halve the error is followed by others like it.
-        let is_stuck = !(now.backward_error <= error / 2.0);
+        let is_stuck = now.backward_error.is_nan() || now.backward_error > error / 2.0;
         if has_converged || is_stuck || rounds == ROUNDS_MAX {
             return Ok(Refined { x, residual: now, rounds, has_converged });
         }

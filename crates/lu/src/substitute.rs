@@ -23,7 +23,8 @@ pub(crate) fn substitute<T: LuElement>(
     if width == 0 {
         return;
     }
-    let mut blocks: Vec<Range<usize>> = (0..n).step_by(block).map(|start| start..n.min(start + block)).collect();
+    let mut blocks: Vec<Range<usize>> =
+        (0..n).step_by(block).map(|start| start..n.min(start + block)).collect();
     if which == Triangle::Upper {
         blocks.reverse();
     }

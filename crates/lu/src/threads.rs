@@ -36,7 +36,10 @@ mod tests {
     #[test]
     fn results_are_in_the_order_of_the_items() {
         for threads in [1, 2, 5] {
-            assert_eq!(each(threads, (0..40).collect(), |i: usize| i * i), (0..40).map(|i| i * i).collect::<Vec<_>>());
+            assert_eq!(
+                each(threads, (0..40).collect(), |i: usize| i * i),
+                (0..40).map(|i| i * i).collect::<Vec<_>>()
+            );
         }
     }
 }

@@ -53,7 +53,8 @@ impl WorkingMatrix {
     pub fn rows_of<T: LuElement>(&self) -> Result<Vec<T>, MatrixError> {
         let lines = self.lines()?;
         let view = lines.view::<T>();
-        let row = |i: usize| if self.cols == 0 { &[] } else { &view.data()[i * view.row_stride()..][..self.cols] };
+        let row =
+            |i: usize| if self.cols == 0 { &[] } else { &view.data()[i * view.row_stride()..][..self.cols] };
         Ok((0..self.rows).flat_map(row).copied().collect())
     }
 }

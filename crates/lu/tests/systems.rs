@@ -3,7 +3,8 @@
 
 use bramble_kernel::lu::LuElement;
 use bramble_lu::{
-    Elimination, LuError, LuFactors, LuKernels, LuOptions, MatrixNorms, WorkingMatrix, hpl, load, refine, residual,
+    Elimination, LuError, LuFactors, LuKernels, LuOptions, MatrixNorms, WorkingMatrix, hpl, load, refine,
+    residual,
 };
 use bramble_matrix::{DType, Layout, Matrix, Shape, SharedBytes};
 use proptest::prelude::*;
@@ -29,7 +30,8 @@ fn matrix<T: LuElement>(elements: &[f64], rows: usize, cols: usize, layout: Layo
         Layout::ColMajor => elements[at % rows.max(1) * cols + at / rows.max(1)],
     };
     let stored: Vec<T> = (0..rows * cols).map(|i| T::from_f64(at(i))).collect();
-    Matrix::from_shared("A", bytes(&stored), 0, Shape::new(rows as u64, cols as u64), T::DTYPE, layout).unwrap()
+    Matrix::from_shared("A", bytes(&stored), 0, Shape::new(rows as u64, cols as u64), T::DTYPE, layout)
+        .unwrap()
 }
 
 fn kernels(dtype: DType, threads: usize) -> LuKernels {
@@ -49,7 +51,8 @@ struct Case<T> {
 
 fn case<T: LuElement>(n: usize, width: usize, options: LuOptions, layout: Layout, seed: u64) -> Case<T> {
     // Rounded to f32, so that both types have the same matrix.
-    let rounded = |len: usize, seed| numbers(len, seed).into_iter().map(|x| f64::from(x as f32)).collect::<Vec<_>>();
+    let rounded =
+        |len: usize, seed| numbers(len, seed).into_iter().map(|x| f64::from(x as f32)).collect::<Vec<_>>();
     let (elements, b) = (rounded(n * n, seed), rounded(n * width, seed + 1));
     let (a, right) = (matrix::<T>(&elements, n, n, layout), matrix::<T>(&b, n, width, Layout::RowMajor));
     let working = WorkingMatrix::zeros::<T>(n, n + width).unwrap();
@@ -106,14 +109,14 @@ fn error_of(elements: &[f64], rows: usize, cols: usize, factors: &LuFactors<f64>
     pivots.iter().enumerate().for_each(|(i, p)| want.swap(i, *p));
     let view = factors.view();
     let mut worst: f64 = 0.0;
-    for i in 0..rows {
-        for j in 0..cols {
+    for (i, row) in want.iter().enumerate().take(rows) {
+        for (j, want) in row.iter().enumerate() {
             let terms = (0..=i.min(j).min(pivots.len() - 1)).map(|k| {
                 let l = if k == i { 1.0 } else { view.at(i, k) };
                 l * view.at(k, j)
             });
             let (sum, size) = terms.fold((0.0, 0.0), |(s, t), x| (s + x, t + f64::abs(x)));
-            worst = worst.max((sum - want[i][j]).abs() / (size + want[i][j].abs()).max(f64::MIN_POSITIVE));
+            worst = worst.max((sum - want).abs() / (size + want.abs()).max(f64::MIN_POSITIVE));
         }
     }
     worst / (pivots.len() as f64 * <f64 as LuElement>::UNIT)
@@ -125,9 +128,11 @@ fn factors_of_matrices_of_any_shape_multiply_to_the_matrix() {
         for (block, threads) in [(4, 1), (16, 2), (200, 3)] {
             let elements = numbers(rows * cols, (rows * cols) as u64);
             let a = matrix::<f64>(&elements, rows, cols, Layout::RowMajor);
-            let (working, options) = (WorkingMatrix::zeros::<f64>(rows, cols).unwrap(), LuOptions { threads, block });
+            let (working, options) =
+                (WorkingMatrix::zeros::<f64>(rows, cols).unwrap(), LuOptions { threads, block });
             load::<f64, f64>(&a, &working, 0, threads).unwrap();
-            let factors = LuFactors::new(&working, rows.min(cols), &kernels(DType::F64, threads), options).unwrap();
+            let factors =
+                LuFactors::new(&working, rows.min(cols), &kernels(DType::F64, threads), options).unwrap();
             let factors = factors.finished(&working).unwrap();
             let error = error_of(&elements, rows, cols, &factors);
             assert!(error <= 4.0, "{rows} x {cols} {options:?}: {error}");
@@ -175,11 +180,15 @@ fn exact_inverse_norm(factors: &LuFactors<f64>, n: usize) -> f64 {
 fn the_condition_is_estimated_from_below_and_closely() {
     for n in [1, 2, 5, 30, 80] {
         for seed in 0..20 {
-            let mut case = case::<f64>(n, 1, LuOptions { threads: 1, block: 16 }, Layout::RowMajor, 100 + seed);
+            let mut case =
+                case::<f64>(n, 1, LuOptions { threads: 1, block: 16 }, Layout::RowMajor, 100 + seed);
             case.factors = case.factors.finished(&case.working).unwrap();
             let exact = case.norms.one * exact_inverse_norm(&case.factors, n);
             let estimate = case.factors.condition(&case.norms);
-            assert!(estimate <= exact * (1.0 + 1e-9) && estimate >= exact / 10.0, "{n} {seed}: {estimate} of {exact}");
+            assert!(
+                estimate <= exact * (1.0 + 1e-9) && estimate >= exact / 10.0,
+                "{n} {seed}: {estimate} of {exact}"
+            );
         }
     }
 }
@@ -199,7 +208,10 @@ fn a_singular_matrix_is_named_with_its_column() {
         elements.chunks_exact_mut(n).for_each(|row| row[column] = 0.0);
         let factors = factored(&elements, n);
         let error = factors.check().unwrap_err();
-        assert!(matches!(error, LuError::Singular { column: found } if found == column), "{error} for {column}");
+        assert!(
+            matches!(error, LuError::Singular { column: found } if found == column),
+            "{error} for {column}"
+        );
         assert_eq!(factors.condition(&MatrixNorms::default()), f64::INFINITY);
     }
 }
@@ -244,7 +256,8 @@ fn an_element_that_is_no_number_is_named_with_its_place() {
             let mut elements = numbers(900, 4);
             elements[place.0 * 30 + place.1] = value;
             let working = WorkingMatrix::zeros::<f64>(30, 30).unwrap();
-            let error = load::<f64, f64>(&matrix::<f64>(&elements, 30, 30, layout), &working, 0, 2).unwrap_err();
+            let error =
+                load::<f64, f64>(&matrix::<f64>(&elements, 30, 30, layout), &working, 0, 2).unwrap_err();
             let text = error.to_string();
             assert!(text.contains(&format!("row {}, column {} is {value}", place.0, place.1)), "{text}");
         }
@@ -289,7 +302,10 @@ fn hpls_system_is_solved_and_a_wrong_solution_is_found() {
         let mut x = factors.back_substitute(1);
         let check = hpl::check(&x, 2, &kernels(DType::F64, 2));
         assert!(check.is_valid(), "{n}: {check:?}");
-        assert!(check.b_inf <= 0.5 && check.norms.max <= 0.5 && check.norms.inf <= n as f64 / 2.0, "{check:?}");
+        assert!(
+            check.b_inf <= 0.5 && check.norms.max <= 0.5 && check.norms.inf <= n as f64 / 2.0,
+            "{check:?}"
+        );
         x[n / 2] += 1e-6 * check.x_inf;
         assert!(!hpl::check(&x, 2, &kernels(DType::F64, 2)).is_valid(), "{n}");
         x[n / 2] = f64::NAN;

@@ -30,7 +30,9 @@ mod winograd;
 pub use arithmetic::Element;
 pub use bramble_base::{DType, Digest128, Digester, Layout, Rect, Shape, Span, number};
 pub use error::MatrixError;
-pub use file::{Change, MatrixDescription, StorageOrder, describe, describe_bytes, npy_header, npy_header_of};
+pub use file::{
+    Change, MatrixDescription, StorageOrder, describe, describe_bytes, npy_header, npy_header_of,
+};
 pub use generate::Generator;
 pub use heap::give_back_free_memory;
 pub use memory::{Buffer, Lines, SharedBytes};

@@ -27,6 +27,10 @@ use std::sync::Arc;
 /// Fewer bytes written since the last request are not worth a request to write back.
 const WRITEBACK_LEAST: u64 = 1 << 20;
 
+/// Smaller outputs in memory do not ask for huge pages, which would be mostly empty.
+#[cfg(target_os = "linux")]
+const HUGE_LEAST: usize = 16 << 20;
+
 /// A multiple of every page size in use.
 const WHOLE_PAGES: u64 = 64 << 10;
 
@@ -115,6 +119,7 @@ impl Output {
         let len = usize::try_from(bytes).map_err(|_| refused())?;
         // A map must not be empty.
         let map = MmapMut::map_anon(len.max(1)).map_err(|_| refused())?;
+        in_huge_pages(&map);
         let shared = Arc::new(Shared::new(MmapRaw::from(map), 0, shape, dtype));
         Ok(Self { name, shared, part: None })
     }
@@ -200,6 +205,17 @@ impl Output {
         };
         Ok(Sealed { name: self.name, frozen: Arc::new(frozen), part: self.part })
     }
+}
+
+/// Asks for huge pages: a kernel that adds to a tile touches a page for each row. A hint that cannot fail.
+fn in_huge_pages(map: &MmapMut) {
+    #[cfg(target_os = "linux")]
+    if map.len() >= HUGE_LEAST {
+        // A system without huge pages refuses, which changes nothing.
+        let _ = map.advise(memmap2::Advice::HugePage);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = map;
 }
 
 impl std::fmt::Debug for Output {

@@ -1,4 +1,4 @@
-//! The order of the tasks of an LU factorisation by block columns: which one a free thread takes next.
+//! The order of the tasks of an LU factorisation by block columns: a free thread asks for its next task.
 //!
 //! Place in the flow: the crate `lu` asks before each task and reports after it. The matrix is cut into block columns; the
 //! first of them become panels. Step `k` factors block `k` (the *panel*) and updates all blocks right of it.
@@ -83,7 +83,8 @@ impl LuOrder {
 
     /// Whether all tasks have ended.
     pub fn is_over(&self) -> bool {
-        self.factored == self.shape.panels && (0..self.shape.blocks).all(|block| self.steps[block] == self.needed(block))
+        self.factored == self.shape.panels
+            && (0..self.shape.blocks).all(|block| self.steps[block] == self.needed(block))
     }
 
     /// Panels below this number are not needed any more.
@@ -122,7 +123,8 @@ impl LuOrder {
         let has_step = |block: &usize| self.steps[*block] == step;
         let (first, count) = (ready().find(has_step)?, ready().filter(has_step).count());
         let widest = count.div_ceil(2 * self.shape.threads).min(self.shape.widest);
-        let width = (first..self.shape.blocks).take(widest).take_while(|b| self.is_ready(*b) && has_step(b)).count();
+        let width =
+            (first..self.shape.blocks).take(widest).take_while(|b| self.is_ready(*b) && has_step(b)).count();
         Some(LuTask::Update { step, blocks: first..first + width })
     }
 
@@ -151,16 +153,28 @@ mod tests {
             while running.len() < shape.threads {
                 let Some(task) = order.next_task() else { break };
                 match &task {
-                    LuTask::Panel(block) => assert!(*block == factored && steps[*block] == *block, "{task:?}"),
+                    LuTask::Panel(block) => {
+                        assert!(*block == factored && steps[*block] == *block, "{task:?}")
+                    }
                     LuTask::Update { step, blocks } => {
-                        assert!(*step < factored && !blocks.is_empty() && blocks.len() <= shape.widest, "{task:?}");
+                        assert!(
+                            *step < factored && !blocks.is_empty() && blocks.len() <= shape.widest,
+                            "{task:?}"
+                        );
                         assert!(order.spent() <= *step, "{task:?} needs a panel that is spent");
-                        assert!(blocks.clone().all(|block| steps[block] == *step && block > *step), "{task:?}");
+                        assert!(
+                            blocks.clone().all(|block| steps[block] == *step && block > *step),
+                            "{task:?}"
+                        );
                     }
                 }
                 running.push(task);
             }
-            assert!(factored - order.spent() <= shape.live_max, "{} panels are kept", factored - order.spent());
+            assert!(
+                factored - order.spent() <= shape.live_max,
+                "{} panels are kept",
+                factored - order.spent()
+            );
             if running.is_empty() {
                 break;
             }

@@ -1,10 +1,10 @@
 //! `lu`: factors a matrix, checks the factors against it, and writes them.
 
 use crate::report::LuReport;
-use crate::setup::{Setup, element_type};
+use crate::setup::{Setup, check_kernels, element_type};
 use crate::{LuArgs, TOLERANCE, failure, run, write};
 use bramble_kernel::lu::LuElement;
-use bramble_lu::{LuError, LuFactors, LuKernels, MatrixNorms, WorkingMatrix, load, residual};
+use bramble_lu::{LuError, LuFactors, MatrixNorms, WorkingMatrix, load, residual};
 use bramble_matrix::{DType, Matrix};
 use bramble_report::exit::{Exit, Failure};
 use std::time::Instant;
@@ -38,7 +38,8 @@ fn factor_of<T: LuElement>(args: &LuArgs, a: Matrix) -> Result<Exit, Failure> {
             }
             if let (Some(file), Some(beside)) = files {
                 write::write(file, &[rows as u64, cols as u64], T::DTYPE, write::rows(factors.view()))?;
-                let pivots: Vec<i64> = factors.elimination().pivots.iter().map(|pivot| *pivot as i64).collect();
+                let pivots: Vec<i64> =
+                    factors.elimination().pivots.iter().map(|pivot| *pivot as i64).collect();
                 let dims = [pivots.len() as u64];
                 write::write(beside, &dims, DType::I64, std::iter::once(bytemuck::cast_slice(&pivots)))?;
             }
@@ -59,7 +60,8 @@ fn compute<T: LuElement>(a: Matrix, setup: &Setup) -> Result<Factored<T>, Failur
     let working = WorkingMatrix::zeros::<T>(rows, cols)?;
     let norms = load::<T, T>(&a, &working, 0, setup.options.threads).map_err(failure)?;
     seconds[0] = lap();
-    let factors = LuFactors::<T>::new(&working, rows.min(cols), &setup.kernels, setup.options).map_err(failure)?;
+    let factors =
+        LuFactors::<T>::new(&working, rows.min(cols), &setup.kernels, setup.options).map_err(failure)?;
     let factors = factors.finished(&working).map_err(failure)?;
     seconds[1] = lap();
     let singular = match factors.check() {
@@ -92,11 +94,11 @@ fn difference<T: LuElement>(
 ) -> Result<f64, Failure> {
     let w = random_vector(a.shape().cols as usize);
     let product = factors.apply(&w);
-    let name = bramble_kernel::KernelName::ALL.into_iter().find(|name| name.as_str() == setup.kernels.one.name());
-    let kernels = LuKernels::open(name, DType::F64, 0.0, setup.options.threads);
-    let kernels = kernels.map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
+    let kernels = check_kernels(setup.options.threads)?;
     let found = residual(a, norms, &product, &w, 1, &kernels).map_err(failure)?;
-    let largest = |of: &[f64]| of.iter().fold(0.0, |most: f64, x| if x.is_nan() { f64::INFINITY } else { most.max(x.abs()) });
+    let largest = |of: &[f64]| {
+        of.iter().fold(0.0, |most: f64, x| if x.is_nan() { f64::INFINITY } else { most.max(x.abs()) })
+    };
     let (difference, scale) = (largest(&found.elements), norms.inf * largest(&w));
     Ok(if difference == 0.0 { 0.0 } else { difference / scale })
 }
@@ -123,8 +125,8 @@ fn random_vector(len: usize) -> Vec<f64> {
 
 fn unverified(report: &LuReport) -> Failure {
     let text = format!(
-        "P A and L U differ by {:.1e}, and {:.1e} is accepted: elements grew too much during elimination, or the machine computes \
-         wrongly; nothing was kept{}",
+        "P A and L U differ by {:.1e}, and {:.1e} is accepted: elements grew too much during elimination, or the machine \
+         computes wrongly; nothing was kept{}",
         report.error,
         report.tolerance,
         if report.dtype == DType::F32 { "; try --dtype f64" } else { "" }

@@ -36,7 +36,9 @@ fn run<R: Send + 'static>(
         let (send, receive) = tokio::sync::oneshot::channel();
         std::thread::spawn(move || drop(send.send(work())));
         // The thread's own message has said why.
-        let ended = receive.await.map_err(|_| Failure::failed("a thread ended early; please report this bug of bramble"));
+        let ended = receive
+            .await
+            .map_err(|_| Failure::failed("a thread ended early; please report this bug of bramble"));
         ended?
     };
     match done_or_signal(waiting)? {

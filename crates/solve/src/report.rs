@@ -119,7 +119,10 @@ impl SolveReport {
         }));
         out.extend(self.condition.map(|condition| {
             let (digits, all) = (condition.digits(), (-condition.unit.log10()).floor());
-            format!("condition about {:.1e}: at least {digits} of {all} digits of X are right", condition.number)
+            format!(
+                "condition about {:.1e}: at least {digits} of {all} digits of X are right",
+                condition.number
+            )
         }));
         out.push(format!(
             "verified  yes: backward error {:.1e}, and {:.1e} is accepted",
@@ -211,7 +214,10 @@ impl LuReport {
             format!("time      {}  {:.1} Gflop/s", seconds(factor), self.gflops()),
             format!("lu        {threads}, kernel {}, panels of {block} columns", self.kernel),
             format!("memory    {}", bytes(self.memory_bytes as f64)),
-            format!("verified  yes: P A and L U differ by {:.1e}, and {:.1e} is accepted", self.error, self.tolerance),
+            format!(
+                "verified  yes: P A and L U differ by {:.1e}, and {:.1e} is accepted",
+                self.error, self.tolerance
+            ),
             format!("total     {}, of which {} to read A", seconds(total), seconds(load)),
         ];
         out.join("\n") + "\n"

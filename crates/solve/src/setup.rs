@@ -1,8 +1,9 @@
 //! What a factorisation needs before it starts: element type, threads, kernels, and memory, which is checked.
 
 use crate::args::FactorArgs;
+use bramble_kernel::KernelName;
 use bramble_kernel::lu::LuElement;
-use bramble_lu::{LuKernels, LuOptions, block_columns, memory_bytes};
+use bramble_lu::{LuKernels, LuOptions, block_columns, memory_bytes, worthwhile_threads};
 use bramble_matrix::{DType, Matrix};
 use bramble_report::exit::Failure;
 use bramble_report::quantity::bytes;
@@ -26,11 +27,19 @@ pub(crate) fn element_type(args: &FactorArgs, a: &Matrix, b: Option<&Matrix>) ->
         return if dtype.is_float() {
             Ok(dtype)
         } else {
-            Err(Failure::usage(format!("--dtype {dtype}: systems are solved in f32 or f64; integers have no quotients")))
+            Err(Failure::usage(format!(
+                "--dtype {dtype}: systems are solved in f32 or f64; integers have no quotients"
+            )))
         };
     }
-    let dtype = b.map_or(a.dtype(), |b| a.promoted(b));
+    let dtype = b.map_or_else(|| a.dtype(), |b| a.promoted(b));
     Ok(if dtype.is_float() { dtype } else { DType::F64 })
+}
+
+/// The kernels of checks, which are in `f64`: our own, since a library that has computed wrongly may do so again.
+pub(crate) fn check_kernels(threads: usize) -> Result<LuKernels, Failure> {
+    let kernels = LuKernels::open(Some(KernelName::Simd), DType::F64, 0.0, threads);
+    kernels.map_err(|e| Failure::failed(e.to_string()))
 }
 
 impl Setup {
@@ -41,15 +50,16 @@ impl Setup {
         (rows, cols): (usize, usize),
         width: usize,
     ) -> Result<Self, Failure> {
-        let threads = args.threads.map_or_else(default_threads, usize::from);
         let order = rows.min(cols);
+        let threads = args.threads.map_or_else(|| worthwhile_threads(order, default_threads()), usize::from);
         let block = args.block.map_or_else(|| block_columns(order), usize::from);
         let options = LuOptions { threads, block };
         let flops = 2.0 / 3.0 * (order as f64).powi(2) * rows.max(cols) as f64;
         let cannot = |e| Failure::failed(format!("--kernel: {e}"));
         let kernels = LuKernels::open(args.kernel()?, T::DTYPE, flops, threads).map_err(cannot)?;
         // X, B and their residual in f64.
-        let vectors = (rows as u64).saturating_mul(width as u64).saturating_mul(3 * 8 + size_of::<T>() as u64);
+        let vectors =
+            (rows as u64).saturating_mul(width as u64).saturating_mul(3 * 8 + size_of::<T>() as u64);
         let scratch = (kernels.one.scratch_bytes() as u64).saturating_mul(threads as u64);
         let parts = [memory_bytes::<T>(rows, cols, width, options), vectors, scratch, PROGRAM_BYTES];
         let needed = parts.into_iter().fold(0u64, u64::saturating_add);
@@ -63,7 +73,11 @@ impl Setup {
                 T::DTYPE,
                 bytes(needed as f64),
                 bytes(free as f64),
-                if T::DTYPE == DType::F64 { "use a machine with more, or --dtype f32" } else { "use a machine with more" },
+                if T::DTYPE == DType::F64 {
+                    "use a machine with more, or --dtype f32"
+                } else {
+                    "use a machine with more"
+                },
             )));
         }
         Ok(Self { options, kernels, memory_bytes: needed })

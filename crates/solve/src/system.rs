@@ -1,10 +1,10 @@
 //! `solve`: checks that A and B form a system, solves it, and judges the solution.
 
 use crate::report::{Refinement, SolveReport, SolveTimes};
-use crate::setup::{Setup, element_type};
+use crate::setup::{Setup, check_kernels, element_type};
 use crate::{SolveArgs, TOLERANCE, failure, run, write};
 use bramble_kernel::lu::LuElement;
-use bramble_lu::{LuError, LuFactors, LuKernels, MatrixNorms, Residual, WorkingMatrix, load, refine, residual};
+use bramble_lu::{LuError, LuFactors, MatrixNorms, Residual, WorkingMatrix, load, refine, residual};
 use bramble_matrix::{DType, Matrix};
 use bramble_report::exit::{Exit, Failure};
 use std::time::Instant;
@@ -33,7 +33,9 @@ pub fn solve(args: &SolveArgs, a: Matrix, b: Matrix) -> Result<Exit, Failure> {
     let b = if is_vector { b.transposed() } else { b };
     check(&a, &b)?;
     if args.refine && dtype == DType::F32 {
-        return Err(Failure::usage("--refine: the matrices are f32, and refinement reaches f64; add --dtype f64"));
+        return Err(Failure::usage(
+            "--refine: the matrices are f32, and refinement reaches f64; add --dtype f64",
+        ));
     }
     let (name, n, width) = (a.name().to_owned(), a.shape().rows as usize, b.shape().cols as usize);
     let problem = Problem { a, b, n, width, is_estimated: !args.no_condition };
@@ -83,7 +85,8 @@ fn check(a: &Matrix, b: &Matrix) -> Result<(), Failure> {
     if right.rows == shape.rows {
         return Ok(());
     }
-    let hint = if right.cols == shape.rows { "; B has its right-hand sides in rows: transpose it" } else { "" };
+    let hint =
+        if right.cols == shape.rows { "; B has its right-hand sides in rows: transpose it" } else { "" };
     Err(Failure::failed(format!(
         "{} is {shape} and {} is {right}: B needs as many rows as A{hint}",
         a.name(),
@@ -126,12 +129,6 @@ fn right_hand_sides(problem: &Problem) -> Result<Vec<f64>, Failure> {
     working.rows_of::<f64>().map_err(Failure::from)
 }
 
-/// The kernels of the residual, which is in f64.
-fn residual_kernels(setup: &Setup) -> Result<LuKernels, Failure> {
-    let name = bramble_kernel::KernelName::ALL.into_iter().find(|name| name.as_str() == setup.kernels.one.name());
-    LuKernels::open(name, DType::F64, 0.0, setup.options.threads).map_err(|e| Failure::failed(format!("--kernel: {e}")))
-}
-
 /// By factors of the type of the matrices.
 fn direct<T: LuElement>(problem: &Problem, setup: &Setup) -> Result<Solved, Failure> {
     let mut seconds = SolveTimes::default();
@@ -145,7 +142,7 @@ fn direct<T: LuElement>(problem: &Problem, setup: &Setup) -> Result<Solved, Fail
     let x: Vec<f64> = factors.back_substitute(problem.width).iter().map(|x| x.to_f64()).collect();
     lap(&mut seconds.solve);
     let b = right_hand_sides(problem)?;
-    let kernels = residual_kernels(setup)?;
+    let kernels = check_kernels(setup.options.threads)?;
     let found = residual(&problem.a, &norms, &b, &x, problem.width, &kernels).map_err(failure)?;
     lap(&mut seconds.check);
     let factors = if problem.is_estimated { factors.finished(&working).map_err(failure)? } else { factors };
@@ -165,12 +162,13 @@ fn refined(problem: &Problem, setup: &Setup, full: Result<Setup, Failure>) -> Re
     let mut lap = |of: &mut f64| *of = std::mem::replace(&mut at, Instant::now()).elapsed().as_secs_f64();
     let (working, norms) = loaded::<f64, f32>(problem, setup.options.threads, false)?;
     lap(&mut seconds.load);
-    let factors = LuFactors::<f32>::new(&working, problem.n, &setup.kernels, setup.options).map_err(failure)?;
+    let factors =
+        LuFactors::<f32>::new(&working, problem.n, &setup.kernels, setup.options).map_err(failure)?;
     let factors = factors.finished(&working).map_err(failure)?;
     lap(&mut seconds.factor);
     let found = match factors.check() {
         Ok(()) => {
-            let (b, kernels) = (right_hand_sides(problem)?, residual_kernels(setup)?);
+            let (b, kernels) = (right_hand_sides(problem)?, check_kernels(setup.options.threads)?);
             Some(refine(&problem.a, &norms, &b, problem.width, &factors, &kernels).map_err(failure)?)
         }
         Err(_) => None,

@@ -40,5 +40,6 @@ pub(crate) fn write<'a>(
 /// The rows of a view with contiguous rows, as bytes.
 pub(crate) fn rows<T: LuElement>(view: View<'_, T>) -> impl Iterator<Item = &[u8]> {
     let (data, pitch, cols) = (view.data(), view.row_stride(), view.cols());
-    (0..view.rows()).map(move |i| bytemuck::cast_slice(if cols == 0 { &[] } else { &data[i * pitch..][..cols] }))
+    (0..view.rows())
+        .map(move |i| bytemuck::cast_slice(if cols == 0 { &[] } else { &data[i * pitch..][..cols] }))
 }

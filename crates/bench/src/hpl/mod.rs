@@ -3,17 +3,19 @@
 //! Place in the flow: the crate `lu` generates, solves and checks; `plan` has the bound and the prediction; `text` prints them in
 //! the form of HPL's output.
 //!
-//! Invariants: the rules of HPL: its matrix, its count of operations, f64, no Strassen, a residual below 16. The clock runs from the
-//! generated system to the solution. All cases of one order take turns.
+//! Invariants: the rules of HPL: its matrix, its count of operations, f64, no Strassen, a residual below 16. The clock runs from
+//! the generated system to the solution. All cases of one order take turns.
 //!
-//! Deliberately absent: other machines, and official results: this is an independent implementation.
+//! Deliberately absent: other machines. `official` runs the official program beside ours, where it is installed.
 
+mod official;
 mod point;
 mod stamp;
 mod text;
 
 use crate::args::BenchHplArgs;
 use crate::chart::{Chart, Ground, Series, drawing};
+use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_kernel::{Choice, KernelName};
 use bramble_lu::{LuFactors, LuKernels, LuOptions, WorkingMatrix, block_columns, hpl, memory_bytes, probe};
 use bramble_matrix::DType;
@@ -22,13 +24,19 @@ use bramble_report::exit::{Exit, Failure};
 use bramble_report::quantity::{bytes, seconds};
 use bramble_report::times::Times;
 use bramble_worker::{available_memory, default_threads};
+use official::OfficialRun;
 use point::{HplCase, HplPoint};
 use stamp::Stamp;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Instant;
 
 /// Runs the verb.
 pub(crate) fn run(args: &BenchHplArgs) -> Result<Exit, Failure> {
     args.plot.check()?;
+    if args.official {
+        official::check()?;
+    }
     let kernel = kernel(args.kernel)?;
     let memory = args.memory.unwrap_or_else(available_memory);
     let threads: Vec<usize> = match args.threads.is_empty() {
@@ -38,21 +46,44 @@ pub(crate) fn run(args: &BenchHplArgs) -> Result<Exit, Failure> {
     let orders = if args.size.is_empty() {
         let most = threads.iter().max().copied().unwrap_or(1);
         let order = largest(memory, most);
-        bramble_report::say(&format!("bramble: N = {order}, which takes {} of memory; --size sets another", bytes(memory as f64)));
+        bramble_report::say(&format!(
+            "bramble: N = {order}, which takes {} of memory; --size sets another",
+            bytes(memory as f64)
+        ));
         vec![order]
     } else {
         args.size.iter().map(|n| *n as usize).collect()
     };
     let mut points = Vec::new();
     for order in orders {
-        let new = at_order(args, order, &threads, kernel, memory)?;
-        let lines: String = if args.json { new.iter().map(HplPoint::json_line).collect() } else { text::text(&new) };
+        let mut new = at_order(args, order, &threads, kernel, memory)?;
+        if args.official
+            && let Completion::Signal(exit) = done_or_signal(beside(args, &mut new))?
+        {
+            return Ok(exit);
+        }
+        let lines: String =
+            if args.json { new.iter().map(HplPoint::json_line).collect() } else { text::text(&new) };
         bramble_report::out(lines.as_bytes())?;
         points.extend(new);
     }
     args.plot.write(|| svg(&points))?;
     let is_valid = points.iter().all(|point| point.check.is_valid());
     Ok(if is_valid { Exit::Done } else { Exit::Unverified })
+}
+
+/// Adds the official program's best run with the same order and threads to each point.
+async fn beside(args: &BenchHplArgs, points: &mut [HplPoint]) -> Result<(), Failure> {
+    let blocks: Vec<usize> = args.nb.iter().map(|nb| usize::from(*nb)).collect();
+    let mut known: BTreeMap<usize, OfficialRun> = BTreeMap::new();
+    for point in points {
+        let threads = point.case.options.threads;
+        if let Entry::Vacant(place) = known.entry(threads) {
+            place.insert(official::run(point.case.order, threads, &blocks).await?);
+        }
+        point.official = known.get(&threads).cloned();
+    }
+    Ok(())
 }
 
 /// The kernel that the option names; `None` picks the fastest.
@@ -100,7 +131,10 @@ fn at_order(
         false => args.nb.iter().map(|nb| usize::from(*nb).min(order)).collect(),
     };
     let mut points = Vec::new();
-    for options in threads.iter().flat_map(|threads| blocks.iter().map(|block| LuOptions { threads: *threads, block: *block })) {
+    for options in threads
+        .iter()
+        .flat_map(|threads| blocks.iter().map(|block| LuOptions { threads: *threads, block: *block }))
+    {
         if needed(order, options) > memory {
             return Err(Failure::failed(format!(
                 "--size {order}: the system takes {} of memory, and {} are free; use a smaller one, at most {}",
@@ -110,8 +144,12 @@ fn at_order(
             )));
         }
         let cannot = |e| Failure::failed(format!("--kernel: {e}"));
-        let kernels = LuKernels::open(kernel, DType::F64, hpl::operations(order), options.threads).map_err(cannot)?;
-        points.push((HplCase { order, options, kernels: kernels.clone(), rates: rates(order, &kernels, options) }, Vec::new()));
+        let kernels =
+            LuKernels::open(kernel, DType::F64, hpl::operations(order), options.threads).map_err(cannot)?;
+        points.push((
+            HplCase { order, options, kernels: kernels.clone(), rates: rates(order, &kernels, options) },
+            Vec::new(),
+        ));
     }
     for (case, _) in &points {
         announce(case);
@@ -160,6 +198,9 @@ struct HplRun {
 
 fn one_run(case: &HplCase) -> Result<HplRun, Failure> {
     let HplCase { order, options, kernels, .. } = case;
+    // Our own, since a library that has computed wrongly may do so again.
+    let checking = LuKernels::open(Some(KernelName::Simd), DType::F64, 0.0, options.threads);
+    let checking = checking.map_err(|e| Failure::failed(e.to_string()))?;
     let failed = |e: bramble_lu::LuError| Failure::failed(format!("--size {order}: {e}"));
     let working = WorkingMatrix::zeros::<f64>(*order, order + 1)?;
     hpl::generate(&working, options.threads);
@@ -169,7 +210,7 @@ fn one_run(case: &HplCase) -> Result<HplRun, Failure> {
     let x = factors.back_substitute(1);
     let (seconds, end) = (clock.elapsed().as_secs_f64(), Stamp::now());
     drop((factors, working));
-    Ok(HplRun { seconds, start, end, check: hpl::check(&x, options.threads, kernels) })
+    Ok(HplRun { seconds, start, end, check: hpl::check(&x, options.threads, &checking) })
 }
 
 impl HplPoint {
@@ -177,9 +218,12 @@ impl HplPoint {
     fn new(case: HplCase, runs: Vec<HplRun>) -> Option<Self> {
         let times = Times::new(runs.iter().map(|run| run.seconds).collect());
         let (start, end) = runs.last().map(|run| (run.start, run.end))?;
-        let worst = runs.into_iter().map(|run| run.check).max_by(|a, b| a.scaled_residual.total_cmp(&b.scaled_residual))?;
+        let worst = runs
+            .into_iter()
+            .map(|run| run.check)
+            .max_by(|a, b| a.scaled_residual.total_cmp(&b.scaled_residual))?;
         let estimate = estimate_lu(case.order, case.options.block, &case.rates);
-        Some(Self { case, times, start, end, check: worst, estimate })
+        Some(Self { case, times, start, end, check: worst, estimate, official: None })
     }
 }
 
@@ -187,7 +231,8 @@ impl HplPoint {
 fn svg(points: &[HplPoint]) -> String {
     let mut series: Vec<Series> = Vec::new();
     for point in points {
-        let name = format!("N = {}, {}", point.case.order, crate::plot::threads(point.case.options.threads as u64));
+        let name =
+            format!("N = {}, {}", point.case.order, crate::plot::threads(point.case.options.threads as u64));
         let at = series.iter().position(|one| one.name == name).unwrap_or_else(|| {
             series.push(Series { name, colour: series.len(), ..Series::default() });
             series.len() - 1

@@ -1,5 +1,6 @@
 //! A measured case, and its JSON object (docs/json.md).
 
+use super::official::OfficialRun;
 use super::stamp::Stamp;
 use crate::machine;
 use bramble_lu::hpl::{HplCheck, operations};
@@ -8,7 +9,7 @@ use bramble_plan::{LuEstimate, LuRates};
 use bramble_report::times::Times;
 use serde_json::json;
 
-/// What is measured.
+/// Order, panels, threads and kernels of a measurement.
 pub(super) struct HplCase {
     /// N.
     pub(super) order: usize,
@@ -25,6 +26,8 @@ pub(super) struct HplPoint {
     pub(super) end: Stamp,
     pub(super) check: HplCheck,
     pub(super) estimate: LuEstimate,
+    /// The best run of the official program, with `--official`.
+    pub(super) official: Option<OfficialRun>,
 }
 
 impl HplPoint {
@@ -63,6 +66,7 @@ impl HplPoint {
             "dgemm_gflops": rates.product_gflops,
             "update_gflops": rates.update_gflops,
             "panel_gflops": rates.panel_gflops,
+            "official": self.official.as_ref().map(OfficialRun::json),
             "machine": machine::object(),
         });
         format!("{object}\n")

@@ -3,7 +3,8 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const DAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
-const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+const MONTHS: [&str; 12] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 /// A second in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +18,8 @@ impl Stamp {
         Self { seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()) }
     }
 
-    /// Year, month from 1, day (Hinnant, "chrono-compatible low-level date algorithms": years begin in March, so that the day that
-    /// leap years add is the last).
+    /// Year, month from 1, day (Hinnant, "chrono-compatible low-level date algorithms": years begin in March, so that the day
+    /// that leap years add is the last).
     fn date(self) -> (u64, u64, u64) {
         let days = self.seconds / 86_400 + 719_468;
         let (era, of_era) = (days / 146_097, days % 146_097);

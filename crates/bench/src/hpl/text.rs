@@ -23,21 +23,24 @@ pub(super) fn text(points: &[HplPoint]) -> String {
     }
     let passed = points.iter().filter(|point| point.check.is_valid()).count();
     let (tests, failed) = (points.len(), points.len() - passed);
-    let _ = write!(
-        out,
-        "\nFinished {tests:6} tests with the following results:\n         {passed:6} tests completed and passed residual checks,\n         \
-         {failed:6} tests completed and failed residual checks,\n         {:6} tests skipped because of illegal input values.\n{thin}\n\n\
-         End of Tests.\n{thick}\n",
-        0
-    );
-    out
+    let skipped = 0;
+    out + &format!(
+        "\nFinished {tests:6} tests with the following results:\n\
+         {passed:15} tests completed and passed residual checks,\n\
+         {failed:15} tests completed and failed residual checks,\n\
+         {skipped:15} tests skipped because of illegal input values.\n\
+         {thin}\n\nEnd of Tests.\n{thick}\n"
+    )
 }
 
 fn result(point: &HplPoint, out: &mut String) -> std::fmt::Result {
     let (thick, thin) = ("=".repeat(80), "-".repeat(80));
     let HplCase { order, options, kernels, rates } = &point.case;
     let (time, gflops) = (point.times.median(), point.gflops());
-    writeln!(out, "T/V                N    NB     P     Q               Time                 Gflops\n{thin}")?;
+    writeln!(
+        out,
+        "T/V                N    NB     P     Q               Time                 Gflops\n{thin}"
+    )?;
     let rate = exponential(gflops);
     writeln!(out, "{VARIANT}{order:12} {:5} {:5} {:5} {time:18.2}    {rate:>19}", options.block, 1, 1)?;
     writeln!(out, "HPL_pdgesv() start time {}\n", point.start.ctime())?;
@@ -64,7 +67,14 @@ fn result(point: &HplPoint, out: &mut String) -> std::fmt::Result {
         kernels.one.name()
     )?;
     let (bound, predicted) = (seconds(point.estimate.bound_seconds), seconds(point.estimate.seconds));
-    writeln!(out, "bound     no LU on these threads takes less than {bound}; {predicted} predicted, {} measured", seconds(time))?;
+    writeln!(
+        out,
+        "bound     no LU on these threads takes less than {bound}; {predicted} predicted, {} measured",
+        seconds(time)
+    )?;
+    if let Some(official) = &point.official {
+        writeln!(out, "{}", official.line(gflops))?;
+    }
     writeln!(out, "{thick}")
 }
 

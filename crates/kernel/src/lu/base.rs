@@ -47,7 +47,11 @@ fn eliminate<T: LuElement>(left: &[T], column: &mut [T], pitch: usize, c: usize)
         let line = |j: usize| &left[j * pitch + start..][..len];
         let mut j = 0;
         while j + 4 <= c {
-            subtract_four(piece, [upper[j], upper[j + 1], upper[j + 2], upper[j + 3]], [0, 1, 2, 3].map(|i| line(j + i)));
+            subtract_four(
+                piece,
+                [upper[j], upper[j + 1], upper[j + 2], upper[j + 3]],
+                [0, 1, 2, 3].map(|i| line(j + i)),
+            );
             j += 4;
         }
         while j < c {

@@ -1,8 +1,8 @@
 //! A panel: a block of columns of the matrix, from the diagonal down, factored by recursion on its columns (Toledo,
 //! "Locality of reference in LU decomposition with partial pivoting", SIAM J. Matrix Anal. 18, 1997).
 //!
-//! Place in the flow: each step of a factorisation makes one, and all columns right of it are updated with it. It is
-//! also what one machine would send to others.
+//! Place in the flow: each step of a factorisation makes one, and all columns right of it are updated with it. With several
+//! machines, its owner would send it to the others.
 //!
 //! Invariants: the columns are contiguous here, whatever the layout of the matrix: the search for a pivot and the products
 //! then read memory in order. `pivots[i]` is at least `i`, and counts from the panel's first row.
@@ -11,9 +11,10 @@ use std::ops::Range;
 
 use bramble_matrix::{View, ViewMut};
 
+use super::rows::split_rows;
 use super::triangle::solve_rows;
 use super::{LuElement, Triangle, base, gather, scatter};
-use crate::{Kernel, Product, grid_mut, part};
+use crate::{Kernel, Product, part};
 
 /// A factored panel: L below the diagonal, U on and above it, and the exchanges of rows.
 #[derive(Clone, Debug)]
@@ -24,17 +25,23 @@ pub struct PackedPanel<T> {
 }
 
 impl<T: LuElement> PackedPanel<T> {
-    /// Factors a block of columns in place, and keeps a copy of the factors. Panics if it is wider than long: a bug of the
-    /// caller.
-    pub fn factor(kernel: &dyn Kernel, mut block: ViewMut<'_, T>) -> Self {
+    /// Factors a block of columns in place, and keeps a copy of the factors, in `memory` of an earlier panel if that is large
+    /// enough. Panics if the block is wider than long: a bug of the caller.
+    pub fn factor(kernel: &dyn Kernel, mut block: ViewMut<'_, T>, memory: Vec<T>) -> Self {
         let (rows, width) = (block.rows(), block.cols());
         assert!(width <= rows, "a panel is at least as long as wide");
-        let mut data = vec![T::ZERO; rows * width];
+        let mut data = memory;
+        data.resize(rows * width, T::ZERO);
         gather(&mut block, &mut data, (1, rows));
         let mut pivots = vec![0; width];
-        recurse(kernel, &mut data, rows, 0..rows, &mut pivots);
+        recurse(kernel, &mut data, rows, 0, &mut pivots);
         scatter(&data, (1, rows), &mut block);
         Self { data, rows, pivots }
+    }
+
+    /// The memory, for another panel.
+    pub fn into_memory(self) -> Vec<T> {
+        self.data
     }
 
     /// Rows of the panel.
@@ -70,9 +77,7 @@ impl<T: LuElement> PackedPanel<T> {
         super::exchange_rows(&mut columns, &self.pivots);
         scratch.clear();
         scratch.resize(square * width, T::ZERO);
-        let Ok([mut top, below]) = <[_; 2]>::try_from(grid_mut(columns, &[0..square, square..rows], &[0..width])) else {
-            unreachable!("two bands of rows");
-        };
+        let [mut top, below] = split_rows(columns, square);
         gather(&mut top, scratch, (width, 1));
         solve_rows(kernel, Triangle::UnitLower, self.factors(0..square), scratch, width);
         scatter(scratch, (width, 1), &mut top);
@@ -89,17 +94,18 @@ struct Columns<'a, T> {
 }
 
 impl<T: LuElement> Columns<'_, T> {
-    /// Updates the columns in `right` with the first `count` columns here, of which only `rows` take part.
-    fn apply(&self, kernel: &dyn Kernel, right: &mut [T], rows: Range<usize>, count: usize, pivots: &[usize]) {
+    /// Updates the columns in `right`; the rows from `top` on take part.
+    fn apply(&self, kernel: &dyn Kernel, right: &mut [T], top: usize, pivots: &[usize]) {
+        let count = pivots.len();
         let width = right.len().checked_div(self.pitch).unwrap_or(0);
         if width == 0 {
             return;
         }
         for column in right.chunks_exact_mut(self.pitch) {
-            pivots.iter().enumerate().for_each(|(i, p)| column.swap(rows.start + i, rows.start + p));
+            pivots.iter().enumerate().for_each(|(i, p)| column.swap(top + i, top + p));
         }
         let factors = View::new(self.data, self.pitch, count, 1, self.pitch);
-        let (top, end) = (rows.start, rows.start + count);
+        let end = top + count;
         let mut u = vec![T::ZERO; count * width];
         for (j, column) in right.chunks_exact(self.pitch).enumerate() {
             (0..count).for_each(|i| u[i * width + j] = column[top + i]);
@@ -108,30 +114,36 @@ impl<T: LuElement> Columns<'_, T> {
         for (j, column) in right.chunks_exact_mut(self.pitch).enumerate() {
             (0..count).for_each(|i| column[top + i] = u[i * width + j]);
         }
-        let all = ViewMut::new(right, self.pitch, width, 1, self.pitch);
-        let Some(below) = grid_mut(all, &[end..rows.end], &[0..width]).pop() else { unreachable!("one rectangle") };
-        let (l, u) = (part(factors, end..rows.end, 0..count), View::row_major(&u, count, width));
+        let [_, below] = split_rows(ViewMut::new(right, self.pitch, width, 1, self.pitch), end);
+        let (l, u) = (part(factors, end..self.pitch, 0..count), View::row_major(&u, count, width));
         kernel.multiply(T::any(Product::new(T::ZERO.minus(T::ONE), l, u, T::ONE, below)));
     }
 }
 
-/// Factors the columns in `panel`, of which only `rows` take part; pivots count from `rows.start`.
-fn recurse<T: LuElement>(kernel: &dyn Kernel, panel: &mut [T], pitch: usize, rows: Range<usize>, pivots: &mut [usize]) {
+/// Factors the columns in `panel`, of which the rows from `top` on take part; pivots count from there.
+fn recurse<T: LuElement>(
+    kernel: &dyn Kernel,
+    panel: &mut [T],
+    pitch: usize,
+    top: usize,
+    pivots: &mut [usize],
+) {
     let width = pivots.len();
     if width <= base::WIDEST {
         if width > 0 {
-            base::factor(&mut panel[rows.start..], rows.len(), pitch, pivots);
+            base::factor(&mut panel[top..], pitch - top, pitch, pivots);
         }
         return;
     }
     let half = (width / 2).next_multiple_of(base::WIDEST).min(width - 1);
     let (left, right) = panel.split_at_mut(half * pitch);
     let (first, second) = pivots.split_at_mut(half);
-    recurse(kernel, left, pitch, rows.clone(), first);
-    Columns { data: left, pitch }.apply(kernel, right, rows.clone(), half, first);
-    recurse(kernel, right, pitch, rows.start + half..rows.end, second);
+    recurse(kernel, left, pitch, top, first);
+    Columns { data: left, pitch }.apply(kernel, right, top, first);
+    let below = top + half;
+    recurse(kernel, right, pitch, below, second);
     for column in left.chunks_exact_mut(pitch) {
-        second.iter().enumerate().for_each(|(i, p)| column.swap(rows.start + half + i, rows.start + half + p));
+        second.iter().enumerate().for_each(|(i, p)| column.swap(below + i, below + p));
     }
     second.iter_mut().for_each(|p| *p += half);
 }

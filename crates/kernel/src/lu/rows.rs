@@ -7,8 +7,13 @@
 
 use bramble_matrix::{Element, ViewMut};
 
-/// Edge of the squares in which a copy transposes: a square of `f64` is 8 KiB.
-const EDGE: usize = 32;
+use crate::grid_mut;
+use crate::threads::line_mut;
+
+/// Edge of the squares in which a copy transposes: a row of `f64` is a cache line.
+const SIDE: usize = 8;
+/// Rows of a strip of squares.
+const STRIP: usize = 64;
 
 /// Exchanges row `i` with row `pivots[i]`, for each `i` in order. Panics if a row is outside: a bug of the caller.
 pub fn exchange_rows<T: Element>(view: &mut ViewMut<'_, T>, pivots: &[usize]) {
@@ -31,34 +36,86 @@ pub fn exchange_rows<T: Element>(view: &mut ViewMut<'_, T>, pivots: &[usize]) {
     }
 }
 
+/// The rows above `at`, and the others. Panics if there are fewer rows: a bug of the caller.
+pub(super) fn split_rows<T>(view: ViewMut<'_, T>, at: usize) -> [ViewMut<'_, T>; 2] {
+    let (rows, cols) = (view.rows(), 0..view.cols());
+    let Ok(both) = grid_mut(view, &[0..at, at..rows], std::slice::from_ref(&cols)).try_into() else {
+        unreachable!("two bands of rows");
+    };
+    both
+}
+
 /// Copies the view to `to`, element (i, j) to `i * strides.0 + j * strides.1`. Panics if `to` is too short.
 pub fn gather<T: Element>(view: &mut ViewMut<'_, T>, to: &mut [T], strides: (usize, usize)) {
     let (rs, cs) = (view.row_stride(), view.col_stride());
+    if cs == 1 && strides.1 == 1 {
+        let (rows, cols) = (view.rows(), view.cols());
+        return (0..rows).for_each(|i| to[i * strides.0..][..cols].copy_from_slice(line_mut(view, i)));
+    }
     let base = view.as_mut_ptr();
-    squares(view.rows(), view.cols(), |i, j| {
+    let whole = |i: usize, j: usize| -> [[T; SIDE]; SIDE] {
+        // SAFETY: SIDE rows from i on and SIDE columns from j on are inside the view, whose rows are contiguous.
+        std::array::from_fn(|row| unsafe { *base.add((i + row) * rs + j).cast::<[T; SIDE]>() })
+    };
+    let one = |to: &mut [T], i: usize, j: usize| {
         // SAFETY: (i, j) is inside the view.
         to[i * strides.0 + j * strides.1] = unsafe { *base.add(i * rs + j * cs) };
+    };
+    squares(view.rows(), view.cols(), cs == 1 && strides.0 == 1, |i, j, is_whole| match is_whole {
+        true => turned(&whole(i, j)).iter().enumerate().for_each(|(col, line)| {
+            to[i + (j + col) * strides.1..][..SIDE].copy_from_slice(line);
+        }),
+        false => one(to, i, j),
     });
 }
 
 /// Copies `from` to the view, element (i, j) from `i * strides.0 + j * strides.1`. Panics if `from` is too short.
 pub fn scatter<T: Element>(from: &[T], strides: (usize, usize), view: &mut ViewMut<'_, T>) {
     let (rs, cs) = (view.row_stride(), view.col_stride());
+    if cs == 1 && strides.1 == 1 {
+        let (rows, cols) = (view.rows(), view.cols());
+        return (0..rows).for_each(|i| line_mut(view, i).copy_from_slice(&from[i * strides.0..][..cols]));
+    }
     let base = view.as_mut_ptr();
-    squares(view.rows(), view.cols(), |i, j| {
+    let whole = |i: usize, j: usize| -> [[T; SIDE]; SIDE] {
+        std::array::from_fn(|col| {
+            let mut line = [T::ZERO; SIDE];
+            line.copy_from_slice(&from[i + (j + col) * strides.1..][..SIDE]);
+            line
+        })
+    };
+    squares(view.rows(), view.cols(), cs == 1 && strides.0 == 1, |i, j, is_whole| match is_whole {
+        true => turned(&whole(i, j)).into_iter().enumerate().for_each(|(row, line)| {
+            // SAFETY: SIDE rows from i on and SIDE columns from j on are inside the view, whose rows are contiguous and which
+            // is borrowed exclusively.
+            unsafe { *base.add((i + row) * rs + j).cast::<[T; SIDE]>() = line };
+        }),
         // SAFETY: (i, j) is inside the view, which is borrowed exclusively.
-        unsafe { *base.add(i * rs + j * cs) = from[i * strides.0 + j * strides.1] };
+        false => unsafe { *base.add(i * rs + j * cs) = from[i * strides.0 + j * strides.1] },
     });
 }
 
-/// Calls `each` for all indices, square by square: a copy that transposes then reads and writes whole cache lines.
+/// The transposed square.
 #[inline(always)]
-fn squares(rows: usize, cols: usize, mut each: impl FnMut(usize, usize)) {
-    for top in (0..rows).step_by(EDGE) {
-        for left in (0..cols).step_by(EDGE) {
-            for i in top..rows.min(top + EDGE) {
-                for j in left..cols.min(left + EDGE) {
-                    each(i, j);
+fn turned<T: Element>(square: &[[T; SIDE]; SIDE]) -> [[T; SIDE]; SIDE] {
+    std::array::from_fn(|i| std::array::from_fn(|j| square[j][i]))
+}
+
+/// Calls `each` for the place of every element; with `by_squares`, for that of every whole square of SIDE × SIDE instead, and
+/// says so. Squares go down strips of rows, so that few pages are in use at a time.
+#[inline(always)]
+fn squares(rows: usize, cols: usize, by_squares: bool, mut each: impl FnMut(usize, usize, bool)) {
+    for top in (0..rows).step_by(STRIP) {
+        let end = rows.min(top + STRIP);
+        for left in (0..cols).step_by(SIDE) {
+            let right = cols.min(left + SIDE);
+            let is_wide = by_squares && right - left == SIDE;
+            for i in (top..end).step_by(SIDE) {
+                let bottom = end.min(i + SIDE);
+                if is_wide && bottom - i == SIDE {
+                    each(i, left, true);
+                } else {
+                    (i..bottom).for_each(|i| (left..right).for_each(|j| each(i, j, false)));
                 }
             }
         }

@@ -26,7 +26,12 @@ pub enum Triangle {
 
 /// `x = T⁻¹ x`, with the n × n triangle `t` and n × r `x`. A zero on the diagonal of an upper triangle gives infinite
 /// or undefined elements. Panics if the shapes disagree: a bug of the caller.
-pub fn solve_triangle<T: LuElement>(kernel: &dyn Kernel, which: Triangle, t: View<'_, T>, mut x: ViewMut<'_, T>) {
+pub fn solve_triangle<T: LuElement>(
+    kernel: &dyn Kernel,
+    which: Triangle,
+    t: View<'_, T>,
+    mut x: ViewMut<'_, T>,
+) {
     assert!(t.rows() == t.cols() && t.rows() == x.rows(), "a triangle and its right-hand sides");
     let width = x.cols();
     let mut rows = vec![T::ZERO; x.rows() * width];
