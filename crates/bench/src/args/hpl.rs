@@ -27,8 +27,8 @@ pub struct BenchHplArgs {
     /// Measured runs of each case, in turns; their median counts
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
-    /// Run the official program (xhpl, or the HPL inside hpcc) under mpirun on the same N and threads, too, in every layout with every
-    /// NB, and print its best beside ours
+    /// Run the official program (xhpl, or the HPL inside hpcc) under mpirun on the same N and threads, too, in every layout with
+    /// every NB, and print its best beside ours
     #[arg(long)]
     pub(crate) official: bool,
     /// Print one JSON object per line for each case, instead of the text (docs/json.md)

@@ -1,7 +1,7 @@
 //! `bench hpl --official`: the official program on the same system, for comparison.
 //!
-//! Place in the flow: after our own runs of an order. `xhpl` is used where it is on the path, else `hpcc`, which contains HPL and runs
-//! its other tests, too; both under `mpirun`.
+//! Place in the flow: after our own runs of an order. `xhpl` is used where it is on the path, else `hpcc`, which contains HPL and
+//! runs its other tests, too; both under `mpirun`.
 //!
 //! Invariants: the same N; every layout of the threads as processes and threads, and every NB, of which the fastest counts;
 //! the program works in a folder that is removed; it gets SIGTERM when the verb ends early, so that mpirun ends its processes.
@@ -70,7 +70,8 @@ impl OfficialRun {
         let Self { program, nb, grid: [p, q], threads, gflops, .. } = self;
         let threads = crate::plot::threads(*threads as u64);
         format!(
-            "official  {gflops:.1} Gflop/s by {program}, at best: NB {nb}, {p} x {q} processes of {threads}; Bramble has {:.2} times that",
+            "official  {gflops:.1} Gflop/s by {program}, at best: NB {nb}, {p} x {q} processes of {threads}; Bramble has {:.2} times \
+             that",
             ours / gflops
         )
     }
@@ -88,8 +89,8 @@ fn found() -> Result<Program, Failure> {
             program.name()
         ))),
         None => Err(Failure::failed(
-            "--official: neither xhpl nor hpcc is on the path; install hpcc with 'sudo apt install hpcc' (Debian, Ubuntu, Raspberry \
-             Pi OS), or add the folder of xhpl to PATH",
+            "--official: neither xhpl nor hpcc is on the path; install hpcc with 'sudo apt install hpcc' (Debian, Ubuntu, \
+             Raspberry Pi OS), or add the folder of xhpl to PATH",
         )),
     }
 }
@@ -236,10 +237,10 @@ fn input_text(order: usize, blocks: &[usize], [p, q]: [usize; 2]) -> String {
         format!("{q} Qs"),
         "16.0 threshold".to_owned(),
     ];
-    let algorithm = "1 # of panel fact\n2 PFACTs\n1 # of recursive stopping criterium\n4 NBMINs\n1 # of panels in recursion\n2 NDIVs\n\
-                     1 # of recursive panel fact.\n1 RFACTs\n1 # of broadcast\n1 BCASTs\n1 # of lookahead depth\n1 DEPTHs\n2 SWAP\n\
-                     64 swapping threshold\n0 L1\n0 U\n1 Equilibration\n8 memory alignment\n##### separator\n\
-                     0 additional sizes for PTRANS\n1200\n0 additional NBs for PTRANS\n40\n";
+    let algorithm = "1 # of panel fact\n2 PFACTs\n1 # of recursive stopping criterium\n4 NBMINs\n1 # of panels in recursion\n\
+                     2 NDIVs\n1 # of recursive panel fact.\n1 RFACTs\n1 # of broadcast\n1 BCASTs\n1 # of lookahead depth\n\
+                     1 DEPTHs\n2 SWAP\n64 swapping threshold\n0 L1\n0 U\n1 Equilibration\n8 memory alignment\n\
+                     ##### separator\n0 additional sizes for PTRANS\n1200\n0 additional NBs for PTRANS\n40\n";
     lines.join("\n") + "\n" + algorithm
 }
 
