@@ -1,7 +1,7 @@
 //! `lu`: factors a matrix, checks the factors against it, and writes them.
 
 use crate::report::LuReport;
-use crate::setup::{Setup, check_kernels, element_type};
+use crate::setup::{Setup, check_kernels, element_type, sides};
 use crate::{LuArgs, TOLERANCE, failure, run, write};
 use bramble_kernel::lu::LuElement;
 use bramble_lu::{LuError, LuFactors, MatrixNorms, WorkingMatrix, load, residual};
@@ -25,7 +25,7 @@ pub fn factor(args: &LuArgs, a: Matrix) -> Result<Exit, Failure> {
 
 fn factor_of<T: LuElement>(args: &LuArgs, a: Matrix) -> Result<Exit, Failure> {
     let began = Instant::now();
-    let (rows, cols) = (a.shape().rows as usize, a.shape().cols as usize);
+    let (rows, cols) = sides(&a)?;
     let setup = Setup::new::<T>(&args.factor, a.name(), (rows, cols), 0)?;
     let output = args.output.as_deref();
     let beside = output.map(write::beside);
@@ -52,7 +52,7 @@ fn factor_of<T: LuElement>(args: &LuArgs, a: Matrix) -> Result<Exit, Failure> {
 }
 
 fn compute<T: LuElement>(a: Matrix, setup: &Setup) -> Result<Factored<T>, Failure> {
-    let (rows, cols) = (a.shape().rows as usize, a.shape().cols as usize);
+    let (rows, cols) = sides(&a)?;
     let a = a.converted(T::DTYPE)?;
     let mut seconds = [0.0; 4];
     let mut at = Instant::now();

@@ -36,6 +36,18 @@ pub(crate) fn element_type(args: &FactorArgs, a: &Matrix, b: Option<&Matrix>) ->
     Ok(if dtype.is_float() { dtype } else { DType::F64 })
 }
 
+/// Rows and columns. An error where they are more than this machine can count, as on a 32-bit one.
+pub(crate) fn sides(matrix: &Matrix) -> Result<(usize, usize), Failure> {
+    let shape = matrix.shape();
+    match (usize::try_from(shape.rows), usize::try_from(shape.cols)) {
+        (Ok(rows), Ok(cols)) => Ok((rows, cols)),
+        _ => Err(Failure::failed(format!(
+            "{} is {shape}, which is more than this machine can address",
+            matrix.name()
+        ))),
+    }
+}
+
 /// The kernels of checks, which are in `f64`: our own, since a library that has computed wrongly may do so again.
 pub(crate) fn check_kernels(threads: usize) -> Result<LuKernels, Failure> {
     let kernels = LuKernels::open(Some(KernelName::Simd), DType::F64, 0.0, threads);

@@ -1,7 +1,7 @@
 //! `solve`: checks that A and B form a system, solves it, and judges the solution.
 
 use crate::report::{Refinement, SolveReport, SolveTimes};
-use crate::setup::{Setup, check_kernels, element_type};
+use crate::setup::{Setup, check_kernels, element_type, sides};
 use crate::{SolveArgs, TOLERANCE, failure, run, write};
 use bramble_kernel::lu::LuElement;
 use bramble_lu::{LuError, LuFactors, MatrixNorms, Residual, WorkingMatrix, load, refine, residual};
@@ -37,7 +37,7 @@ pub fn solve(args: &SolveArgs, a: Matrix, b: Matrix) -> Result<Exit, Failure> {
             "--refine: the matrices are f32, and refinement reaches f64; add --dtype f64",
         ));
     }
-    let (name, n, width) = (a.name().to_owned(), a.shape().rows as usize, b.shape().cols as usize);
+    let (name, (n, _), (_, width)) = (a.name().to_owned(), sides(&a)?, sides(&b)?);
     let problem = Problem { a, b, n, width, is_estimated: !args.no_condition };
     let setup = match dtype {
         _ if args.refine => Setup::new::<f32>(&args.factor, &name, (n, n), width)?,

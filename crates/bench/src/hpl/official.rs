@@ -70,8 +70,8 @@ impl OfficialRun {
         let Self { program, nb, grid: [p, q], threads, gflops, .. } = self;
         let threads = crate::plot::threads(*threads as u64);
         format!(
-            "official  {gflops:.1} Gflop/s by {program}, at best: NB {nb}, {p} x {q} processes of {threads}; Bramble has {:.2} times \
-             that",
+            "official  {gflops:.1} Gflop/s by {program}, at best: NB {nb}, {p} x {q} processes of {threads}; \
+             Bramble has {:.2} times that",
             ours / gflops
         )
     }
