@@ -11,6 +11,7 @@ use bramble_schedule::limits::{
 };
 use bramble_schedule::message::{Missing, ResultHead};
 use bramble_schedule::primary::PrimaryEvent;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Number of events between two checks of all tiles.
@@ -37,6 +38,8 @@ pub(super) struct Checks {
     odd_clock: bool,
     moves: usize,
     progress: f64,
+    /// Neighbours of lost machines that may not know of the loss yet: (neighbour, lost machine).
+    untold: BTreeSet<(usize, usize)>,
 }
 
 impl Checks {
@@ -50,6 +53,7 @@ impl Checks {
             odd_clock: false,
             moves: 0,
             progress: 0.0,
+            untold: BTreeSet::new(),
         }
     }
 
@@ -203,8 +207,33 @@ impl Trial {
         assert!(held || !is_well, "w{to} gives up w{from}, and nothing is wrong with them or their link");
     }
 
+    /// The primary has lost a machine while tiles were missing: its neighbours must learn of it.
+    pub(super) fn expect_neighbours_to_part(&mut self, lost: usize) {
+        let knew = |peer: &usize| self.nodes[*peer].ears.contains_key(&lost);
+        self.checks.untold.extend((0..self.members.count).filter(knew).map(|peer| (peer, lost)));
+    }
+
+    /// (8) A neighbour of a lost machine waits for no panel from it once all that the primary has sent has arrived.
+    fn check_neighbours_of_lost_machines(&mut self) {
+        let (nodes, sessions) = (&self.nodes, &self.shell.sessions);
+        self.checks.untold.retain(|(peer, lost)| {
+            let machine = &nodes[*peer].machine;
+            machine.lives && !machine.parted.contains(lost) && !sessions[*peer].link.is_closed
+        });
+        for (peer, lost) in &self.checks.untold {
+            let lane = &self.lanes[self.out(*peer)];
+            let has_all =
+                !lane.is_over() && lane.items().next().is_none() && nodes[*peer].machine.stands == 0;
+            assert!(
+                !has_all,
+                "w{lost} is lost, and its neighbour w{peer} has heard all and still waits for it"
+            );
+        }
+    }
+
     /// (8) The product makes progress, losses are noticed, and the trial ends.
     pub(super) fn check_time(&mut self) {
+        self.check_neighbours_of_lost_machines();
         let now = self.event_queue.now();
         assert!(now.seconds() < SECONDS_MAX && self.record.events < EVENTS_MAX, "it does not end");
         let passed = self.process.clock.passed();

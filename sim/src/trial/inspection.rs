@@ -33,7 +33,7 @@ pub(super) struct InspectionState {
     pub(super) liars: BTreeSet<usize>,
     /// Tiles that are wrong now, by region and number.
     wrong: BTreeMap<(usize, u64), Rect>,
-    /// Tiles whose digests differ from the journal of an earlier run.
+    /// Tiles below the watermark of an earlier run's journal that had other digests.
     damaged: BTreeSet<(usize, u64)>,
     /// Machines that may have made wrong tiles: they get no more work.
     pub(super) suspects: BTreeSet<usize>,

@@ -36,7 +36,7 @@ pub(super) struct SurvivingState {
     log: Vec<u8>,
     /// Tiles that are in C and wrong, because a machine lied.
     wrong: BTreeMap<TileKey, Rect>,
-    /// Tiles whose digests differ from the journal's: they were being recomputed.
+    /// Tiles below the watermark whose digests differ from the journal's: they were being recomputed.
     damaged: BTreeSet<TileKey>,
     /// Connected machines.
     machines: Vec<usize>,
@@ -160,6 +160,8 @@ impl Trial {
             );
             journal.tiles.retain(|tile, _| !damaged.contains(tile));
             journal.missing.clone_from(&damaged);
+            // Of the others the journal says that they may be missing, until they are recomputed and synced.
+            damaged.retain(|tile| !journal.unsynced.contains(tile));
             journal
         });
         let wrong = journal.iter().flat_map(|journal| journal.tiles.keys()).filter_map(|tile| {

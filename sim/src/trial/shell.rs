@@ -153,7 +153,11 @@ impl Trial {
             }
         }
         self.check_loss(peer, &why);
+        let is_missed = self.primary.tiles_left() > 0;
         self.dispatch(PrimaryEvent::Lost { peer, why });
+        if is_missed {
+            self.expect_neighbours_to_part(peer);
+        }
         self.check_events_of_lost_machine(peer);
     }
 

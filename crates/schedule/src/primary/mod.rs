@@ -33,6 +33,7 @@ mod spot_check;
 mod steal;
 mod steal_candidate;
 mod sums;
+mod units;
 mod work;
 
 pub use events::{PeerInfo, PrimaryAction, PrimaryEvent, Referred, ResultDestination, ResultPlace};
@@ -381,7 +382,7 @@ impl Primary {
     }
 
     /// Checks that each step of each incomplete tile occurs exactly once: in unfinished work, in C, or in a
-    /// buffered partial sum. For tests: the time grows with the number of tiles.
+    /// buffered partial sum; and the rules of units. For tests: the time grows with the number of tiles.
     pub fn validate_tiles(&self) {
         let mut tiles: BTreeMap<(usize, u64), Vec<Span>> = BTreeMap::new();
         let tasks = self.peers.iter().flat_map(|p| p.stream.tasks(&self.plan));
@@ -398,6 +399,10 @@ impl Primary {
             assert_eq!(end, self.plan.regions[region].steps(), "steps of tile {tile}: {spans:?}");
         }
         assert_eq!(to_u64(tiles.len()), self.tiles_left, "each incomplete tile belongs to a peer");
+        units::validate(&self.plan, self.peers.iter().map(|p| p.stream.unfinished(&self.plan)));
+        let is_outside = |peer| self.stealing.is_resumed || peer >= self.plan.members.len();
+        let waiting = self.sums.waiting_at().filter(|(_, peer)| is_outside(*peer));
+        units::validate_waiting(&self.plan, waiting.map(|(tile, _)| tile));
     }
 }
 

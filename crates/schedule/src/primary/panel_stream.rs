@@ -20,10 +20,11 @@ mod unfinished;
 use self::block_progress::{BlockProgress, Numbering, panel_ids};
 use super::cell::{BlockIds, Ids, Panel, PanelContext, block_ids};
 use super::events::{PeerInfo, Referred};
-use super::outgoing::{BodyMatrix, Delivery, Operands, Outgoing, rest_of};
+use super::outgoing::{BodyMatrix, Delivery, Operands, Outgoing, rest_of, small};
 use super::rate_estimator::RateEstimator;
 use super::relay::{PanelCopy, PanelDirectory, PanelKey, PanelRole};
 use super::sums::PartialSums;
+use super::units::{elements, largest_sums};
 use super::work::{BlockWork, WorkItem};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
@@ -247,12 +248,15 @@ impl PanelStream {
     }
 
     /// Returned sums are buffered until those of older blocks have arrived, so a worker that is late with an
-    /// old block must not begin ever more new ones.
+    /// old block must not begin ever more new ones. Where one worker has all steps, the plan counts buffers for the
+    /// blocks of members, as large as their own: for other workers, and larger blocks, the sums before must be in C.
     fn has_room_for_sums(&self, context: &StreamContext<'_>, work: &BlockWork) -> bool {
-        let merges =
-            context.plan.sums == Sums::Merged && !work.continues_sum && !context.plan.is_whole(&work.block);
+        let plan = context.plan;
+        let merges = plan.sums == Sums::Merged && !work.continues_sum && !plan.is_whole(&work.block);
         let ahead = self.active.first().map_or(0, |oldest| self.begun - oldest.number);
-        !merges || ahead <= to_u64(self.at_once)
+        let is_counted = || largest_sums(plan, self.member) >= elements(plan, &work.block);
+        let is_in_time = || !work.moves_as_unit || is_counted() || sums_are_there(context, work);
+        !merges || ahead <= to_u64(self.at_once) && is_in_time()
     }
 
     /// Reserves `count` consecutive ids.
@@ -424,19 +428,19 @@ fn is_sent(operands: &Operands, panel: Panel) -> bool {
     }
 }
 
-/// Whether C holds exactly the steps before a block that continues a sum.
+/// Whether a block that continues a sum may begin.
 fn is_reached(context: &StreamContext<'_>, work: &BlockWork) -> bool {
-    if !work.continues_sum {
-        return true;
-    }
+    !work.continues_sum || sums_are_there(context, work)
+}
+
+/// Whether C holds exactly the steps before a block, for all tiles that the block has to return.
+fn sums_are_there(context: &StreamContext<'_>, work: &BlockWork) -> bool {
     let block = &work.block;
     let region = &context.plan.regions[block.region];
-    let tiles = region.q() * region.q();
-    let mut cells = block.cells.rows.iter().flat_map(|i| block.cells.cols.iter().map(move |j| (i, j)));
-    cells.all(|(i, j)| {
-        let first = (i * region.grid.cols() + j) * tiles;
-        (first..first + tiles).all(|tile| context.sums.done((block.region, tile)) == block.steps.start)
-    })
+    let tiles = block.cells.rows.len() * block.cells.cols.len() * region.q() * region.q();
+    let tile = |at: u32| (block.region, tile_number(region, block, at).0);
+    let mut owed = (0..small(tiles)).filter(|at| !work.is_committed(*at));
+    owed.all(|at| context.sums.done(tile(at)) == block.steps.start)
 }
 
 /// Number of a tile in its region, counted cell by cell, with its cell (i, j) and its position (u, v) in the

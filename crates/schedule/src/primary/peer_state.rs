@@ -15,12 +15,14 @@
 //! was leased to them cannot be revoked.
 
 use super::peer::Peer;
+use super::units::gathered;
 use super::work::WorkItem;
 use super::{PeerInfo, Primary, PrimaryAction, PrimaryEvent, send_orders};
 use alloc::borrow::ToOwned;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::String;
+use alloc::vec;
 use alloc::vec::Vec;
 use bramble_base::number::{nearest_f64, to_u64};
 use core::time::Duration;
@@ -197,28 +199,31 @@ impl Primary {
         self.serve(now, actions);
     }
 
-    /// Divides unowned work among the peers. Returns the number of work items and their fraction of the whole
-    /// product, or an error if no peer has room for them.
+    /// Divides unowned work among the peers; all that is left of a unit goes to one peer. Returns the number of
+    /// work items and their fraction of the whole product, or an error if no peer has room for them.
     pub(super) fn reassign(
         &mut self,
         from: usize,
-        mut unowned: VecDeque<WorkItem>,
+        unowned: VecDeque<WorkItem>,
     ) -> Result<(u64, f64), String> {
         let works = self.peers.iter().filter(|p| p.state == PeerState::Active).count();
         let all: f64 = unowned.iter().map(|item| item.amount(&self.plan)).sum();
         let wanted = all / (PARTS_EACH * nearest_f64(to_u64(works.max(1))));
         let mut taken: BTreeMap<usize, Vec<WorkItem>> = BTreeMap::new();
-        let mut before = None;
-        while let Some(item) = unowned.pop_front() {
-            let (part, rest) = item.split_off(&self.plan, wanted);
-            if let Some(rest) = rest {
-                unowned.push_front(rest);
+        for mut group in gathered(&self.plan, unowned) {
+            while !group.is_empty() {
+                let mut parts = core::mem::take(&mut group);
+                if let [single] = &parts[..] {
+                    let (part, rest) = single.split_off(&self.plan, wanted);
+                    (parts, group) = (vec![part], rest.into_iter().collect());
+                }
+                let to = self.new_owner(&parts)?;
+                for part in parts {
+                    self.peers[to].stream.speed.given += part.amount(&self.plan);
+                    self.stealing.moves.push((from, to, part.clone()));
+                    taken.entry(to).or_default().push(part);
+                }
             }
-            let to = self.new_owner(&part, before)?;
-            before = part.moves_as_unit(&self.plan).then_some(to);
-            self.peers[to].stream.speed.given += part.amount(&self.plan);
-            self.stealing.moves.push((from, to, part.clone()));
-            taken.entry(to).or_default().push(part);
         }
         let reassigned = (taken.values().map(|items| to_u64(items.len())).sum(), all / self.all_work());
         for (to, parts) in taken {
@@ -235,25 +240,22 @@ impl Primary {
         Ok(reassigned)
     }
 
-    /// The peer that would finish `part` first, among active peers with memory for a cell of it, or else
-    /// among the reserve. Items whose sums wait for each other stay with the peer that has the items before
-    /// (`before`).
-    fn new_owner(&mut self, part: &WorkItem, before: Option<usize>) -> Result<usize, String> {
-        let need = part.least_bytes(&self.plan, &self.recipes);
+    /// The peer that would finish `parts` first, among active peers with memory for a cell of each, or else
+    /// among the reserve.
+    fn new_owner(&mut self, parts: &[WorkItem]) -> Result<usize, String> {
+        let need = parts.iter().map(|part| part.least_bytes(&self.plan, &self.recipes)).max().unwrap_or(0);
         let able: Vec<bool> = (0..self.peers.len())
-            .map(|at| self.peers[at].state.accepts_work() && self.can_do(at, part))
+            .map(|at| self.peers[at].state.accepts_work() && parts.iter().all(|part| self.can_do(at, part)))
             .collect();
         if self.plan.ownership.is_some() && !able.contains(&true) {
             return Err(self.fail_for_part());
         }
         let has_room = |at: usize| able[at] && self.peers[at].info.credit_bytes >= need;
         let is_safe = |at: usize| has_room(at) && self.peers[at].info.shares_memory;
-        let only_safe = part.attempt() >= ATTEMPTS_MAX && (0..able.len()).any(is_safe);
+        let is_tried = parts.iter().any(|part| part.attempt() >= ATTEMPTS_MAX);
+        let only_safe = is_tried && (0..able.len()).any(is_safe);
         let can = |at: usize| if only_safe { is_safe(at) } else { has_room(at) };
-        if let Some(to) = before.filter(|to| part.continues_previous_item(&self.plan) && can(*to)) {
-            return Ok(to);
-        }
-        let work = part.amount(&self.plan);
+        let work: f64 = parts.iter().map(|part| part.amount(&self.plan)).sum();
         let seconds = |peer: &Peer| {
             let seen = peer.stream.speed.rate();
             let rate = if seen > 0.0 { seen } else { peer.info.work_per_s.max(1.0) };

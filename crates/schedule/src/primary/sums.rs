@@ -80,6 +80,11 @@ impl PartialSums {
         done.chain(self.waiting.iter().map(wait))
     }
 
+    /// The tiles of waiting sums, and the peers that returned these.
+    pub(super) fn waiting_at(&self) -> impl Iterator<Item = (TileIndex, usize)> + '_ {
+        self.waiting.iter().map(|((tile, _), (came, _))| (*tile, came.peer))
+    }
+
     /// Number of waiting sums.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()

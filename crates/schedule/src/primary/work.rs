@@ -9,9 +9,9 @@
 //! span of steps, beginning at the block's first.
 
 use super::steal_candidate::parts;
+use super::units::sums_wait;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use bramble_base::number::nearest_f64;
 use bramble_base::{Rect, Span};
 use bramble_plan::{Block, PanelOrder, Plan, Recipe};
 
@@ -46,8 +46,7 @@ impl BlockWork {
     fn planned(plan: &Plan, member: usize, number: u64) -> Option<Self> {
         let (share, index) = plan.members[member].share_of(number)?;
         let block = share.block(index)?;
-        let all = plan.regions[block.region].steps();
-        let moves_as_unit = share.steps == Span::new(0, all) && share.blocks_each_way().2 > 1;
+        let moves_as_unit = sums_wait(plan, share);
         let continues_sum = plan.continues(&block);
         Some(Self {
             continues_sum,
@@ -188,40 +187,6 @@ impl WorkItem {
         }
     }
 
-    /// The last blocks that can only move together: (number of the first of them, their work). `None` if some
-    /// of them were begun.
-    pub(super) fn last_unit(&self, plan: &Plan) -> Option<(u64, f64)> {
-        let Self::Blocks { member, numbers } = self else { return None };
-        let work = self.last(plan)?;
-        if !work.moves_as_unit {
-            return Some((numbers.end - 1, work.amount(plan)));
-        }
-        let (share, index) = plan.members[*member].share_of(numbers.end - 1)?;
-        let (_, across, deep) = share.blocks_each_way();
-        let row = across * deep;
-        let first = numbers.end - 1 - index % row;
-        // The unit is a whole row of blocks of the share.
-        let whole = index % row == row - 1 && first >= numbers.start;
-        let cells = Rect::new(work.block.cells.rows, share.cells.cols);
-        whole.then(|| (first, plan.work(share.region, cells, share.steps)))
-    }
-
-    /// The first blocks that have to stay together: (number after the last of them, their work).
-    fn first_unit(&self, plan: &Plan) -> Option<(u64, f64)> {
-        let Self::Blocks { member, numbers } = self else { return None };
-        let work = self.first(plan)?;
-        if !work.moves_as_unit {
-            return Some((numbers.start + 1, work.amount(plan)));
-        }
-        let (share, index) = plan.members[*member].share_of(numbers.start)?;
-        let (_, across, deep) = share.blocks_each_way();
-        let row = across * deep;
-        let end = (numbers.start + row - index % row).min(numbers.end);
-        let cells = Rect::new(work.block.cells.rows, share.cells.cols);
-        let part = nearest_f64(end - numbers.start) / nearest_f64(row);
-        Some((end, plan.work(share.region, cells, share.steps) * part))
-    }
-
     /// Splits off a first part of about the `wanted` amount, as far as that is possible, and returns it with
     /// the rest.
     pub(super) fn split_off(&self, plan: &Plan, wanted: f64) -> (Self, Option<Self>) {
@@ -251,25 +216,6 @@ impl WorkItem {
             Self::Blocks { .. } => 0,
             Self::Part(work) => work.attempt,
         }
-    }
-
-    /// Whether its first sums wait for those of the item before it, so that one worker should compute both.
-    pub(super) fn continues_previous_item(&self, plan: &Plan) -> bool {
-        let Some(work) = self.first(plan).filter(|work| work.moves_as_unit) else { return false };
-        let begins_a_row = |member: usize, number: u64| {
-            let (share, index) = plan.members[member].share_of(number)?;
-            let (_, across, deep) = share.blocks_each_way();
-            Some(index % (across * deep) == 0)
-        };
-        match self {
-            Self::Blocks { member, numbers } => begins_a_row(*member, numbers.start) != Some(true),
-            Self::Part(_) => work.block.steps.start > 0,
-        }
-    }
-
-    /// Whether its sums wait for those of other blocks, so that one worker should compute them in order.
-    pub(super) fn moves_as_unit(&self, plan: &Plan) -> bool {
-        self.first(plan).is_some_and(|work| work.moves_as_unit)
     }
 
     /// Its total amount of work.
@@ -361,7 +307,9 @@ mod tests {
                     (whole.amount(&plan) / 5.0, Some(whole.clone()), Vec::new());
                 while let Some(item) = rest {
                     let (part, more) = item.split_off(&plan, wanted);
-                    assert!(!part.continues_previous_item(&plan), "{base:?}: {part:?} is the rest of a row");
+                    let is_cut = part.first(&plan).is_some_and(|work| work.moves_as_unit)
+                        && !part.begins_with_whole_unit(&plan);
+                    assert!(!is_cut, "{base:?}: {part:?} is the rest of a row");
                     found.push(part);
                     rest = more;
                 }
