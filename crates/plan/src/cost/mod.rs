@@ -214,8 +214,8 @@ impl Costs<'_> {
                 return 0;
             }
             if whole {
-                // They come from one machine, in order: those that it has at once may wait, and a tile lands
-                // (docs/schedule-states.md).
+                // One machine returns them, in order: the sums of the blocks that it has at once may wait, while one
+                // more tile lands (docs/schedule-states.md).
                 let block = (share.block.rows * share.block.cols).saturating_mul(region.q() * region.q());
                 let at_once = block.saturating_mul(member.blocks_at_once as u64 + 1).saturating_add(1);
                 return at_once.saturating_mul(tile(share));

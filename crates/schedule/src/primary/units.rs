@@ -36,7 +36,7 @@ pub(super) fn largest_sums(plan: &Plan, member: usize) -> u64 {
 
 /// A row of blocks of one share whose sums wait for each other: its region, and its first cell there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Unit {
+pub(super) struct SumUnit {
     region: usize,
     row: u64,
     col: u64,
@@ -46,11 +46,11 @@ pub(super) struct Unit {
 /// ends; whole units, and work that belongs to none, are groups of their own.
 pub(super) fn gathered(plan: &Plan, items: VecDeque<WorkItem>) -> Vec<Vec<WorkItem>> {
     let mut groups: Vec<Vec<WorkItem>> = Vec::new();
-    let mut begun: BTreeMap<Unit, usize> = BTreeMap::new();
+    let mut begun: BTreeMap<SumUnit, usize> = BTreeMap::new();
     let mut items = items;
     while let Some(mut item) = items.pop_front() {
         let unit = item.first(plan).filter(|_| !item.begins_with_whole_unit(plan));
-        let unit = unit.and_then(|work| Unit::of(plan, &work));
+        let unit = unit.and_then(|work| SumUnit::of(plan, &work));
         if unit.is_some() {
             let (first, rest) = item.split_off(plan, 0.0);
             item = first;
@@ -86,16 +86,17 @@ fn share_at(plan: &Plan, region: usize, (i, j): (u64, u64)) -> Option<&Share> {
 
 /// Checks that the unfinished blocks of each unit are at one peer; for tests.
 pub(super) fn validate(plan: &Plan, unfinished: impl Iterator<Item = VecDeque<WorkItem>>) {
-    let mut owners: BTreeMap<Unit, usize> = BTreeMap::new();
+    let mut owners: BTreeMap<SumUnit, usize> = BTreeMap::new();
     for (peer, items) in unfinished.enumerate() {
-        for unit in items.iter().flat_map(|item| item.works(plan)).filter_map(|work| Unit::of(plan, &work)) {
+        for unit in items.iter().flat_map(|item| item.works(plan)).filter_map(|work| SumUnit::of(plan, &work))
+        {
             let owner = *owners.entry(unit).or_insert(peer);
             assert_eq!(owner, peer, "two peers have blocks of {unit:?}, whose sums wait for each other");
         }
     }
 }
 
-impl Unit {
+impl SumUnit {
     /// The unit that a block belongs to, if it belongs to one.
     fn of(plan: &Plan, work: &BlockWork) -> Option<Self> {
         let Block { region, cells, .. } = work.block;
