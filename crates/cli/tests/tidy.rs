@@ -29,11 +29,11 @@ const ROOMS: [(&str, &[&str]); 17] = [
     // Only its tests use `verify`: no product of a kernel may raise a false alarm.
     ("kernel", &["matrix", "verify"]),
     ("schedule", &["base", "plan"]),
-    ("worker", &["kernel", "link", "matrix", "schedule"]),
+    ("worker", &["kernel", "link", "lu", "matrix", "schedule"]),
     ("primary", &["kernel", "link", "matrix", "plan", "schedule", "verify"]),
     ("report", &["matrix", "plan", "primary", "sim", "verify"]),
     ("lu", &["kernel", "matrix", "schedule"]),
-    ("solve", &["cluster", "kernel", "lu", "matrix", "report", "worker"]),
+    ("solve", &["cluster", "kernel", "lu", "matrix", "primary", "report", "worker"]),
     ("cluster", &["kernel", "link", "matrix", "plan", "primary", "report", "worker"]),
     ("bench", &["cluster", "kernel", "link", "lu", "matrix", "plan", "primary", "report", "worker"]),
     ("lab", &["cluster", "kernel", "link", "report", "worker"]),

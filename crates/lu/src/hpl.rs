@@ -70,7 +70,7 @@ fn element(draw: u64) -> f64 {
 }
 
 /// Fills columns of the system of this order, `first` and the following, as contiguous rows of `columns.len() / order` elements.
-fn fill(order: usize, first: usize, columns: &mut [f64]) {
+pub(crate) fn fill(order: usize, first: usize, columns: &mut [f64]) {
     let width = columns.len() / order.max(1);
     let start =
         |j: usize| Jump::of((order as u64).wrapping_mul((first + j) as u64).wrapping_add(1)).apply(SEED);

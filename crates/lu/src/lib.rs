@@ -8,7 +8,9 @@
 //! error, computed from the matrix as it was read and not from the factors; elements that are no numbers are refused before
 //! the factorisation, with their place.
 //!
-//! Deliberately absent: other machines, files, options, texts.
+//! `part` has the columns of one machine of several; the machines' shells carry panels between them.
+//!
+//! Deliberately absent: links, files, options, texts.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod error;
@@ -16,6 +18,7 @@ mod factor;
 mod factors;
 pub mod hpl;
 mod load;
+mod part;
 mod probe;
 mod quality;
 mod refine;
@@ -26,7 +29,8 @@ mod working;
 pub use error::LuError;
 pub use factor::{Elimination, LuOptions, block_columns, memory_bytes, worthwhile_threads};
 pub use factors::{LuFactors, LuKernels};
-pub use load::{MatrixNorms, load};
+pub use load::{MatrixNorms, load, norms};
+pub use part::LuPart;
 pub use probe::{LuProbe, probe};
 pub use quality::{Residual, residual};
 pub use refine::{Refined, refine};

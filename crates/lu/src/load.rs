@@ -74,6 +74,20 @@ pub fn load<S: LuElement, T: LuElement>(
     first: usize,
     threads: usize,
 ) -> Result<MatrixNorms, LuError> {
+    scan::<S, T>(matrix, Some((working, first)), threads)
+}
+
+/// The norms of a matrix of the element type `S`; an error if an element is infinite or NaN.
+pub fn norms<S: LuElement>(matrix: &Matrix, threads: usize) -> Result<MatrixNorms, LuError> {
+    scan::<S, S>(matrix, None, threads)
+}
+
+/// Reads all elements once. `to`: where they are copied to, and the first column there.
+fn scan<S: LuElement, T: LuElement>(
+    matrix: &Matrix,
+    to: Option<(&WorkingMatrix, usize)>,
+    threads: usize,
+) -> Result<MatrixNorms, LuError> {
     let shape = matrix.shape();
     let (rows, cols) = (shape.rows as usize, shape.cols as usize);
     let lines = if matrix.layout() == Layout::RowMajor { rows } else { cols };
@@ -86,7 +100,7 @@ pub fn load<S: LuElement, T: LuElement>(
             let some = start..band.end.min(start + step);
             let part =
                 if matrix.layout() == Layout::RowMajor { rect(some, 0..cols) } else { rect(0..rows, some) };
-            copy::<S, T>(matrix, part, working, first, &mut piece, &mut sums)?;
+            copy::<S, T>(matrix, part, to, &mut piece, &mut sums)?;
         }
         Ok(sums)
     });
@@ -98,12 +112,11 @@ pub fn load<S: LuElement, T: LuElement>(
     Ok(all.norms())
 }
 
-/// Copies one rectangle.
+/// Reads one rectangle, and copies it.
 fn copy<S: LuElement, T: LuElement>(
     matrix: &Matrix,
     part: Rect,
-    working: &WorkingMatrix,
-    first: usize,
+    to: Option<(&WorkingMatrix, usize)>,
     piece: &mut Vec<S>,
     sums: &mut AbsoluteSums,
 ) -> Result<(), LuError> {
@@ -122,6 +135,7 @@ fn copy<S: LuElement, T: LuElement>(
     if !is_fine {
         check_finite(matrix.name(), piece, strides, (top, left), (rows, cols))?;
     }
+    let Some((working, first)) = to else { return Ok(()) };
     let mut lease = working.lease(top..top + rows, first + left..first + left + cols);
     if S::DTYPE == T::DTYPE {
         scatter::<T>(bytemuck::cast_slice(piece), strides, &mut lease.view_mut());

@@ -48,7 +48,7 @@ pub(crate) fn substitute<T: LuElement>(
 }
 
 /// One right-hand side, by rows of the triangle.
-fn solve_one<T: LuElement>(which: Triangle, t: View<'_, T>, x: &mut [T]) {
+pub(crate) fn solve_one<T: LuElement>(which: Triangle, t: View<'_, T>, x: &mut [T]) {
     let n = t.rows();
     let line = |i: usize, cols: Range<usize>| &t.data()[i * t.row_stride() + cols.start..][..cols.len()];
     match which {

@@ -51,7 +51,9 @@ pub use layout::{
     ArrayLayout, LATTICE, LayoutError, NoRoomForArray, PartHolder, PlacedPart, Placement, ShardAxis,
     ShardUnits,
 };
-pub use lu::{LuEstimate, LuRates, estimate_lu};
+pub use lu::{
+    ClusterEstimate, ColumnDeal, LuCluster, LuEstimate, LuMachine, LuPlan, LuPlanError, LuRates, estimate_lu,
+};
 pub use memory::memory_wanted;
 pub use neighbours::{neighbour_pairs, neighbours_of_each};
 pub use ownership::{MissingPart, OwnedSpan, Ownership, ProductSide};

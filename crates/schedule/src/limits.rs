@@ -24,6 +24,18 @@ pub const JOBS_MAX: usize = 1280;
 pub const FORWARDS_MAX: usize = 4096;
 /// Maximum other workers that one is introduced to in a session.
 pub const NEIGHBOURS_MAX: usize = 64;
+/// Most rows of a system of equations on several machines: their count fits 32 bits, and their bytes 64.
+pub const LU_ORDER_MAX: usize = 1 << 22;
+/// Most block columns of such a system; their owners fit a head.
+pub const LU_BLOCKS_MAX: usize = 1 << 15;
+/// Most columns of a block, and most right-hand sides; their pivots fit a head, and a row of them a frame.
+pub const LU_WIDTH_MAX: usize = 4096;
+/// Bytes of a panel in one frame: the next machine begins to pass them on when they are there.
+pub const LU_FRAME_BYTES: usize = 1 << 18;
+/// Panels that a machine of a factorisation keeps: one in use, one that comes, one ahead.
+pub const LU_LIVE_MAX: usize = 3;
+/// Most machines that factor a system together; each but two is a neighbour of two others.
+pub const LU_MACHINES_MAX: usize = 64;
 /// A member that waits for credit this long, with half of its memory retained for other members, drops the
 /// oldest of these panels.
 pub const HELD_UP_AFTER: Duration = Duration::from_millis(200);
@@ -124,6 +136,8 @@ pub fn lines_per_frame(line_bytes: usize) -> u32 {
 const _: () = {
     assert!(4 + MATRICES_MAX * MATRIX_HEADER_BYTES + JOBS_MAX * JOB_BYTES <= HEAD_BYTES_MAX);
     assert!(2 + FORWARDS_MAX * 12 <= HEAD_BYTES_MAX);
+    assert!(32 + LU_BLOCKS_MAX <= HEAD_BYTES_MAX && 32 + LU_WIDTH_MAX * 4 <= HEAD_BYTES_MAX);
+    assert!(LU_WIDTH_MAX * 8 <= CHUNK_BYTES_MAX);
     // A block has at most 1024 tiles along an edge, so one panel starts at most that many of both.
     assert!(MATRICES_MAX > 1024 + 1 && JOBS_MAX > 1024);
     assert!(DIALLED_HELLO_PATIENCE.as_secs() > AWAIT_MAX.as_secs() + WELCOME_DEADLINE.as_secs());

@@ -2,7 +2,7 @@
 //! "Locality of reference in LU decomposition with partial pivoting", SIAM J. Matrix Anal. 18, 1997).
 //!
 //! Place in the flow: each step of a factorisation makes one, and all columns right of it are updated with it. With several
-//! machines, its owner would send it to the others.
+//! machines, its owner sends it to the others.
 //!
 //! Invariants: the columns are contiguous here, whatever the layout of the matrix: the search for a pivot and the products
 //! then read memory in order. `pivots[i]` is at least `i`, and counts from the panel's first row.
@@ -37,6 +37,19 @@ impl<T: LuElement> PackedPanel<T> {
         recurse(kernel, &mut data, rows, 0, &mut pivots);
         scatter(&data, (1, rows), &mut block);
         Self { data, rows, pivots }
+    }
+
+    /// A panel that another machine has factored: its elements by columns, and its exchanges of rows. `None` if the sizes
+    /// disagree, or a row is exchanged with one before it or beyond the panel.
+    pub fn received(data: Vec<T>, rows: usize, pivots: Vec<usize>) -> Option<Self> {
+        let fits = pivots.len() <= rows && rows.checked_mul(pivots.len()) == Some(data.len());
+        let are_rows = pivots.iter().enumerate().all(|(row, pivot)| (row..rows).contains(pivot));
+        (fits && are_rows).then_some(Self { data, rows, pivots })
+    }
+
+    /// The elements of the factors, by columns.
+    pub fn elements(&self) -> &[T] {
+        &self.data
     }
 
     /// The memory, for another panel.

@@ -6,6 +6,7 @@
 //! Kind number 8 (cancel) is reserved: closing the link ends a session.
 
 mod log;
+mod lu;
 mod placed;
 mod relay;
 mod session;
@@ -13,6 +14,7 @@ mod store;
 pub(crate) mod wire;
 
 pub use log::{LogHead, Pong, Wants, Work, WorkRecord};
+pub use lu::{LuBegin, LuFill, LuPanelHead, LuRows, LuStatus, lu_frames};
 pub use placed::{
     GetHead, PartHead, PartPiece, PartSource, PlacedHead, PutHead, PutOutcome, ResidentView, part_pieces,
 };
@@ -72,6 +74,22 @@ pub enum Kind {
     Get,
     /// Worker to primary: elements of that rectangle.
     Part,
+    /// Primary to worker: a system that several machines factor together.
+    LuBegin,
+    /// Primary to worker: rows of a block column of that system.
+    LuFill,
+    /// Primary to worker: all machines have their columns.
+    LuGo,
+    /// Worker to worker: elements of a panel.
+    LuPanel,
+    /// Worker to worker: how many panels are spent (flow control).
+    LuSpent,
+    /// Worker to primary: the columns are there, eliminated, or checked.
+    LuStatus,
+    /// Right-hand sides, in either direction.
+    LuRows,
+    /// Primary to worker: compare your columns with their checksums.
+    LuCheck,
 }
 
 impl Kind {
@@ -99,6 +117,14 @@ impl Kind {
             20 => Self::Placed,
             21 => Self::Get,
             22 => Self::Part,
+            29 => Self::LuBegin,
+            30 => Self::LuFill,
+            31 => Self::LuGo,
+            32 => Self::LuPanel,
+            33 => Self::LuSpent,
+            34 => Self::LuStatus,
+            35 => Self::LuRows,
+            36 => Self::LuCheck,
             _ => return Err(ProtocolError::new(format!("a message of unknown kind {code}"))),
         })
     }
@@ -127,11 +153,19 @@ impl Kind {
             Self::Placed => 20,
             Self::Get => 21,
             Self::Part => 22,
+            Self::LuBegin => 29,
+            Self::LuFill => 30,
+            Self::LuGo => 31,
+            Self::LuPanel => 32,
+            Self::LuSpent => 33,
+            Self::LuStatus => 34,
+            Self::LuRows => 35,
+            Self::LuCheck => 36,
         }
     }
 }
 
-/// Encodes a message that is a single number: credit (bytes), ping (nonce) or free (array).
+/// Encodes a message that is a single number: credit (bytes), ping (nonce), free (array) or spent (panels).
 pub fn encode_number(number: u64) -> Vec<u8> {
     number.to_le_bytes().to_vec()
 }

@@ -1,11 +1,12 @@
 //! The order of the tasks of an LU factorisation by block columns: a free thread asks for its next task.
 //!
 //! Place in the flow: the crate `lu` asks before each task and reports after it. The matrix is cut into block columns; the
-//! first of them become panels. Step `k` factors block `k` (the *panel*) and updates all blocks right of it.
+//! first of them become panels. Step `k` factors block `k` (the *panel*) and updates all blocks right of it. A machine of several
+//! has some of the blocks, and gets the other panels from their owners (`node.rs`).
 //!
 //! Invariants: a block gets the steps 0, 1, 2, … in order, each once, and is factored after all steps before its own. A block
 //! belongs to one task at a time. At most `live_max` panels are kept: a panel is *spent* when all blocks right of it have had
-//! its step.
+//! its step, and the machine has passed it on.
 //!
 //! The next panel comes first, then the block that will be the panel after it (*look-ahead*; Dongarra, Luszczek & Petitet,
 //! "The LINPACK benchmark: past, present and future", 2003): all other blocks wait for nobody, so the panels hide behind their
@@ -22,11 +23,11 @@ use core::ops::Range;
 pub enum LuTask {
     /// Factor the block column of this number.
     Panel(usize),
-    /// Update adjacent block columns with a panel.
+    /// Update block columns with a panel.
     Update {
         /// The panel.
         step: usize,
-        /// The block columns.
+        /// The block columns, counted among those of this machine: they are adjacent there.
         blocks: Range<usize>,
     },
 }
@@ -46,23 +47,51 @@ pub struct LuShape {
     pub live_max: usize,
 }
 
-/// The state of a factorisation.
+/// The state of a factorisation at one machine.
 #[derive(Debug)]
 pub struct LuOrder {
     shape: LuShape,
-    /// The steps that each block has had.
+    /// The number in the whole matrix of each block that this machine has, ascending.
+    columns: Vec<usize>,
+    /// The steps that each of them has had.
     steps: Vec<usize>,
     is_busy: Vec<bool>,
+    /// Panels that are there: factored, or received.
     factored: usize,
+    /// Panels below this number have been passed on as far as they have to be.
+    passed: usize,
 }
 
 impl LuOrder {
-    /// The order for these sizes. Panics if there are fewer blocks than panels, or if a size that must be positive is 0: a bug of
-    /// the caller.
+    /// The order for these sizes, with all blocks in one machine. Panics if there are fewer blocks than panels, or if a size that
+    /// must be positive is 0: a bug of the caller.
     pub fn new(shape: LuShape) -> Self {
+        Self { passed: shape.panels, ..Self::of_part(shape, (0..shape.blocks).collect()) }
+    }
+
+    /// The order for a machine with these blocks, by their numbers in the whole matrix, ascending. Panics as `new` does.
+    pub fn of_part(shape: LuShape, columns: Vec<usize>) -> Self {
         assert!(shape.panels <= shape.blocks, "panels are block columns");
         assert!(shape.threads > 0 && shape.widest > 0 && shape.live_max > 0, "a task, a thread and a panel");
-        Self { shape, steps: vec![0; shape.blocks], is_busy: vec![false; shape.blocks], factored: 0 }
+        assert!(columns.is_sorted_by(|a, b| a < b), "blocks in ascending order");
+        let (steps, is_busy) = (vec![0; columns.len()], vec![false; columns.len()]);
+        Self { shape, columns, steps, is_busy, factored: 0, passed: 0 }
+    }
+
+    /// The next panel, of another machine, has arrived. Panics if it is this machine's own: a bug of the caller.
+    pub fn arrived(&mut self) {
+        assert!(self.own(self.factored).is_none(), "a panel of this machine's own");
+        self.factored += 1;
+    }
+
+    /// Panels below `count` have been passed on.
+    pub fn passed(&mut self, count: usize) {
+        self.passed = self.passed.max(count);
+    }
+
+    /// Panels that are there.
+    pub fn factored(&self) -> usize {
+        self.factored
     }
 
     /// The task that a free thread takes now; `None` if it has to wait for another task, or if all are done.
@@ -84,18 +113,24 @@ impl LuOrder {
     /// Whether all tasks have ended.
     pub fn is_over(&self) -> bool {
         self.factored == self.shape.panels
-            && (0..self.shape.blocks).all(|block| self.steps[block] == self.needed(block))
+            && (0..self.columns.len()).all(|block| self.steps[block] == self.needed(block))
     }
 
     /// Panels below this number are not needed any more.
     pub fn spent(&self) -> usize {
-        let waiting = (0..self.shape.blocks).filter(|block| self.steps[*block] < self.needed(*block));
-        waiting.map(|block| self.steps[block]).min().unwrap_or(self.factored).min(self.factored)
+        let waiting = (0..self.columns.len()).filter(|block| self.steps[*block] < self.needed(*block));
+        let used = waiting.map(|block| self.steps[block]).min().unwrap_or(self.factored);
+        used.min(self.factored).min(self.passed)
     }
 
     /// Steps that a block has before it is finished.
     fn needed(&self, block: usize) -> usize {
-        block.min(self.shape.panels)
+        self.columns[block].min(self.shape.panels)
+    }
+
+    /// This machine's number of a block column.
+    fn own(&self, column: usize) -> Option<usize> {
+        self.columns.binary_search(&column).ok()
     }
 
     /// Whether a block has no task, and a panel for its next step is there.
@@ -105,32 +140,32 @@ impl LuOrder {
 
     fn panel(&self) -> Option<LuTask> {
         let next = self.factored;
-        let is_due = next < self.shape.panels && !self.is_busy[next] && self.steps[next] == next;
+        let own = self.own(next).filter(|_| next < self.shape.panels)?;
+        let is_due = !self.is_busy[own] && self.steps[own] == next;
         (is_due && next - self.spent() < self.shape.live_max).then_some(LuTask::Panel(next))
     }
 
     /// The block that becomes the next panel.
     fn look_ahead(&self) -> Option<LuTask> {
-        let next = self.factored;
-        let is_due = next < self.shape.panels && self.is_ready(next);
-        is_due.then(|| LuTask::Update { step: self.steps[next], blocks: next..next + 1 })
+        let own = self.own(self.factored).filter(|_| self.factored < self.shape.panels)?;
+        self.is_ready(own).then(|| LuTask::Update { step: self.steps[own], blocks: own..own + 1 })
     }
 
     /// Adjacent blocks that lack the earliest step: as many as give every thread two tasks for that step.
     fn update(&self) -> Option<LuTask> {
-        let ready = || (0..self.shape.blocks).filter(|block| self.is_ready(*block));
+        let ready = || (0..self.columns.len()).filter(|block| self.is_ready(*block));
         let step = ready().map(|block| self.steps[block]).min()?;
         let has_step = |block: &usize| self.steps[*block] == step;
         let (first, count) = (ready().find(has_step)?, ready().filter(has_step).count());
         let widest = count.div_ceil(2 * self.shape.threads).min(self.shape.widest);
         let width =
-            (first..self.shape.blocks).take(widest).take_while(|b| self.is_ready(*b) && has_step(b)).count();
+            (first..self.columns.len()).take(widest).take_while(|b| self.is_ready(*b) && has_step(b)).count();
         Some(LuTask::Update { step, blocks: first..first + width })
     }
 
     fn mark(&mut self, task: &LuTask, is_taken: bool) {
         let blocks = match task {
-            LuTask::Panel(block) => *block..block + 1,
+            LuTask::Panel(column) => self.own(*column).map_or(0..0, |own| own..own + 1),
             LuTask::Update { blocks, .. } => blocks.clone(),
         };
         for block in blocks {

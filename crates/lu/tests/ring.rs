@@ -1,0 +1,216 @@
+//! Several machines in a ring factor one system, in one process and in any order of events: their solution has the same bits as
+//! that of one machine.
+
+#![allow(clippy::unwrap_used)] // A test may panic.
+
+use bramble_kernel::lu::PackedPanel;
+use bramble_kernel::{Choice, Kernel, KernelName, pick};
+use bramble_lu::{LuFactors, LuKernels, LuOptions, LuPart, WorkingMatrix, hpl};
+use bramble_matrix::DType;
+use bramble_schedule::lu::{LuAction, LuEvent, LuNode, LuRing, LuShape, LuTask};
+use bramble_schedule::message::LuBegin;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+struct Machine {
+    part: LuPart,
+    node: LuNode,
+    panels: BTreeMap<usize, Arc<PackedPanel<f64>>>,
+    tasks: Vec<LuTask>,
+    /// Panels on their way to the next machine, and counts on their way to the one before.
+    onward: VecDeque<usize>,
+    back: VecDeque<usize>,
+    is_finished: bool,
+}
+
+fn kernel() -> Arc<dyn Kernel> {
+    pick(Choice::Named(KernelName::Simd), DType::F64, 0.0).unwrap().kernel
+}
+
+impl Machine {
+    fn new(begin: &LuBegin, me: usize) -> Self {
+        let begin = LuBegin { ring: LuRing { me, ..begin.ring.clone() }, ..begin.clone() };
+        let part = LuPart::new(&begin).unwrap();
+        part.blocks().for_each(|block| part.generate(block));
+        part.sum(0..begin.order);
+        let shape = LuShape {
+            blocks: begin.ring.owners.len(),
+            panels: begin.panels(),
+            threads: 2,
+            widest: 3,
+            live_max: begin.live_max,
+        };
+        let node = LuNode::new(shape, begin.ring, true);
+        let (panels, tasks, onward, back) = Default::default();
+        Self { part, node, panels, tasks, onward, back, is_finished: false }
+    }
+
+    fn handle(&mut self, event: LuEvent) {
+        for action in self.node.handle(event).unwrap() {
+            match action {
+                LuAction::Start(task) => self.tasks.push(task),
+                LuAction::Pass(step) => self.onward.push_back(step),
+                LuAction::Drop(count) => self.panels.retain(|step, _| *step >= count),
+                LuAction::TellSpent(count) => self.back.push_back(count),
+                LuAction::Finished => self.is_finished = true,
+            }
+        }
+    }
+
+    fn run(&mut self, at: usize) {
+        let task = self.tasks.swap_remove(at);
+        match &task {
+            LuTask::Panel(step) => {
+                let panel = self.part.panel(&*kernel(), *step, Vec::new());
+                self.panels.insert(*step, Arc::new(panel));
+            }
+            LuTask::Update { step, blocks } => {
+                self.part.update(&*kernel(), &self.panels[step], *step, blocks.clone());
+            }
+        }
+        self.handle(LuEvent::Ended(task));
+    }
+}
+
+/// Runs a ring to its end.
+fn factored(begin: &LuBegin, mut choice: impl FnMut(usize) -> usize) -> Vec<Machine> {
+    let mut ring: Vec<Machine> = (0..begin.ring.machines).map(|me| Machine::new(begin, me)).collect();
+    ring.iter_mut().for_each(|machine| machine.handle(LuEvent::Begin));
+    loop {
+        let of = |(at, machine): (usize, &Machine)| {
+            let links = [(!machine.onward.is_empty(), 0), (!machine.back.is_empty(), 1)];
+            let links = links.into_iter().filter(|(is, _)| *is).map(move |(_, kind)| (at, kind));
+            links.chain((0..machine.tasks.len()).map(move |task| (at, 2 + task))).collect::<Vec<_>>()
+        };
+        let possible: Vec<(usize, usize)> = ring.iter().enumerate().flat_map(of).collect();
+        if possible.is_empty() {
+            return ring;
+        }
+        let (at, kind) = possible[choice(possible.len())];
+        let (next, before) = ((at + 1) % ring.len(), (at + ring.len() - 1) % ring.len());
+        match kind {
+            0 => {
+                let step = ring[at].onward.pop_front().unwrap();
+                let panel = ring[at].panels[&step].clone();
+                ring[at].handle(LuEvent::Passed(step));
+                let other = &mut ring[next];
+                let (elements, pivots) = (panel.elements().to_vec(), panel.pivots().to_vec());
+                let received = other.part.received(step, elements, pivots).unwrap();
+                other.panels.insert(step, Arc::new(received));
+                other.handle(LuEvent::Arriving(step));
+                other.handle(LuEvent::Arrived(step));
+            }
+            1 => {
+                let count = ring[at].back.pop_front().unwrap();
+                ring[before].handle(LuEvent::NextSpent(count));
+            }
+            task => ring[at].run(task - 2),
+        }
+    }
+}
+
+/// The solution by substitution through the machines that own the columns.
+fn solution(begin: &LuBegin, ring: &[Machine]) -> Vec<f64> {
+    let mut x = ring[begin.ring.owners[begin.panels()]].part.right_hand_sides().unwrap().unwrap();
+    for block in (0..begin.panels()).rev() {
+        let end = begin.columns(block).end * begin.extra;
+        let owner = &ring[begin.ring.owners[block]].part;
+        assert!(owner.solve(&*kernel(), block..block + 1, &mut x[..end]).unwrap());
+    }
+    x
+}
+
+fn system(order: usize, width: usize, owners: &[usize], machines: usize) -> LuBegin {
+    let mut owners: Vec<usize> = owners.iter().map(|owner| owner % machines).collect();
+    owners.resize(order.div_ceil(width) + 1, machines - 1);
+    let ring = LuRing { owners, machines, me: 0 };
+    LuBegin { order, width, extra: 1, live_max: 2, is_generated: true, ring }
+}
+
+fn alone(order: usize, width: usize) -> Vec<f64> {
+    let options = LuOptions { threads: 1, block: width };
+    let kernels = LuKernels::open(Some(KernelName::Simd), DType::F64, 0.0, 1).unwrap();
+    let working = WorkingMatrix::zeros::<f64>(order, order + 1).unwrap();
+    hpl::generate(&working, 1);
+    LuFactors::<f64>::new(&working, order, &kernels, options).unwrap().back_substitute(1)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn a_ring_of_machines_gives_the_same_bits_as_one(
+        order in 1..90usize, width in 1..20usize, owners in prop::collection::vec(0..4usize, 0..90), machines in 1..5usize,
+        choices in prop::collection::vec(any::<prop::sample::Index>(), 300),
+    ) {
+        let begin = system(order, width, &owners, machines);
+        let mut choices = choices.iter().cycle();
+        let ring = factored(&begin, |len| choices.next().map_or(0, |choice| choice.index(len)));
+        prop_assert!(ring.iter().all(|machine| machine.is_finished && machine.panels.is_empty()));
+        prop_assert_eq!(solution(&begin, &ring), alone(order, width));
+        for machine in &ring {
+            prop_assert!(machine.part.deviation().unwrap() < 1.0);
+        }
+    }
+}
+
+#[test]
+fn the_checksums_name_the_machine_whose_columns_have_changed() {
+    let begin = system(200, 16, &[0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2], 3);
+    for (wrong, exponent) in [(0, 0), (1, 0), (2, -20)] {
+        let mut ring: Vec<Machine> = (0..3).map(|me| Machine::new(&begin, me)).collect();
+        let block = ring[wrong].part.blocks().nth(2).unwrap();
+        // After its checksum was made, an element of that machine changes: what HPL made is of size 1.
+        let columns = begin.columns(block).len();
+        let mut row = vec![0.25; columns];
+        row[3] += 2f64.powi(exponent);
+        let rest = vec![0.25; columns];
+        let part = &ring[wrong].part;
+        assert!(part.fill(block, 150, &rest));
+        part.sum(150..151);
+        assert!(part.fill(block, 150, &row));
+        ring.iter_mut().for_each(|machine| machine.handle(LuEvent::Begin));
+        let ring = run_on(ring);
+        let found: Vec<bool> = ring.iter().map(|machine| machine.part.deviation().unwrap() > 16.0).collect();
+        assert_eq!(found, [wrong == 0, wrong == 1, wrong == 2], "2^{exponent}");
+    }
+}
+
+/// Runs machines that have begun to their end, in turns.
+fn run_on(mut ring: Vec<Machine>) -> Vec<Machine> {
+    loop {
+        let mut is_idle = true;
+        for at in 0..ring.len() {
+            let (next, before) = ((at + 1) % ring.len(), (at + ring.len() - 1) % ring.len());
+            while !ring[at].tasks.is_empty() {
+                is_idle = false;
+                ring[at].run(0);
+            }
+            while let Some(step) = ring[at].onward.pop_front() {
+                is_idle = false;
+                let panel = ring[at].panels[&step].clone();
+                ring[at].handle(LuEvent::Passed(step));
+                ring[next].panels.insert(step, panel);
+                ring[next].handle(LuEvent::Arriving(step));
+                ring[next].handle(LuEvent::Arrived(step));
+            }
+            while let Some(count) = ring[at].back.pop_front() {
+                is_idle = false;
+                ring[before].handle(LuEvent::NextSpent(count));
+            }
+        }
+        if is_idle {
+            return ring;
+        }
+    }
+}
+
+#[test]
+fn a_part_needs_no_more_memory_than_was_promised() {
+    for (order, width, machines) in [(100, 8, 1), (333, 16, 3), (4096, 128, 4)] {
+        let begin = system(order, width, &[0, 1, 2, 3, 0, 1, 2, 3, 1, 1], machines);
+        let part = LuPart::new(&begin).unwrap();
+        let panels = (begin.live_max * order * width * 8) as u64;
+        assert!(part.bytes() + panels <= begin.part_bytes(part.columns(), 2), "{order}");
+    }
+}

@@ -1,0 +1,10 @@
+//! LU factorisation: owners of the columns, bound, prediction.
+//!
+//! Place in the flow: `bench hpl` and `solve` ask before they begin, for the threads of one machine (`machine.rs`) or for a
+//! cluster (`cluster.rs`).
+
+mod cluster;
+mod machine;
+
+pub use cluster::{ClusterEstimate, ColumnDeal, LuCluster, LuMachine, LuPlan, LuPlanError};
+pub use machine::{LuEstimate, LuRates, estimate_lu};

@@ -1,0 +1,11 @@
+//! LU factorisation by block columns: the order of the tasks at one machine, and the exchange of panels between machines.
+//!
+//! Place in the flow: the crate `lu` runs `LuOrder` for one machine; a worker runs `LuNode`, which contains one.
+//!
+//! Deliberately absent: elements, threads, links, and which machine gets which columns (`plan`).
+
+mod node;
+mod order;
+
+pub use node::{LuAction, LuEvent, LuNode, LuRing};
+pub use order::{LuOrder, LuShape, LuTask};
