@@ -7,10 +7,11 @@ use crate::memory::within;
 use bramble_link::{FrameLimits, HEADER_BYTES, Header};
 use bramble_matrix::{DType, Digest128, Generator, Layout, Rect, Shape, Span};
 use bramble_schedule::message::{
-    Bye, Forward, Generated, GetHead, Hello, IoReport, Job, Join, Kind, LogHead, MatrixHeader, MatrixSource,
-    Missing, Neighbour, Operation, PartHead, PartSource, PieceHead, PlacedHead, Pong, PutHead, PutOutcome,
-    Reached, ResidentView, ResultHead, StoreHead, Then, ThreadReport, Wants, Welcome, Work, WorkRecord,
-    decode_error, decode_forwards, decode_number, encode_error, encode_forwards, encode_number, part_pieces,
+    Bye, Forward, Generated, GetHead, Hello, IoReport, Job, Join, Kind, LogHead, LuBegin, LuFill,
+    LuPanelHead, LuRows, LuStatus, MatrixHeader, MatrixSource, Missing, Neighbour, Operation, PartHead,
+    PartSource, PieceHead, PlacedHead, Pong, PutHead, PutOutcome, Reached, ResidentView, ResultHead,
+    StoreHead, Then, ThreadReport, Wants, Welcome, Work, WorkRecord, decode_error, decode_forwards,
+    decode_number, encode_error, encode_forwards, encode_number, part_pieces,
 };
 
 /// A head has at most 64 KiB; the decoded message and its encoding have about the same size.
@@ -19,7 +20,7 @@ const BOUND_BYTES: usize = 1 << 20;
 /// See the head of this file.
 pub fn codec(data: &[u8]) {
     let Some((which, head)) = data.split_first() else { return };
-    within(BOUND_BYTES, || match which % 24 {
+    within(BOUND_BYTES, || match which % 32 {
         0 => header(head, FrameLimits::STRANGER),
         1 => header(head, FrameLimits::SESSION),
         2 => same(Hello::decode(head).map(|m| m.encode()), head),
@@ -42,6 +43,11 @@ pub fn codec(data: &[u8]) {
         19 => same(PlacedHead::decode(head).map(|m| m.encode()), head),
         20 => same(GetHead::decode(head).map(|m| m.encode()), head),
         21 => same(PartHead::decode(head).map(|m| m.encode()), head),
+        24 => same(LuBegin::decode(head).map(|m| m.encode()), head),
+        25 => same(LuFill::decode(head).map(|m| m.encode()), head),
+        26 => same(LuPanelHead::decode(head).map(|m| m.encode()), head),
+        27 => same(LuStatus::decode(head).map(|m| m.encode()), head),
+        28 => same(LuRows::decode(head).map(|m| m.encode()), head),
         _ => view(head),
     });
 }

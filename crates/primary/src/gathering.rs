@@ -10,7 +10,7 @@ use crate::account::{MachineLoss, RelayReport};
 use crate::cluster::{Cluster, IdleConnections, ResidentOperands};
 use crate::levels;
 use crate::measure::measure;
-use crate::neighbours::{ConnectedPeers, SecretSource, introduce};
+use crate::neighbours::{ConnectedPeers, Pairing, SecretSource, introduce};
 use crate::opening::{Connection, LostConnection, Opening, Session, one_kernel, open};
 use crate::product::{ProductObserver, Request, SessionRequest};
 use crate::run::{AllowedKernels, JoinTerms};
@@ -215,7 +215,7 @@ pub(crate) async fn connect_members(
         let (neighbours, dead) = (vec![Vec::new(); sessions.len()], vec![None; sessions.len()]);
         return Ok(ConnectedPeers { sessions, neighbours, dead, report: RelayReport::default() });
     }
-    let connected = introduce(plan, sessions, random).await?;
+    let connected = introduce(Pairing::Plan(plan), sessions, random).await?;
     watch.introduced(&connected.report);
     Ok(connected)
 }

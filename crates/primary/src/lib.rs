@@ -31,6 +31,7 @@ mod run;
 mod stop;
 mod strassen;
 mod survey;
+mod system;
 
 pub use account::{
     CheckReport, IoUse, JoinedMachine, MachineLoss, MachineReport, MovedWork, PlanReport, ProductProgress,
@@ -49,3 +50,4 @@ pub use product::{
 pub use resume::Resumed;
 pub use stop::Stop;
 pub use survey::{Survey, Surveyed, survey, wait_for_welcomes};
+pub use system::{SystemPlan, SystemProgress, SystemRequest, SystemShare, SystemSolution, SystemSource};

@@ -72,14 +72,23 @@ struct Introductions {
     busy: Vec<usize>,
 }
 
-/// Introduces the members of a plan to each other; `sessions` are in the order of the members. Must run inside a
+/// Which workers are introduced to each other.
+#[derive(Clone, Copy)]
+pub(crate) enum Pairing<'a> {
+    /// Those that may relay panels of this plan.
+    Plan(&'a Plan),
+    /// Each with the next one, and the last with the first.
+    Ring,
+}
+
+/// Introduces workers to each other; `sessions` are in the order of the plan's members, or of the ring. Must run inside a
 /// `tokio::task::LocalSet`.
 pub(crate) async fn introduce(
-    plan: &Plan,
+    pairing: Pairing<'_>,
     sessions: Vec<Session>,
     random: SecretSource,
 ) -> Result<ConnectedPeers, PrimaryError> {
-    let (pairs, mut unreachable) = pairs(plan, &sessions, random)?;
+    let (pairs, mut unreachable) = pairs(pairing, &sessions, random)?;
     let names: Vec<String> = sessions.iter().map(|s| s.name.clone()).collect();
     let mut neighbours = vec![Vec::new(); sessions.len()];
     let (sessions, dead, pairs) = establish_links(sessions, pairs).await?;
@@ -109,13 +118,13 @@ type Unlinked = (usize, usize, String);
 /// The pairs of members that are to link, each with its secrets; and the pairs of which neither member can be
 /// dialled.
 fn pairs(
-    plan: &Plan,
+    pairing: Pairing<'_>,
     sessions: &[Session],
     random: SecretSource,
 ) -> Result<(Vec<Pair>, Vec<Unlinked>), PrimaryError> {
     let no_random = |e| PrimaryError::Failed(format!("no random numbers: {e}"));
     let (mut pairs, mut not, mut dials) = (Vec::new(), Vec::new(), Vec::new());
-    let chosen = neighbour_pairs(&plan.members, NEIGHBOURS_MAX, |i, j| {
+    let mut can_link = |i: usize, j: usize| {
         let (Some(first), Some(second)) = (sessions.get(i), sessions.get(j)) else { return false };
         // Threads of this process, and processes that were started with a link, have no addresses.
         if first.link.addresses.is_none() || second.link.addresses.is_none() {
@@ -129,7 +138,11 @@ fn pairs(
         }
         dials.extend(dialler);
         dialler.is_some()
-    });
+    };
+    let chosen = match pairing {
+        Pairing::Plan(plan) => neighbour_pairs(&plan.members, NEIGHBOURS_MAX, can_link),
+        Pairing::Ring => ring_pairs(sessions.len()).filter(|(i, j)| can_link(*i, *j)).collect(),
+    };
     for ((i, j), (dials, address)) in chosen.into_iter().zip(dials) {
         let (mut key, mut ticket) = ([0; 20], [0; 16]);
         random(&mut key).and_then(|()| random(&mut ticket)).map_err(no_random)?;
@@ -138,6 +151,12 @@ fn pairs(
         pairs.push(Pair { dialler, listener, address, key, ticket });
     }
     Ok((pairs, not))
+}
+
+/// The pairs of a ring, each once.
+fn ring_pairs(count: usize) -> impl Iterator<Item = (usize, usize)> {
+    let around = (count > 2).then_some((0, count.saturating_sub(1)));
+    (1..count).map(|second| (second - 1, second)).chain(around)
 }
 
 /// Which worker of a pair dials.

@@ -394,7 +394,15 @@ impl Core {
             | Kind::Put
             | Kind::Placed
             | Kind::Get
-            | Kind::Part => {
+            | Kind::Part
+            | Kind::LuBegin
+            | Kind::LuFill
+            | Kind::LuGo
+            | Kind::LuPanel
+            | Kind::LuSpent
+            | Kind::LuStatus
+            | Kind::LuRows
+            | Kind::LuCheck => {
                 let what = format!("a message of kind {} has no place here", arrived.kind);
                 return Err(ProtocolError::new(what));
             }

@@ -14,6 +14,7 @@ mod beside;
 mod catalogue;
 mod client;
 mod crowds;
+mod factorisations;
 mod garbage;
 mod handles;
 mod introductions;

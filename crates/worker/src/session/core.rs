@@ -4,6 +4,7 @@
 
 use super::WorkerError;
 use super::held_messages::{HeldAnswer, held_message, placed_frame};
+use super::lu::{LuDone, LuSession};
 use super::outbox::Outbox;
 use super::relay::Neighbours;
 use crate::held::{FilledPart, HeldStore};
@@ -31,6 +32,8 @@ pub(super) enum TaskResult {
     Filled(MatrixHeader, Buffer),
     /// A part of a placed matrix.
     Placed(FilledPart),
+    /// A task of a factorisation.
+    Factored(LuDone),
 }
 
 /// A task that is done, as the state machine is told.
@@ -67,6 +70,8 @@ pub(super) struct Core {
     /// Whether the link wants checksums of bodies.
     pub(super) sums_bodies: bool,
     pub(super) neighbours: Neighbours,
+    /// The factorisation that this session is about, if it is.
+    pub(super) lu: Option<LuSession>,
     /// Processor time of this thread by section, if the primary asked for it.
     pub(super) meter: Rc<SectionMeter>,
     /// Records of jobs, if the primary asked for them.
@@ -78,7 +83,7 @@ impl Core {
         self.send_frame(Frame::new(kind.code(), head, body));
     }
 
-    fn send_frame(&self, frame: Frame) {
+    pub(super) fn send_frame(&self, frame: Frame) {
         self.outbox.enqueue(OutgoingFrame { frame: Some(frame), last_of: None });
     }
 
@@ -219,6 +224,7 @@ impl Core {
                     let placed = self.held.borrow_mut().filled(filled);
                     placed.into_iter().for_each(|placed| self.send_frame(placed_frame(&placed)));
                 }
+                Ok(TaskResult::Factored(done)) => self.with_lu(|lu| lu.done(done))?,
                 Ok(TaskResult::Filled(header, buffer)) => {
                     self.store.put_operand(header.id, Operand::Owned(header, buffer));
                     done.push(DoneTask::Filled(header.id));
@@ -313,7 +319,7 @@ impl Core {
         self.submit(Box::new(task), Priority::of(&run.job), length)
     }
 
-    fn submit(
+    pub(super) fn submit(
         &self,
         task: ComputeTask<TaskResult>,
         turn: Priority,

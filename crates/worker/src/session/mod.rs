@@ -9,6 +9,7 @@ mod core;
 mod greet;
 mod held_messages;
 mod log;
+mod lu;
 mod neighbours;
 mod outbox;
 mod relay;
@@ -169,6 +170,7 @@ async fn run(
         is_heard: true,
         sums_bodies: link.sender.sums_bodies(),
         neighbours: Neighbours::new(introduced),
+        lu: None,
         meter: Rc::new(SectionMeter::new(wants.account)),
         recorder: JobRecorder::new(wants.log),
     }));
@@ -255,6 +257,9 @@ async fn read(
         match Kind::from_code(arrived.kind)? {
             Kind::Store => core.borrow_mut().stored(arrived)?,
             Kind::Put | Kind::Get | Kind::Free => core.borrow_mut().held_message(arrived)?,
+            kind @ (Kind::LuBegin | Kind::LuFill | Kind::LuGo | Kind::LuRows | Kind::LuCheck) => {
+                core.borrow_mut().lu_message(kind, arrived)?;
+            }
             Kind::Ping => {
                 let nonce = decode_number(&arrived.head)?;
                 if core.borrow().outbox.answers() >= ANSWERS_MAX {
@@ -294,7 +299,10 @@ async fn read(
             | Kind::Missing
             | Kind::Log
             | Kind::Placed
-            | Kind::Part => {
+            | Kind::Part
+            | Kind::LuPanel
+            | Kind::LuSpent
+            | Kind::LuStatus => {
                 let what = format!("a message of kind {} has no place here", arrived.kind);
                 return Err(ProtocolError::new(what).into());
             }
@@ -364,6 +372,7 @@ impl BodyPlacer for Placer {
                 return place_part(&mut held.borrow_mut(), head, body_bytes).map_err(|e| e.0);
             }
             Kind::Ping => return Ok(Box::new(DiscardedBody::new(body_bytes))),
+            Kind::LuFill | Kind::LuRows => return Ok(Box::new(vec![0; body_bytes])),
             other => return Err(format!("a message of kind {other:?} has no body")),
         }
         let store = StoreHead::decode(head).map_err(|e| e.0)?;

@@ -11,12 +11,13 @@
 
 use super::WorkerError;
 use super::core::Core;
+use super::lu::landed;
 use super::relay::{LandedBuffer, LinkSignals, NeighbourIntroduction, RelayedLines};
 use crate::memory::Operand;
 use crate::tickets::{NeighbourTickets, RegisteredTicket};
 use bramble_link::{
-    ArrivedBody, Body, BodyPlacer, ClusterKey, Frame, FrameLimits, Landing, Link, LinkError, NoBodies,
-    Receiver, Section, Sender, SharedRegion, Until,
+    Arrived, ArrivedBody, Body, BodyPlacer, ClusterKey, Frame, FrameLimits, Landing, Link, LinkError,
+    NoBodies, Receiver, Section, Sender, SharedRegion, Until,
 };
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_schedule::limits::{NEIGHBOUR_BEAT, NEIGHBOURS_DEADLINE, PRIMARY_SILENCE_MAX, lines_per_frame};
@@ -157,7 +158,15 @@ async fn read(receiver: &mut dyn Receiver, mut placer: Placer, core: &Shared) ->
     loop {
         let arrived = meter.timed(Section::Receiving, receiver.receive(&mut placer)).await;
         // Dropping the body returns the buffer to `out`, and `put_back` returns it to the store.
-        let arrived = arrived.map(|a| (a.kind, a.head, !matches!(a.body, ArrivedBody::Empty)));
+        let arrived = match arrived {
+            Ok(arrived) if is_lu(arrived.kind) => {
+                core.borrow_mut().neighbours.bytes_in += receiver.bytes_received() - before;
+                before = receiver.bytes_received();
+                core.borrow_mut().lu_frame(placer.peer, arrived)?;
+                continue;
+            }
+            other => other.map(|a| (a.kind, a.head, !matches!(a.body, ArrivedBody::Empty))),
+        };
         let mut core = core.borrow_mut();
         core.put_back(&placer.out);
         let moved = receiver.bytes_received();
@@ -173,6 +182,22 @@ async fn read(receiver: &mut dyn Receiver, mut placer: Placer, core: &Shared) ->
         core.neighbours.bytes_in += bytes;
         let actions = core.dispatch(WorkerEvent::Piece(&piece))?;
         core.carry_out(actions)?;
+    }
+}
+
+/// Whether a message is about a factorisation.
+fn is_lu(kind: u8) -> bool {
+    kind == Kind::LuPanel.code() || kind == Kind::LuSpent.code()
+}
+
+impl Core {
+    /// A message about a factorisation from a neighbour.
+    fn lu_frame(&mut self, peer: u32, arrived: Arrived) -> Result<(), WorkerError> {
+        let body = landed(arrived.body)?;
+        self.with_lu(|lu| match body {
+            Some(bytes) => lu.panel_bytes(&arrived.head, &bytes),
+            None => lu.spent(peer, &arrived.head),
+        })
     }
 }
 
@@ -195,6 +220,19 @@ async fn write(
     core: &Shared,
 ) -> Result<String, WorkerError> {
     loop {
+        let panel = core.borrow_mut().lu.as_mut().and_then(|lu| lu.frame_to(peer));
+        if let Some((frame, last_of)) = panel {
+            let bytes = to_u64(frame.wire_bytes());
+            if let Err(e) = sender.send(frame).await {
+                return Ok(e.to_string());
+            }
+            let mut core = core.borrow_mut();
+            core.neighbours.bytes_out += bytes;
+            if let Some(step) = last_of {
+                core.with_lu(|lu| lu.passed(step))?;
+            }
+            continue;
+        }
         let Some(forward) = core.borrow().neighbours.next_order(peer) else {
             if timeout(NEIGHBOUR_BEAT, signals.order.notified()).await.is_err()
                 && let Err(e) =
@@ -287,6 +325,12 @@ impl BodyPlacer for Placer {
     }
 
     fn place(&mut self, kind: u8, head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
+        if kind == Kind::LuPanel.code() {
+            let core = self.core.borrow();
+            let lu = core.lu.as_ref().ok_or("elements of a panel, and no factorisation has begun")?;
+            lu.expects_panel(self.peer, head, body_bytes)?;
+            return Ok(Box::new(vec![0; body_bytes]));
+        }
         if kind != Kind::Piece.code() {
             return Err(format!("a message of kind {kind} has no body"));
         }

@@ -79,6 +79,13 @@ impl Neighbours {
         }
     }
 
+    /// Something else than an order is to be sent to a neighbour.
+    pub(super) fn wake(&self, peer: u32) {
+        if let Some(known) = self.known.get(&peer) {
+            known.signals.order.notify_one();
+        }
+    }
+
     /// The next order for a neighbour.
     pub(super) fn next_order(&self, peer: u32) -> Option<Forward> {
         self.known.get(&peer)?.orders.front().copied()

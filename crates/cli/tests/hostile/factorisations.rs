@@ -1,0 +1,108 @@
+//! Systems of equations: sizes without sense, columns, rows and panels that nobody expects.
+
+use crate::client::Client;
+use crate::worker::{BOTH, Worker};
+use bramble_schedule::lu::LuRing;
+use bramble_schedule::message::{Kind, LuBegin, LuFill, LuPanelHead, LuRows, LuStatus, encode_number};
+
+/// A system of order 20 in blocks of 8, all of it at one worker.
+fn begin() -> LuBegin {
+    let ring = LuRing { owners: vec![0; 4], machines: 1, me: 0 };
+    LuBegin { order: 20, width: 8, extra: 1, live_max: 3, is_generated: false, ring }
+}
+
+/// The session has to end with a message that contains `why`.
+fn refused(worker: &Worker, why: &str, act: impl Fn(&mut Client)) {
+    let mut client = worker.session();
+    act(&mut client);
+    let words = client.last_words();
+    assert!(words.contains(why), "expected {why:?}, got {words:?}");
+    worker.says(&words);
+}
+
+fn begun(client: &mut Client) {
+    client.send(Kind::LuBegin.code(), &begin().encode(), &[]);
+}
+
+#[test]
+fn messages_of_a_factorisation_out_of_place() {
+    for trust in BOTH {
+        let worker = Worker::start(trust);
+        let nothing = "no factorisation has begun";
+        refused(&worker, nothing, |c| c.send(Kind::LuGo.code(), &[], &[]));
+        refused(&worker, nothing, |c| c.send(Kind::LuCheck.code(), &[], &[]));
+        let fill = LuFill { block: 0, first: 0, rows: 1 }.encode();
+        refused(&worker, nothing, |c| c.send(Kind::LuFill.code(), &fill, &[0; 64]));
+        refused(&worker, "a second factorisation", |c| {
+            begun(c);
+            begun(c);
+        });
+        refused(&worker, "has no place here", |c| {
+            begun(c);
+            // Its columns are not there.
+            c.send(Kind::LuGo.code(), &[], &[]);
+        });
+        let panel = LuPanelHead { step: 0, first: 0, pivots: vec![0; 8] }.encode();
+        refused(&worker, "has no body", |c| c.send(Kind::LuPanel.code(), &panel, &[0; 64]));
+        refused(&worker, "has no place here", |c| c.send(Kind::LuSpent.code(), &encode_number(1), &[]));
+        worker.is_well();
+    }
+}
+
+#[test]
+fn systems_and_columns_that_do_not_fit() {
+    let worker = Worker::start(BOTH[0]);
+    let large = LuBegin { order: 100_000, width: 100_000 / 4, ..begin() };
+    let large = LuBegin { width: 4096, ring: LuRing { owners: vec![0; 26], ..large.ring.clone() }, ..large };
+    refused(&worker, "are granted", |c| c.send(Kind::LuBegin.code(), &large.encode(), &[]));
+    let mut foreign = begin();
+    foreign.ring.owners[1] = 3;
+    refused(&worker, "a system of order 20", |c| c.send(Kind::LuBegin.code(), &foreign.encode(), &[]));
+    let fills = [
+        (LuFill { block: 9, first: 0, rows: 1 }, 64),
+        (LuFill { block: 0, first: 20, rows: 1 }, 64),
+        (LuFill { block: 0, first: usize::MAX, rows: 1 }, 64),
+        (LuFill { block: 0, first: 0, rows: 2 }, 64),
+        (LuFill { block: 0, first: 0, rows: 1 }, 63),
+    ];
+    for (fill, bytes) in fills {
+        refused(&worker, "are not expected", |c| {
+            begun(c);
+            c.send(Kind::LuFill.code(), &fill.encode(), &vec![0; bytes]);
+        });
+    }
+    for rows in [
+        LuRows { blocks: 0..1, total: 21, first: 0, rows: 21 },
+        LuRows { blocks: 0..1, total: 20, first: 1, rows: 2 },
+    ] {
+        refused(&worker, "are not expected", |c| {
+            begun(c);
+            c.send(Kind::LuRows.code(), &rows.encode(), &vec![0; rows.rows * 8]);
+        });
+    }
+    worker.is_well();
+}
+
+#[test]
+fn an_honest_system_is_solved_and_foreign_blocks_are_not() {
+    let worker = Worker::start(BOTH[0]);
+    let solved = |blocks: std::ops::Range<usize>, rows: usize| {
+        let mut client = worker.session();
+        let generated = LuBegin { is_generated: true, ..begin() };
+        client.send(Kind::LuBegin.code(), &generated.encode(), &[]);
+        assert_eq!(LuStatus::decode(&client.receive_kind(Kind::LuStatus).head), Ok(LuStatus::Ready));
+        client.send(Kind::LuGo.code(), &[], &[]);
+        let y = client.receive_kind(Kind::LuRows).body;
+        assert_eq!(y.len(), 20 * 8);
+        let head = LuRows { blocks, total: rows, first: 0, rows };
+        client.send(Kind::LuRows.code(), &head.encode(), &y[..rows * 8]);
+        client
+    };
+    let x = solved(0..3, 20).receive_kind(Kind::LuRows).body;
+    assert!(x.chunks_exact(8).all(|x| f64::from_le_bytes(x.try_into().unwrap()).is_finite()));
+    for (blocks, rows) in [(0..4, 20), (2..3, 10), (5..usize::MAX, 20)] {
+        let words = solved(blocks.clone(), rows).last_words();
+        assert!(words.contains("are not here"), "{blocks:?}: {words}");
+    }
+    worker.is_well();
+}

@@ -1,0 +1,396 @@
+//! A session in which this worker is one of several that factor a system of equations.
+//!
+//! Place in the flow: `schedule::lu::LuNode` decides, this file carries out: tasks to the compute threads, panels to
+//! the next worker of the ring. The tasks of the link with the primary and of the links with neighbours pass messages
+//! in.
+//!
+//! Invariants: the memory of the columns and panels is within the session's grant. A panel is passed on from a copy of
+//! the bytes that have come, so none of its memory is lent while others write it. A frame of a panel is made only when
+//! the link can take it.
+//!
+//! Deliberately absent: the elements' arithmetic (crate `lu`), and links.
+
+mod panels;
+
+use self::panels::{ElementBytes, PanelHere, copy_bytes};
+use super::WorkerError;
+use super::core::{Core, TaskResult};
+use bramble_kernel::Kernel;
+use bramble_kernel::lu::PackedPanel;
+use bramble_link::{Arrived, ArrivedBody, Body, Frame, SharedRegion};
+use bramble_lu::LuPart;
+use bramble_schedule::ProtocolError;
+use bramble_schedule::lu::{LuAction, LuEvent, LuNode, LuShape, LuTask};
+use bramble_schedule::message::{Kind, LuBegin, LuFill, LuRows, LuStatus, lu_frames};
+use bramble_schedule::worker::{Priority, TaskLength};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Rows that one task sums.
+const ROWS_EACH: usize = 2048;
+/// Most columns of one update: its part of U stays in a second-level cache.
+const COLUMNS_MAX: usize = 2048;
+
+/// The result of a task for a factorisation.
+pub(in crate::session) enum LuDone {
+    /// A block was generated, or rows were summed.
+    Prepared,
+    /// A task of the factorisation; the panel, if it was one.
+    Task(LuTask, Option<PackedPanel<f64>>),
+    /// Right-hand sides were solved for some blocks.
+    Solved(LuRows, Vec<f64>),
+    /// The columns were compared with their checksums.
+    Checked(f64),
+    /// The machine could not, for this reason.
+    Failed(String),
+}
+
+/// A task to submit to the compute threads.
+pub(in crate::session) type LuWork = (Box<dyn FnOnce() -> LuDone + Send>, Priority);
+
+/// What a message or a result asks of the session.
+#[derive(Default)]
+pub(in crate::session) struct LuOutput {
+    pub(in crate::session) work: Vec<LuWork>,
+    /// Frames to the primary.
+    pub(in crate::session) frames: Vec<Frame>,
+    /// Whether a neighbour's link has something to send.
+    pub(in crate::session) wakes: bool,
+}
+
+/// Columns, panels and the state machine of a factorisation.
+pub(in crate::session) struct LuSession {
+    begin: LuBegin,
+    part: Arc<LuPart>,
+    node: LuNode,
+    kernel: Arc<dyn Kernel>,
+    panels: BTreeMap<usize, PanelHere>,
+    /// Memory of panels that are spent.
+    spare: Vec<Vec<f64>>,
+    /// The panel that goes to the next machine, and how many of its elements have gone.
+    passing: Option<(usize, usize)>,
+    /// What the machine before this one has to be told.
+    tell: Option<usize>,
+    /// Elements that have not been filled, and tasks before the columns are ready.
+    missing: usize,
+    preparing: usize,
+    is_summed: bool,
+    zero: Option<usize>,
+    overflow: Option<usize>,
+    /// Rows that are arriving from the primary.
+    rows: Vec<f64>,
+}
+
+impl LuSession {
+    /// Begins a factorisation with `threads` compute threads and at most `granted` bytes.
+    pub(in crate::session) fn begin(
+        head: &[u8],
+        kernel: Arc<dyn Kernel>,
+        threads: usize,
+        granted: u64,
+    ) -> Result<(Self, LuOutput), WorkerError> {
+        let begin = LuBegin::decode(head)?;
+        let columns: usize = begin.ring.columns().iter().map(|block| begin.columns(*block).len()).sum();
+        let needed = begin.part_bytes(columns, threads);
+        if needed > granted {
+            let what = format!("a part of a system of {needed} bytes, where {granted} are granted");
+            return Err(ProtocolError::new(what).into());
+        }
+        let part = LuPart::new(&begin).map_err(|e| WorkerError::Here(e.to_string()))?;
+        let shape = LuShape {
+            blocks: begin.ring.owners.len(),
+            panels: begin.panels(),
+            threads,
+            widest: (COLUMNS_MAX / begin.width).max(1),
+            live_max: begin.live_max,
+        };
+        let node = LuNode::new(shape, begin.ring.clone(), true);
+        let missing = if begin.is_generated { 0 } else { columns * begin.order };
+        let mut new = Self {
+            begin,
+            part: Arc::new(part),
+            node,
+            kernel,
+            panels: BTreeMap::new(),
+            spare: Vec::new(),
+            passing: None,
+            tell: None,
+            missing,
+            preparing: 0,
+            is_summed: false,
+            zero: None,
+            overflow: None,
+            rows: Vec::new(),
+        };
+        let mut out = LuOutput::default();
+        if new.begin.is_generated {
+            for block in new.begin.ring.columns() {
+                let part = new.part.clone();
+                new.prepare(&mut out, move || part.generate(block));
+            }
+        }
+        new.prepared(&mut out);
+        Ok((new, out))
+    }
+
+    fn prepare(&mut self, out: &mut LuOutput, work: impl FnOnce() + Send + 'static) {
+        self.preparing += 1;
+        let work = move || {
+            work();
+            LuDone::Prepared
+        };
+        out.work.push((Box::new(work), Priority(0)));
+    }
+
+    /// Makes the checksums when all columns are there, and reports when they are made.
+    fn prepared(&mut self, out: &mut LuOutput) {
+        if self.missing > 0 || self.preparing > 0 {
+            return;
+        }
+        if std::mem::replace(&mut self.is_summed, true) {
+            out.frames.push(report(LuStatus::Ready));
+            return;
+        }
+        for first in (0..self.begin.order).step_by(ROWS_EACH) {
+            let (part, rows) = (self.part.clone(), first..self.begin.order.min(first + ROWS_EACH));
+            self.prepare(out, move || part.sum(rows));
+        }
+    }
+
+    /// A message from the primary.
+    pub(in crate::session) fn message(
+        &mut self,
+        kind: Kind,
+        head: &[u8],
+        body: Option<&[u8]>,
+    ) -> Result<LuOutput, WorkerError> {
+        let mut out = LuOutput::default();
+        match (kind, body) {
+            (Kind::LuGo, None) if self.is_summed && self.preparing == 0 => {
+                self.dispatch(LuEvent::Begin, &mut out)?
+            }
+            (Kind::LuFill, Some(body)) => self.fill(&LuFill::decode(head)?, body, &mut out)?,
+            (Kind::LuRows, Some(body)) => self.take_rows(LuRows::decode(head)?, body, &mut out)?,
+            (Kind::LuCheck, None) => {
+                let part = self.part.clone();
+                let check = move || match part.deviation() {
+                    Ok(deviation) => LuDone::Checked(deviation),
+                    Err(e) => LuDone::Failed(e.to_string()),
+                };
+                out.work.push((Box::new(check), Priority(0)));
+            }
+            (kind, _) => {
+                return Err(
+                    ProtocolError::new(format!("a message of kind {kind:?} has no place here")).into()
+                );
+            }
+        }
+        Ok(out)
+    }
+
+    fn fill(&mut self, fill: &LuFill, body: &[u8], out: &mut LuOutput) -> Result<(), WorkerError> {
+        let mut elements = vec![0.0; body.len() / size_of::<f64>()];
+        let width = self.begin.columns(fill.block).len();
+        let is_as_told = fill.rows.checked_mul(width) == Some(elements.len());
+        let fits = copy_bytes(body, &mut elements) && is_as_told && elements.len() <= self.missing;
+        if !fits || !self.part.fill(fill.block, fill.first, &elements) {
+            let what = format!(
+                "{} rows of block {}, from {} on, are not expected",
+                fill.rows, fill.block, fill.first
+            );
+            return Err(ProtocolError::new(what).into());
+        }
+        self.missing -= elements.len();
+        self.prepared(out);
+        Ok(())
+    }
+
+    /// Right-hand sides from the primary: with the last of them the blocks are solved.
+    fn take_rows(&mut self, rows: LuRows, body: &[u8], out: &mut LuOutput) -> Result<(), WorkerError> {
+        let (width, LuRows { blocks, total, first, rows: count }) = (self.begin.extra, rows);
+        let wrong =
+            || ProtocolError::new(format!("{count} rows from {first} on, of {total}, are not expected"));
+        if total > self.begin.order || self.rows.len() != first * width {
+            return Err(wrong().into());
+        }
+        self.rows.resize((first + count) * width, 0.0);
+        if !copy_bytes(body, &mut self.rows[first * width..]) {
+            return Err(wrong().into());
+        }
+        if first + count < total {
+            return Ok(());
+        }
+        let (part, kernel) = (self.part.clone(), self.kernel.clone());
+        let mut x = std::mem::take(&mut self.rows);
+        let solve = move || match part.solve(&*kernel, blocks.clone(), &mut x) {
+            Ok(true) => LuDone::Solved(LuRows { blocks, total, first: 0, rows: total }, x),
+            Ok(false) => LuDone::Failed(format!("blocks {blocks:?} are not here")),
+            Err(e) => LuDone::Failed(e.to_string()),
+        };
+        out.work.push((Box::new(solve), Priority(0)));
+        Ok(())
+    }
+
+    /// The result of a task.
+    pub(in crate::session) fn done(&mut self, done: LuDone) -> Result<LuOutput, WorkerError> {
+        let mut out = LuOutput::default();
+        match done {
+            LuDone::Prepared => {
+                self.preparing -= 1;
+                self.prepared(&mut out);
+            }
+            LuDone::Task(task, panel) => {
+                if let (LuTask::Panel(step), Some(panel)) = (&task, panel) {
+                    self.judge(*step, &panel);
+                    out.frames.push(report(LuStatus::Factored(*step)));
+                    self.panels.insert(*step, PanelHere::Whole(Arc::new(panel)));
+                }
+                self.dispatch(LuEvent::Ended(task), &mut out)?;
+            }
+            LuDone::Solved(rows, x) => self.send_rows(rows.blocks, rows.total, x, &mut out),
+            LuDone::Checked(deviation) => out.frames.push(report(LuStatus::Checked(deviation))),
+            LuDone::Failed(why) => return Err(WorkerError::Here(why)),
+        }
+        Ok(out)
+    }
+
+    /// Notes the first pivots that are 0 or no numbers.
+    fn judge(&mut self, step: usize, panel: &PackedPanel<f64>) {
+        let first = self.begin.columns(step).start;
+        for (at, pivot) in panel.diagonal().enumerate() {
+            if pivot == 0.0 {
+                self.zero = self.zero.or(Some(first + at));
+            } else if !pivot.is_finite() {
+                self.overflow = self.overflow.or(Some(first + at));
+            }
+        }
+    }
+
+    fn send_rows(&self, blocks: Range<usize>, total: usize, x: Vec<f64>, out: &mut LuOutput) {
+        let width = self.begin.extra;
+        let owner: Arc<ElementBytes> = Arc::new(ElementBytes(x));
+        for frame in lu_frames(total, width) {
+            let head = LuRows { blocks: blocks.clone(), total, first: frame.start, rows: frame.len() };
+            let (start, len) =
+                (frame.start * width * size_of::<f64>(), frame.len() * width * size_of::<f64>());
+            let body = Body::Shared(SharedRegion::new(owner.clone(), start, len, len, 1));
+            out.frames.push(Frame::new(Kind::LuRows.code(), head.encode(), body));
+        }
+    }
+
+    /// Passes an event to the state machine, and carries its actions out.
+    fn dispatch(&mut self, event: LuEvent, out: &mut LuOutput) -> Result<(), WorkerError> {
+        for action in self.node.handle(event)? {
+            match action {
+                LuAction::Start(task) => out.work.push(self.work(task)?),
+                LuAction::Pass(step) => {
+                    self.passing = Some((step, 0));
+                    out.wakes = true;
+                }
+                LuAction::Drop(count) => self.forget(count),
+                LuAction::TellSpent(count) => {
+                    self.tell = Some(count);
+                    out.wakes = true;
+                }
+                LuAction::Finished => self.finished(out)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn finished(&mut self, out: &mut LuOutput) -> Result<(), WorkerError> {
+        let Self { zero, overflow, .. } = *self;
+        out.frames.push(report(LuStatus::Eliminated { zero, overflow }));
+        let y = self.part.right_hand_sides().map_err(|e| WorkerError::Here(e.to_string()))?;
+        if let Some(y) = y {
+            let panels = self.begin.panels();
+            self.send_rows(panels..panels, self.begin.order, y, out);
+        }
+        Ok(())
+    }
+
+    /// The work of a task.
+    fn work(&mut self, task: LuTask) -> Result<LuWork, WorkerError> {
+        let (part, kernel) = (self.part.clone(), self.kernel.clone());
+        Ok(match &task {
+            LuTask::Panel(step) => {
+                let (step, memory) = (*step, self.spare.pop().unwrap_or_default());
+                let work = move || LuDone::Task(task, Some(part.panel(&*kernel, step, memory)));
+                (Box::new(work), Priority(0))
+            }
+            LuTask::Update { step, blocks } => {
+                let (step, blocks) = (*step, blocks.clone());
+                let Some(PanelHere::Whole(panel)) = self.panels.get(&step) else {
+                    return Err(WorkerError::Here(format!("panel {step} was lost")));
+                };
+                let panel = panel.clone();
+                let work = move || {
+                    part.update(&*kernel, &panel, step, blocks);
+                    drop(panel);
+                    LuDone::Task(task, None)
+                };
+                (Box::new(work), Priority(1))
+            }
+        })
+    }
+}
+
+impl Core {
+    /// Carries out what a factorisation asks for.
+    fn lu_output(&mut self, out: LuOutput) -> Result<(), WorkerError> {
+        for (work, turn) in out.work {
+            self.submit(Box::new(move || TaskResult::Factored(work())), turn, TaskLength::Any)?;
+        }
+        out.frames.into_iter().for_each(|frame| self.send_frame(frame));
+        if let Some(lu) = self.lu.as_ref().filter(|_| out.wakes) {
+            lu.peers().into_iter().for_each(|peer| self.neighbours.wake(peer));
+        }
+        Ok(())
+    }
+
+    /// Passes something to the factorisation of this session; an error if there is none.
+    pub(super) fn with_lu(
+        &mut self,
+        of: impl FnOnce(&mut LuSession) -> Result<LuOutput, WorkerError>,
+    ) -> Result<(), WorkerError> {
+        let none = || ProtocolError::new("no factorisation has begun in this session");
+        let out = of(self.lu.as_mut().ok_or_else(none)?)?;
+        self.lu_output(out)
+    }
+
+    /// A message about a factorisation from the primary.
+    pub(super) fn lu_message(&mut self, kind: Kind, arrived: Arrived) -> Result<(), WorkerError> {
+        let body = landed(arrived.body)?;
+        if kind != Kind::LuBegin {
+            return self.with_lu(|lu| lu.message(kind, &arrived.head, body.as_deref()));
+        }
+        if self.lu.is_some() {
+            return Err(ProtocolError::new("a second factorisation in one session").into());
+        }
+        let (threads, granted) = (self.pool.threads_max(), self.grant.bytes());
+        let (lu, out) = LuSession::begin(&arrived.head, self.kernel.clone(), threads, granted)?;
+        self.lu = Some(lu);
+        self.lu_output(out)
+    }
+}
+
+/// The bytes of a body that has landed; `None` without a body.
+pub(super) fn landed(body: ArrivedBody) -> Result<Option<Vec<u8>>, ProtocolError> {
+    let foreign = || ProtocolError::new("bytes of a factorisation that came in other memory");
+    match body {
+        ArrivedBody::Empty => Ok(None),
+        ArrivedBody::Landed(landing) => match landing.into_any().downcast::<Vec<u8>>() {
+            Ok(bytes) => Ok(Some(*bytes)),
+            Err(_) => Err(foreign()),
+        },
+        ArrivedBody::Shared(region) => {
+            Ok(Some((0..region.runs).flat_map(|run| region.run(run)).copied().collect()))
+        }
+        ArrivedBody::Leased(_) => Err(foreign()),
+    }
+}
+
+fn report(report: LuStatus) -> Frame {
+    Frame::new(Kind::LuStatus.code(), report.encode(), Body::Empty)
+}
