@@ -87,9 +87,10 @@ class Mpi:
                                          *cases, "esac", "exit 1", ""]))
         self.agent.chmod(0o755)
 
-    def run(self, *program):
-        """The output of rank 0."""
-        hosts = ",".join(f"{address}:1" for address in self.cluster.addresses)
+    def run(self, *program, first=0):
+        """The output of rank 0, which runs in machine `first`; the others in those after it."""
+        addresses = self.cluster.addresses[first:]
+        hosts = ",".join(f"{address}:1" for address in addresses)
         mca = {"plm_rsh_agent": self.agent, "plm_rsh_no_tree_spawn": 1, "pml": "ob1", "btl": "tcp,self",
                "btl_tcp_if_include": SUBNET, "oob_tcp_if_include": SUBNET,
                "orte_tmpdir_base": self.folder, "mpi_yield_when_idle": 1,
@@ -99,7 +100,7 @@ class Mpi:
         # By default mpi4py takes the library that libmpi.so names, which may be a different one.
         passed = [word for name in (*names, "MPI4PY_MPIABI") for word in ("-x", name)]
         command = [*self.cluster.at(0), "mpirun", "--allow-run-as-root", "--host", hosts, "-n",
-                   len(self.cluster.addresses), *words, *passed, *program]
+                   len(addresses), "--wdir", self.folder, *words, *passed, *program]
         return processes(command, self.folder, env={**with_threads(1), "MPI4PY_MPIABI": "openmpi"})
 
 

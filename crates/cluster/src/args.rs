@@ -42,8 +42,8 @@ impl LinkKind {
 }
 
 /// The machines that compute, and how connections to them are secured.
-#[derive(Args, Debug)]
-pub struct TeamArgs {
+#[derive(Args, Clone, Debug)]
+pub struct MachineArgs {
     /// Workers: 'pi[1-8],10.0.0.7:7401' (default: the variable BRAMBLE_HOSTS, if there is one)
     #[arg(short, long, value_name = "HOSTS", conflicts_with_all = ["hostfile", "local"])]
     pub workers: Option<String>,
@@ -65,6 +65,29 @@ pub struct TeamArgs {
     /// How connections are secured.
     #[command(flatten)]
     pub trust: TrustArgs,
+}
+
+impl MachineArgs {
+    /// The same machines with all of their threads and memory, for a verb without options for these. Local workers use
+    /// TCP: they have addresses for each other.
+    pub fn team(&self) -> TeamArgs {
+        TeamArgs {
+            machines: self.clone(),
+            link: self.local.map(|_| LinkKind::Tcp),
+            ranks: Ranks::default(),
+            threads: None,
+            memory: None,
+            degraded: false,
+        }
+    }
+}
+
+/// The machines that compute, and what they may use.
+#[derive(Args, Debug)]
+pub struct TeamArgs {
+    /// The machines.
+    #[command(flatten)]
+    pub machines: MachineArgs,
     /// Link to the workers of --local (default: tcp); mpi: the workers are the processes that mpirun started
     #[arg(long, value_name = "KIND", value_enum)]
     pub link: Option<LinkKind>,
@@ -83,7 +106,7 @@ pub struct TeamArgs {
 }
 
 /// Permissions to work without a cluster key.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Copy, Debug)]
 pub struct TrustArgs {
     /// No encryption and no cluster key; only within this machine, unless --i-trust-this-network is given
     #[arg(long)]

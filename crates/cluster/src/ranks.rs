@@ -60,10 +60,10 @@ pub fn enter_team(team: &mut TeamArgs) -> Result<(RankRole, Ranks), Failure> {
         return Ok((RankRole::Primary, Ranks::default()));
     }
     let named = [
-        (team.local.is_some(), "--local"),
-        (team.workers.is_some(), "--workers"),
-        (team.hostfile.is_some(), "--hostfile"),
-        (team.awaited.is_some(), "--await"),
+        (team.machines.local.is_some(), "--local"),
+        (team.machines.workers.is_some(), "--workers"),
+        (team.machines.hostfile.is_some(), "--hostfile"),
+        (team.machines.awaited.is_some(), "--await"),
     ];
     if let Some((_, option)) = named.iter().find(|(is_given, _)| *is_given) {
         let text =

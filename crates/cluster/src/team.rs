@@ -56,7 +56,7 @@ pub struct GatheredTeam {
     /// Whether the workers are processes of this machine.
     pub is_local: bool,
     /// The local worker processes; dropping this ends them.
-    _processes: LocalWorkers,
+    pub processes: LocalWorkers,
 }
 
 /// The product that the machines are gathered for.
@@ -84,7 +84,7 @@ impl TeamSpec {
             // An MPI job of one process computes alone.
             return Ok(args.ranks.others().map_or(Self::Alone, Self::Ranks));
         }
-        if let Some(workers) = args.local {
+        if let Some(workers) = args.machines.local {
             let way = match args.link {
                 Some(LinkKind::Thread) => {
                     let text = "--link thread: --local starts processes; leave --local out to use threads";
@@ -104,7 +104,7 @@ impl TeamSpec {
             }));
         }
         let hosts = named_hosts(args)?;
-        let awaited = args.awaited.unwrap_or(0);
+        let awaited = args.machines.awaited.unwrap_or(0);
         if !hosts.is_empty() || awaited > 0 {
             if let Some(link) = args.link.filter(|link| *link != LinkKind::Tcp) {
                 let link = link.name();
@@ -113,12 +113,12 @@ impl TeamSpec {
                 );
                 return Err(Failure::usage(text));
             }
-            let security = trust::security(&args.trust)?;
+            let security = trust::security(&args.machines.trust)?;
             return Ok(Self::Cluster(ClusterSpec {
                 hosts,
                 awaited,
-                patience: args.await_timeout,
-                listen: args.listen,
+                patience: args.machines.await_timeout,
+                listen: args.machines.listen,
                 security,
             }));
         }
@@ -172,7 +172,7 @@ impl TeamSpec {
             kernel: kernel.to_string(),
             threads,
             is_local,
-            _processes: processes,
+            processes,
         })
     }
 
@@ -211,12 +211,14 @@ impl GatheredTeam {
 /// The workers that an option or the variable names.
 fn named_hosts(args: &TeamArgs) -> Result<Vec<Host>, Failure> {
     // Any of these options overrides the variable, which clap cannot express.
-    let is_named = args.workers.is_some() || args.hostfile.is_some() || args.awaited.is_some();
+    let is_named = args.machines.workers.is_some()
+        || args.machines.hostfile.is_some()
+        || args.machines.awaited.is_some();
     let from_environment = match is_named {
         false => std::env::var("BRAMBLE_HOSTS").ok().filter(|list| !list.is_empty()),
         true => None,
     };
-    match (&args.workers, &from_environment, &args.hostfile) {
+    match (&args.machines.workers, &from_environment, &args.machines.hostfile) {
         (Some(list), _, _) => hostfile::from_list("--workers", list),
         (None, Some(list), _) => hostfile::from_list("BRAMBLE_HOSTS", list),
         (None, None, Some(file)) => hostfile::from_file(file),

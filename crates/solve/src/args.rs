@@ -1,6 +1,6 @@
 //! The options of `solve` and `lu`.
 
-use bramble_cluster::args::{element_type, kernel};
+use bramble_cluster::args::{MachineArgs, element_type, kernel};
 use bramble_kernel::{Choice, KernelName};
 use bramble_matrix::DType;
 use bramble_report::exit::Failure;
@@ -69,6 +69,9 @@ pub struct SolveArgs {
     pub(crate) no_condition: bool,
     #[command(flatten)]
     pub(crate) factor: FactorArgs,
+    /// The machines; without any, the threads of this process.
+    #[command(flatten)]
+    pub(crate) machines: MachineArgs,
 }
 
 impl SolveArgs {

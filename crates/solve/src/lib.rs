@@ -1,4 +1,4 @@
-//! The verbs `solve` (A X = B) and `lu` (P A = L U), on the threads of this machine.
+//! The verbs `solve` (A X = B) and `lu` (P A = L U), on the threads of this machine; `solve` also on workers.
 //!
 //! Place in the flow: the program opens the matrices that the command line names; `solve` and `factor` here check that they form
 //! a system that fits in memory, call the crate `lu`, check the result, and write it.
@@ -6,7 +6,7 @@
 //! Invariants: memory is checked before any work; a result appears under its name complete or not at all; a solution whose
 //! backward error is too large, and factors that do not multiply to the matrix, are not kept.
 //!
-//! Deliberately absent: other machines, and anything that computes elements.
+//! Deliberately absent: anything that computes elements.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
@@ -14,6 +14,7 @@ mod factors;
 mod report;
 mod setup;
 mod system;
+mod workers;
 mod write;
 
 pub use args::{LuArgs, SolveArgs};

@@ -4,6 +4,7 @@ use crate::args::FactorArgs;
 use bramble_kernel::lu::LuElement;
 use bramble_lu::{LuFactors, LuOptions, MatrixNorms};
 use bramble_matrix::DType;
+use bramble_primary::SystemShare;
 use bramble_report::exit::Failure;
 use bramble_report::quantity::{bytes, counted, seconds};
 use serde_json::{Value, json};
@@ -52,6 +53,11 @@ pub(crate) struct SolveReport {
     pub(crate) dtype: DType,
     pub(crate) options: LuOptions,
     pub(crate) kernel: String,
+    /// The workers that computed; none if it was this process.
+    pub(crate) workers: Vec<SystemShare>,
+    /// Workers that would have made it slower.
+    pub(crate) left_out: Vec<String>,
+    /// With workers, of all of them together.
     pub(crate) memory_bytes: u64,
     pub(crate) backward_error: f64,
     pub(crate) tolerance: f64,
@@ -104,12 +110,24 @@ impl SolveReport {
         let SolveTimes { load, factor, solve, total, .. } = self.seconds;
         let place = place(self.output.as_deref());
         let (threads, block) = (counted(self.options.threads as u64, "thread"), self.options.block);
+        let places = match self.workers.len() {
+            0 => format!("{threads}, kernel {}", self.kernel),
+            count => counted(count as u64, "worker"),
+        };
         let mut out = vec![
             format!("X         {}x{} {}: {place}", self.n, self.width, self.dtype),
             format!("time      {}  {:.1} Gflop/s", seconds(factor + solve), self.gflops()),
-            format!("lu        {threads}, kernel {}, panels of {block} columns", self.kernel),
+            format!("lu        {places}, panels of {block} columns"),
             format!("memory    {}", bytes(self.memory_bytes as f64)),
         ];
+        out.extend(self.workers.iter().map(|worker| {
+            let SystemShare { name, columns, threads, gflops, .. } = worker;
+            let threads = counted(*threads as u64, "thread");
+            format!("worker    {name}: {columns} columns; {gflops:.1} Gflop/s by {threads}")
+        }));
+        out.extend(
+            self.left_out.iter().map(|name| format!("left out  {name}: with it, it would take longer")),
+        );
         out.extend(self.refinement.map(|refinement| {
             let rounds = counted(refinement.rounds as u64, "correction");
             match refinement.has_converged {
@@ -152,6 +170,14 @@ impl SolveReport {
             "condition": self.condition.map(|one| one.number).filter(|number| number.is_finite()),
             "weakest_column": self.condition.and_then(|one| one.weakest),
             "refinement": self.refinement.map(|one| json!({"rounds": one.rounds, "converged": one.has_converged})),
+            "workers": self.workers.iter().map(|worker| json!({
+                "name": worker.name,
+                "columns": worker.columns,
+                "threads": worker.threads,
+                "dgemm_gflops": worker.gflops,
+                "memory_bytes": worker.bytes,
+            })).collect::<Vec<_>>(),
+            "left_out": self.left_out,
             "output": self.output.as_deref().map(Path::to_string_lossy),
         })
     }

@@ -2,7 +2,8 @@
 
 use crate::report::{Refinement, SolveReport, SolveTimes};
 use crate::setup::{Setup, check_kernels, element_type, sides};
-use crate::{SolveArgs, TOLERANCE, failure, run, write};
+use crate::{SolveArgs, TOLERANCE, failure, run, workers, write};
+use bramble_cluster::until::Completion;
 use bramble_kernel::lu::LuElement;
 use bramble_lu::{LuError, LuFactors, MatrixNorms, Residual, WorkingMatrix, load, refine, residual};
 use bramble_matrix::{DType, Matrix};
@@ -10,19 +11,19 @@ use bramble_report::exit::{Exit, Failure};
 use std::time::Instant;
 
 /// What the computation needs of the options.
-struct Problem {
-    a: Matrix,
-    b: Matrix,
-    n: usize,
-    width: usize,
+pub(crate) struct SolveProblem {
+    pub(crate) a: Matrix,
+    pub(crate) b: Matrix,
+    pub(crate) n: usize,
+    pub(crate) width: usize,
     /// Whether the condition is estimated.
     is_estimated: bool,
 }
 
 /// A solution in f64, with all that is told about it.
-struct Solved {
-    x: Vec<f64>,
-    report: SolveReport,
+pub(crate) struct Solved {
+    pub(crate) x: Vec<f64>,
+    pub(crate) report: SolveReport,
 }
 
 /// Solves A X = B; `b` is a column or has a right-hand side in each column.
@@ -38,21 +39,8 @@ pub fn solve(args: &SolveArgs, a: Matrix, b: Matrix) -> Result<Exit, Failure> {
         ));
     }
     let (name, (n, _), (_, width)) = (a.name().to_owned(), sides(&a)?, sides(&b)?);
-    let problem = Problem { a, b, n, width, is_estimated: !args.no_condition };
-    let setup = match dtype {
-        _ if args.refine => Setup::new::<f32>(&args.factor, &name, (n, n), width)?,
-        DType::F32 => Setup::new::<f32>(&args.factor, &name, (n, n), width)?,
-        _ => Setup::new::<f64>(&args.factor, &name, (n, n), width)?,
-    };
-    let is_refined = args.refine;
-    let full = if is_refined { Some(Setup::new::<f64>(&args.factor, &name, (n, n), width)) } else { None };
-    let file = write::open(args.output.as_deref())?;
-    let work = move || match (full, dtype) {
-        (Some(full), _) => refined(&problem, &setup, full),
-        (None, DType::F32) => direct::<f32>(&problem, &setup),
-        (None, _) => direct::<f64>(&problem, &setup),
-    };
-    run(work, |mut solved: Solved| {
+    let problem = SolveProblem { a, b, n, width, is_estimated: !args.no_condition };
+    let finish = |mut solved: Solved, file| {
         let report = &mut solved.report;
         if !report.is_accepted() {
             return Err(unverified(report));
@@ -73,7 +61,28 @@ pub fn solve(args: &SolveArgs, a: Matrix, b: Matrix) -> Result<Exit, Failure> {
         report.seconds.total = began.elapsed().as_secs_f64();
         report.print(&args.factor)?;
         Ok(Exit::Done)
-    })
+    };
+    if let Some(team) = workers::team(args)? {
+        let file = write::open(args.output.as_deref())?;
+        return match workers::solve(args, &problem, dtype, team)? {
+            Completion::Done(solved) => finish(solved, file),
+            Completion::Signal(exit) => Ok(exit),
+        };
+    }
+    let setup = match dtype {
+        _ if args.refine => Setup::new::<f32>(&args.factor, &name, (n, n), width)?,
+        DType::F32 => Setup::new::<f32>(&args.factor, &name, (n, n), width)?,
+        _ => Setup::new::<f64>(&args.factor, &name, (n, n), width)?,
+    };
+    let is_refined = args.refine;
+    let full = if is_refined { Some(Setup::new::<f64>(&args.factor, &name, (n, n), width)) } else { None };
+    let file = write::open(args.output.as_deref())?;
+    let work = move || match (full, dtype) {
+        (Some(full), _) => refined(&problem, &setup, full),
+        (None, DType::F32) => direct::<f32>(&problem, &setup),
+        (None, _) => direct::<f64>(&problem, &setup),
+    };
+    run(work, |solved| finish(solved, file))
 }
 
 /// Refuses shapes that form no system.
@@ -107,11 +116,11 @@ fn unverified(report: &SolveReport) -> Failure {
 
 /// Reads A and B into one working matrix. Returns it with the norms of A.
 fn loaded<S: LuElement, T: LuElement>(
-    problem: &Problem,
+    problem: &SolveProblem,
     threads: usize,
     has_b: bool,
 ) -> Result<(WorkingMatrix, MatrixNorms), Failure> {
-    let Problem { n, width, .. } = *problem;
+    let SolveProblem { n, width, .. } = *problem;
     let working = WorkingMatrix::zeros::<T>(n, n + if has_b { width } else { 0 })?;
     let (a, b) = (problem.a.clone().converted(S::DTYPE)?, problem.b.clone().converted(S::DTYPE)?);
     let norms = load::<S, T>(&a, &working, 0, threads).map_err(failure)?;
@@ -122,15 +131,15 @@ fn loaded<S: LuElement, T: LuElement>(
 }
 
 /// B in f64, in rows.
-fn right_hand_sides(problem: &Problem) -> Result<Vec<f64>, Failure> {
-    let Problem { n, width, .. } = *problem;
+pub(crate) fn right_hand_sides(problem: &SolveProblem) -> Result<Vec<f64>, Failure> {
+    let SolveProblem { n, width, .. } = *problem;
     let working = WorkingMatrix::zeros::<f64>(n, width)?;
     load::<f64, f64>(&problem.b.clone().converted(DType::F64)?, &working, 0, 1).map_err(failure)?;
     working.rows_of::<f64>().map_err(Failure::from)
 }
 
 /// By factors of the type of the matrices.
-fn direct<T: LuElement>(problem: &Problem, setup: &Setup) -> Result<Solved, Failure> {
+fn direct<T: LuElement>(problem: &SolveProblem, setup: &Setup) -> Result<Solved, Failure> {
     let mut seconds = SolveTimes::default();
     let mut at = Instant::now();
     let mut lap = |of: &mut f64| *of = std::mem::replace(&mut at, Instant::now()).elapsed().as_secs_f64();
@@ -156,7 +165,7 @@ fn direct<T: LuElement>(problem: &Problem, setup: &Setup) -> Result<Solved, Fail
 }
 
 /// By f32 factors and refinement, or by f64 factors if that does not converge.
-fn refined(problem: &Problem, setup: &Setup, full: Result<Setup, Failure>) -> Result<Solved, Failure> {
+fn refined(problem: &SolveProblem, setup: &Setup, full: Result<Setup, Failure>) -> Result<Solved, Failure> {
     let mut seconds = SolveTimes::default();
     let mut at = Instant::now();
     let mut lap = |of: &mut f64| *of = std::mem::replace(&mut at, Instant::now()).elapsed().as_secs_f64();
@@ -192,7 +201,7 @@ fn refined(problem: &Problem, setup: &Setup, full: Result<Setup, Failure>) -> Re
 }
 
 /// The report of a solution, without its times and its condition.
-fn told(problem: &Problem, setup: &Setup, found: &Residual, dtype: DType) -> SolveReport {
+fn told(problem: &SolveProblem, setup: &Setup, found: &Residual, dtype: DType) -> SolveReport {
     let unit = if dtype == DType::F32 { <f32 as LuElement>::UNIT } else { <f64 as LuElement>::UNIT };
     SolveReport {
         n: problem.n,
@@ -200,6 +209,8 @@ fn told(problem: &Problem, setup: &Setup, found: &Residual, dtype: DType) -> Sol
         dtype,
         options: setup.options,
         kernel: setup.kernels.one.name().to_owned(),
+        workers: Vec::new(),
+        left_out: Vec::new(),
         memory_bytes: setup.memory_bytes,
         backward_error: found.backward_error,
         tolerance: TOLERANCE * problem.n.max(1) as f64 * unit,

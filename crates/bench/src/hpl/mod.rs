@@ -1,4 +1,4 @@
-//! `bramble bench hpl`: the High Performance Linpack benchmark on the threads of this machine.
+//! `bramble bench hpl`: the High Performance Linpack benchmark on the threads of this process, or on workers.
 //!
 //! Place in the flow: the crate `lu` generates, solves and checks; `plan` has the bound and the prediction; `text` prints them in
 //! the form of HPL's output.
@@ -6,8 +6,9 @@
 //! Invariants: the rules of HPL: its matrix, its count of operations, f64, no Strassen, a residual below 16. The clock runs from
 //! the generated system to the solution. All cases of one order take turns.
 //!
-//! Deliberately absent: other machines. `official` runs the official program beside ours, where it is installed.
+//! `cluster` runs it on workers; `official` runs the official program beside ours, where it is installed.
 
+mod cluster;
 mod official;
 mod point;
 mod stamp;
@@ -25,7 +26,7 @@ use bramble_report::quantity::{bytes, seconds};
 use bramble_report::times::Times;
 use bramble_worker::{available_memory, default_threads};
 use official::OfficialRun;
-use point::{HplCase, HplPoint};
+use point::{HplCase, HplEstimate, HplPlace, HplPoint};
 use stamp::Stamp;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -38,6 +39,9 @@ pub(crate) fn run(args: &BenchHplArgs) -> Result<Exit, Failure> {
         official::check()?;
     }
     let kernel = kernel(args.kernel)?;
+    if let Some(result) = cluster::run(args) {
+        return result;
+    }
     let memory = args.memory.unwrap_or_else(available_memory);
     let threads: Vec<usize> = match args.threads.is_empty() {
         true => vec![default_threads()],
@@ -77,9 +81,9 @@ async fn beside(args: &BenchHplArgs, points: &mut [HplPoint]) -> Result<(), Fail
     let blocks: Vec<usize> = args.nb.iter().map(|nb| usize::from(*nb)).collect();
     let mut known: BTreeMap<usize, OfficialRun> = BTreeMap::new();
     for point in points {
-        let threads = point.case.options.threads;
+        let threads = point.threads();
         if let Entry::Vacant(place) = known.entry(threads) {
-            place.insert(official::run(point.case.order, threads, &blocks).await?);
+            place.insert(official::run(point.order, threads, &blocks).await?);
         }
         point.official = known.get(&threads).cloned();
     }
@@ -223,26 +227,50 @@ impl HplPoint {
             .map(|run| run.check)
             .max_by(|a, b| a.scaled_residual.total_cmp(&b.scaled_residual))?;
         let estimate = estimate_lu(case.order, case.options.block, &case.rates);
-        Some(Self { case, times, start, end, check: worst, estimate, official: None })
+        let estimate = HplEstimate {
+            bound_seconds: estimate.bound_seconds,
+            bound_by: "compute",
+            seconds: estimate.seconds,
+        };
+        let HplCase { order, options, kernels, rates } = case;
+        let place =
+            HplPlace::Threads { threads: options.threads, kernel: kernels.one.name().to_owned(), rates };
+        Some(Self {
+            order,
+            block: options.block,
+            place,
+            times,
+            start,
+            end,
+            check: worst,
+            estimate,
+            official: None,
+        })
     }
 }
 
-/// The plot: Gflop/s by NB, a line for each order and number of threads.
+/// The plot: Gflop/s by NB, a line for each order and number of threads or workers; or by workers, if their number varies.
 fn svg(points: &[HplPoint]) -> String {
     let mut series: Vec<Series> = Vec::new();
+    let by_workers = points.iter().any(|point| point.machines() != points[0].machines());
     for point in points {
-        let name =
-            format!("N = {}, {}", point.case.order, crate::plot::threads(point.case.options.threads as u64));
+        let threads = crate::plot::threads(point.threads() as u64);
+        let name = match point.machines() {
+            _ if by_workers => format!("N = {}", point.order),
+            1 => format!("N = {}, {threads}", point.order),
+            machines => format!("N = {}, {machines} workers", point.order),
+        };
         let at = series.iter().position(|one| one.name == name).unwrap_or_else(|| {
             series.push(Series { name, colour: series.len(), ..Series::default() });
             series.len() - 1
         });
-        series[at].points.push((point.case.options.block as f64, point.gflops()));
+        let x = if by_workers { point.machines() } else { point.block };
+        series[at].points.push((x as f64, point.gflops()));
     }
     let chart = Chart {
         title: "HPL, Gflop/s".to_owned(),
-        below: "NB, columns of a panel".to_owned(),
-        mark: |nb| format!("{nb:.0}"),
+        below: if by_workers { "workers" } else { "NB, columns of a panel" }.to_owned(),
+        mark: |x| format!("{x:.0}"),
         series,
         is_log: false,
         levels: Vec::new(),

@@ -2,9 +2,10 @@
 //!
 //! The first column names the variant as HPL does: wall time, column-major processes, look-ahead, ring, and the recursive panel.
 
-use super::point::{HplCase, HplPoint};
+use super::point::{HplPlace, HplPoint};
 use bramble_lu::hpl::THRESHOLD;
-use bramble_report::quantity::seconds;
+use bramble_primary::SystemShare;
+use bramble_report::quantity::{bytes, counted, seconds};
 use std::fmt::Write;
 
 /// Look-ahead of 1, one ring, right-looking recursion in 2 parts down to 8 columns and more, left-looking below.
@@ -35,14 +36,20 @@ pub(super) fn text(points: &[HplPoint]) -> String {
 
 fn result(point: &HplPoint, out: &mut String) -> std::fmt::Result {
     let (thick, thin) = ("=".repeat(80), "-".repeat(80));
-    let HplCase { order, options, kernels, rates } = &point.case;
+    let (order, block) = (point.order, point.block);
     let (time, gflops) = (point.times.median(), point.gflops());
     writeln!(
         out,
         "T/V                N    NB     P     Q               Time                 Gflops\n{thin}"
     )?;
     let rate = exponential(gflops);
-    writeln!(out, "{VARIANT}{order:12} {:5} {:5} {:5} {time:18.2}    {rate:>19}", options.block, 1, 1)?;
+    writeln!(
+        out,
+        "{VARIANT}{order:12} {:5} {:5} {:5} {time:18.2}    {rate:>19}",
+        block,
+        1,
+        point.machines()
+    )?;
     writeln!(out, "HPL_pdgesv() start time {}\n", point.start.ctime())?;
     writeln!(out, "HPL_pdgesv() end time   {}\n", point.end.ctime())?;
     let verdict = if point.check.is_valid() { "PASSED" } else { "FAILED" };
@@ -58,24 +65,75 @@ fn result(point: &HplPoint, out: &mut String) -> std::fmt::Result {
     writeln!(out, "||x||_oo . . . . . . . . . . . . . . . . . . . = {:18.6}", check.x_inf)?;
     writeln!(out, "||x||_1  . . . . . . . . . . . . . . . . . . . = {:18.6}", check.x_one)?;
     writeln!(out, "||b||_oo . . . . . . . . . . . . . . . . . . . = {:18.6}\n{thin}", check.b_inf)?;
-    let threads = crate::plot::threads(options.threads as u64);
-    writeln!(
-        out,
-        "rate      {gflops:.1} Gflop/s: {:.2} of the {:.1} that {threads} multiply together ({})",
-        gflops / rates.product_gflops,
-        rates.product_gflops,
-        kernels.one.name()
-    )?;
-    let (bound, predicted) = (seconds(point.estimate.bound_seconds), seconds(point.estimate.seconds));
-    writeln!(
-        out,
-        "bound     no LU on these threads takes less than {bound}; {predicted} predicted, {} measured",
-        seconds(time)
-    )?;
+    rates(point, out)?;
     if let Some(official) = &point.official {
         writeln!(out, "{}", official.line(gflops))?;
     }
     writeln!(out, "{thick}")
+}
+
+/// The rate, the machines, the bound and the prediction.
+fn rates(point: &HplPoint, out: &mut String) -> std::fmt::Result {
+    let (gflops, all) = (point.gflops(), point.product_gflops());
+    let part = gflops / all;
+    match &point.place {
+        HplPlace::Threads { threads, kernel, .. } => {
+            let threads = crate::plot::threads(*threads as u64);
+            writeln!(
+                out,
+                "rate      {gflops:.1} Gflop/s: {part:.2} of the {all:.1} that {threads} multiply together ({kernel})"
+            )?;
+        }
+        HplPlace::Workers(plan) => {
+            writeln!(
+                out,
+                "rate      {gflops:.1} Gflop/s: {part:.2} of the {all:.1} that {} multiply together",
+                counted(plan.shares.len() as u64, "worker")
+            )?;
+            for SystemShare { name, threads, columns, gflops, bytes: memory } in &plan.shares {
+                let threads = crate::plot::threads(*threads as u64);
+                let memory = bytes(*memory as f64);
+                writeln!(
+                    out,
+                    "worker    {name}: {columns} columns, {memory}; {gflops:.1} Gflop/s by {threads}"
+                )?;
+            }
+            for name in &plan.left_out {
+                writeln!(out, "left out  {name}: with it, the run would take longer")?;
+            }
+        }
+    }
+    let estimate = &point.estimate;
+    writeln!(
+        out,
+        "bound     no LU on these {} takes less than {} ({}); {} predicted, {} measured",
+        if point.machines() > 1 { "workers" } else { "threads" },
+        seconds(estimate.bound_seconds),
+        estimate.bound_by,
+        seconds(estimate.seconds),
+        seconds(point.times.median())
+    )
+}
+
+/// A table of the points with different numbers of workers: how the rate grows with them.
+pub(super) fn scaling(points: &[HplPoint]) -> String {
+    let mut out = "\n       N    NB workers    Gflop/s  of products  speed-up\n".to_owned();
+    for point in points {
+        let alone = points.iter().find(|one| one.order == point.order && one.machines() == 1);
+        let gain =
+            alone.map_or_else(|| "-".to_owned(), |one| format!("{:.2}", point.gflops() / one.gflops()));
+        // Writing to a `String` cannot fail.
+        let _ = writeln!(
+            out,
+            "{:8} {:5} {:7} {:10.1} {:12.2} {gain:>9}",
+            point.order,
+            point.block,
+            point.machines(),
+            point.gflops(),
+            point.gflops() / point.product_gflops()
+        );
+    }
+    out
 }
 
 /// As C's `%.8e` prints it, in 18 columns.

@@ -48,12 +48,12 @@ pub(super) fn run(args: &LabRunArgs, parse: VerbParser) -> Result<Exit, Failure>
 /// The verb and its options, with names replaced by addresses, and with the options that a lab without a key needs.
 fn words(lab: &Lab, team: &TeamArgs, command: &[OsString]) -> Result<Vec<OsString>, Failure> {
     let mut words = command.to_vec();
-    if let Some(list) = &team.workers {
+    if let Some(list) = &team.machines.workers {
         let hosts = hostfile::from_list("--workers", list)?;
         let addresses = addresses(lab, &hosts).map_err(|why| Failure::usage(format!("--workers {why}")))?;
         replace_list(&mut words, list, &addresses);
     }
-    if let Some(file) = &team.hostfile {
+    if let Some(file) = &team.machines.hostfile {
         for host in hostfile::from_file(file)? {
             let wrong = |why: String| Failure::usage(format!("--hostfile {}: {why}", file.display()));
             let endpoint = endpoint(lab, &host).map_err(wrong)?;
@@ -62,8 +62,8 @@ fn words(lab: &Lab, team: &TeamArgs, command: &[OsString]) -> Result<Vec<OsStrin
             }
         }
     }
-    if !lab.key && team.local.is_none() {
-        let given = [team.trust.insecure, team.trust.i_trust_this_network];
+    if !lab.key && team.machines.local.is_none() {
+        let given = [team.machines.trust.insecure, team.machines.trust.i_trust_this_network];
         let missing = OPEN.iter().zip(given).filter(|(_, is_given)| !is_given);
         // Right after the verb: later words may be operands.
         words.splice(1..1, missing.map(|(option, _)| OsString::from(option)));
@@ -74,9 +74,9 @@ fn words(lab: &Lab, team: &TeamArgs, command: &[OsString]) -> Result<Vec<OsStrin
 /// The empty list of workers of `--alone`; an error where the verb names workers.
 fn without_workers(team: &TeamArgs) -> Result<String, Failure> {
     let named = [
-        ("--workers", team.workers.is_some()),
-        ("--hostfile", team.hostfile.is_some()),
-        ("--await", team.awaited.is_some()),
+        ("--workers", team.machines.workers.is_some()),
+        ("--hostfile", team.machines.hostfile.is_some()),
+        ("--await", team.machines.awaited.is_some()),
     ];
     match named.iter().find(|(_, is_named)| *is_named) {
         Some((option, _)) => {
@@ -88,7 +88,9 @@ fn without_workers(team: &TeamArgs) -> Result<String, Failure> {
 
 /// The workers that the user's variable names, if no option overrides it.
 fn from_environment(lab: &Lab, team: &TeamArgs) -> Result<Option<String>, Failure> {
-    let is_named = team.workers.is_some() || team.hostfile.is_some() || team.awaited.is_some();
+    let is_named = team.machines.workers.is_some()
+        || team.machines.hostfile.is_some()
+        || team.machines.awaited.is_some();
     let Some(list) = std::env::var(HOSTS_VARIABLE).ok().filter(|list| !list.is_empty() && !is_named) else {
         return Ok(None);
     };

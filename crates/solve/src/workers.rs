@@ -1,0 +1,215 @@
+//! `solve` on workers: they factor and substitute, this process sends the columns and judges the solution.
+//!
+//! Place in the flow: `system.rs` comes here if the options name machines, after it has checked the shapes.
+//!
+//! Invariants: the solution is judged with the matrix as this process reads it, and with its own kernel. It is computed
+//! in f64, as NumPy does, also for f32 matrices, and rounded at the end.
+//!
+//! Deliberately absent: the condition, for which the factors would have to come home, and refinement.
+
+use crate::report::{SolveReport, SolveTimes};
+use crate::setup::check_kernels;
+use crate::system::{SolveProblem, Solved, right_hand_sides};
+use crate::{SolveArgs, TOLERANCE, failure};
+use bramble_cluster::random;
+use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec};
+use bramble_cluster::until::{Completion, done_or_signal};
+use bramble_kernel::lu::LuElement;
+use bramble_lu::{LuError, LuOptions, Residual, norms, residual};
+use bramble_matrix::DType;
+use bramble_primary::{
+    Cluster, ClusterOptions, SessionRequest, SystemProgress, SystemRequest, SystemSolution, SystemSource,
+    off_loop,
+};
+use bramble_report::exit::Failure;
+use bramble_report::progress::{ProgressDisplay, ProgressOptions};
+use bramble_report::quantity::{counted, seconds};
+use bramble_worker::{default_threads, host_name};
+use std::cell::RefCell;
+use std::time::Instant;
+use tokio::sync::mpsc;
+
+/// X as it is written, and how good it is.
+type Judged = (Vec<f64>, Result<Residual, LuError>);
+
+/// A run that takes longer is announced.
+const LONG_S: f64 = 10.0;
+
+/// The machines that the options name; `None` if they name none.
+pub(crate) fn team(args: &SolveArgs) -> Result<Option<TeamSpec>, Failure> {
+    let spec = match TeamSpec::of(&args.machines.team())? {
+        TeamSpec::Alone => return Ok(None),
+        spec => spec,
+    };
+    let refused = [
+        (args.refine, "--refine: workers compute in f64; leave it out, or leave the workers out"),
+        (args.factor.threads.is_some(), "--threads: workers use their own; start them with --threads"),
+    ];
+    match refused.into_iter().find(|(is_given, _)| *is_given) {
+        Some((_, text)) => Err(Failure::usage(text)),
+        None => Ok(Some(spec)),
+    }
+}
+
+/// Solves a system on workers.
+pub(crate) fn solve(
+    args: &SolveArgs,
+    problem: &SolveProblem,
+    dtype: DType,
+    spec: TeamSpec,
+) -> Result<Completion<Solved>, Failure> {
+    args.factor.kernel()?;
+    let work = async {
+        let mut at = Instant::now();
+        let mut lap = move || std::mem::replace(&mut at, Instant::now()).elapsed().as_secs_f64();
+        let threads = default_threads();
+        let in_type = |matrix: &bramble_matrix::Matrix| matrix.clone().converted(dtype);
+        let (a, b) = (in_type(&problem.a)?, in_type(&problem.b)?);
+        let (matrix, right) = (a.clone(), right_hand_sides(problem)?);
+        let of_a = move || match matrix.dtype() {
+            DType::F32 => norms::<f32>(&matrix, threads),
+            _ => norms::<f64>(&matrix, threads),
+        };
+        let norms = off_loop("reading A", of_a).await?.map_err(failure)?;
+        let read = lap();
+        let purpose = Purpose { kernel: args.factor.kernel, dtype: DType::F64, flops: 0.0 };
+        let gathered = spec.gather(&args.machines.team(), purpose).await?;
+        let GatheredTeam { ends, kernel, is_local, processes, .. } = gathered;
+        let display = display(args);
+        let mut cluster = Cluster::open(ends, ClusterOptions { keeps_links: false }, &display).await?;
+        let checking = check_kernels(threads)?;
+        let tolerance = tolerance(problem.n, dtype);
+        let found: RefCell<Option<Judged>> = RefCell::new(None);
+        let check = |x: &[f64]| {
+            let x = rounded(x, dtype);
+            let judged = residual(&a, &norms, &right, &x, problem.width, &checking);
+            let is_accepted = judged.as_ref().is_ok_and(|judged| judged.backward_error <= tolerance);
+            found.replace(Some((x, judged)));
+            is_accepted
+        };
+        let request = request(args, kernel, SystemSource::Given { a: a.clone(), b })?;
+        let ran = cluster.solve(request, &check, &display, &|state| announce(args, &state)).await;
+        let solution = ran.map_err(|e| GatheredTeam::failure(is_local, e))?;
+        let whole = lap();
+        cluster.close().await;
+        drop(processes);
+        singular(&solution)?;
+        let (x, judged) = found.take().ok_or_else(|| Failure::failed("the solution was not checked"))?;
+        let judged = judged.map_err(failure)?;
+        accuse(&solution);
+        let times = SolveTimes {
+            load: read + solution.setup_seconds,
+            factor: solution.seconds,
+            check: (whole - solution.setup_seconds - solution.seconds).max(0.0),
+            ..SolveTimes::default()
+        };
+        let report = told(problem, &solution, &judged, (dtype, times));
+        Ok(Solved { x, report })
+    };
+    done_or_signal(work)
+}
+
+fn display(args: &SolveArgs) -> ProgressDisplay {
+    let (lost, _) = mpsc::unbounded_channel();
+    let options = ProgressOptions {
+        is_quiet: args.factor.quiet,
+        is_json: args.factor.json,
+        is_verbose: false,
+        is_brief: true,
+        keeps_journal: false,
+    };
+    ProgressDisplay::new(options, lost)
+}
+
+fn request(args: &SolveArgs, kernel: String, source: SystemSource) -> Result<SystemRequest, Failure> {
+    let (seed, random) = (random::seed()? as u32, random::random);
+    let sessions = SessionRequest {
+        seed,
+        random,
+        name: host_name(),
+        credits: args.factor.memory,
+        steals: false,
+        account: false,
+        degraded: false,
+    };
+    let width = args.factor.block.map(usize::from);
+    Ok(SystemRequest { source, width, workers: None, kernel, sessions })
+}
+
+fn announce(args: &SolveArgs, state: &SystemProgress<'_>) {
+    if let SystemProgress::Planned(plan) = state
+        && !args.factor.quiet
+        && plan.estimate.seconds > LONG_S
+    {
+        bramble_report::say(&format!(
+            "bramble: {} on {}: {} predicted",
+            counted(plan.order as u64, "equation"),
+            counted(plan.shares.len() as u64, "worker"),
+            seconds(plan.estimate.seconds)
+        ));
+    }
+}
+
+/// X in the type in which it is written.
+fn rounded(x: &[f64], dtype: DType) -> Vec<f64> {
+    match dtype {
+        DType::F32 => x.iter().map(|x| f64::from(*x as f32)).collect(),
+        _ => x.to_vec(),
+    }
+}
+
+fn tolerance(n: usize, dtype: DType) -> f64 {
+    let unit = if dtype == DType::F32 { <f32 as LuElement>::UNIT } else { <f64 as LuElement>::UNIT };
+    TOLERANCE * n.max(1) as f64 * unit
+}
+
+/// Refuses a matrix without a pivot in some column.
+fn singular(solution: &SystemSolution) -> Result<(), Failure> {
+    let first = |one: Option<usize>| one.unwrap_or(usize::MAX);
+    match (solution.zero, solution.overflow) {
+        (None, None) => Ok(()),
+        (zero, Some(column)) if column < first(zero) => {
+            Err(failure(LuError::Overflow { column, dtype: DType::F64.name(), hint: "" }))
+        }
+        (zero, _) => Err(failure(LuError::Singular { column: first(zero) })),
+    }
+}
+
+/// Names the workers that have computed wrongly.
+fn accuse(solution: &SystemSolution) {
+    for (name, deviation) in &solution.wrong {
+        bramble_report::say(&format!(
+            "bramble: worker {name} has computed wrongly: its columns differ from their checksums by {deviation:.0} times what \
+             rounding explains; check its memory, clock and cooling"
+        ));
+    }
+}
+
+/// The report.
+fn told(
+    problem: &SolveProblem,
+    solution: &SystemSolution,
+    found: &Residual,
+    (dtype, seconds): (DType, SolveTimes),
+) -> SolveReport {
+    let shares = &solution.plan.shares;
+    SolveReport {
+        n: problem.n,
+        width: problem.width,
+        dtype,
+        options: LuOptions {
+            threads: shares.iter().map(|share| share.threads).sum(),
+            block: solution.plan.width,
+        },
+        kernel: "of the workers".to_owned(),
+        workers: shares.clone(),
+        left_out: solution.plan.left_out.clone(),
+        memory_bytes: shares.iter().map(|share| share.bytes).sum(),
+        backward_error: found.backward_error,
+        tolerance: tolerance(problem.n, dtype),
+        condition: None,
+        refinement: None,
+        seconds,
+        output: None,
+    }
+}

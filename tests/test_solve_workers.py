@@ -1,0 +1,157 @@
+"""`solve` and `bench hpl` on workers: real processes that send each other panels, losses, and wrong machines."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import xml.etree.ElementTree
+
+import numpy as np
+import pytest
+from helpers import Run, assert_gone, assert_refused, bramble, cpu_seconds, matrix, save, succeed, workers
+from test_solve import WRONG_BLAS, backward_error
+
+HPL = "bench", "hpl", "--json"
+UNIT = 2.0**-53
+
+
+def solved(folder, a, b, *options):
+    """Solves from files into a file; returns X and the report."""
+    left, right, out = save(folder, "A.npy", a), save(folder, "b.npy", b), folder / "x.npy"
+    result = succeed("solve", left, right, "-o", out, "--json", *options)
+    return np.load(out), json.loads(result.out)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_systems_of_all_forms_are_solved(tmp_path, count):
+    with workers(count, "--threads", 1) as (addresses, _):
+        hosts = "-w", ",".join(addresses)
+        for n, width, block in [(1, None, 4), (2, 1, 4), (90, None, 8), (300, 7, 16), (500, None, None), (257, 300, 32)]:
+            a = matrix(n, n, "f64", n)
+            b = matrix(n, 1, "f64", 2)[:, 0] if width is None else matrix(n, width, "f64", 2)
+            x, report = solved(tmp_path, a, b, *hosts, *(["--block", block] if block else []))
+            lapacks = np.linalg.solve(a, b)
+            assert x.shape == b.shape and x.dtype == np.float64
+            assert backward_error(a, x, b) <= max(2 * backward_error(a, lapacks, b), 4 * UNIT)
+            assert report["backward_error"] <= report["tolerance"] and 1 <= len(report["workers"]) <= count
+            assert sum(worker["columns"] for worker in report["workers"]) == n + (width or 1)
+            assert block is None or report["block"] == block
+
+
+def test_layouts_and_types_give_the_same_solution(tmp_path):
+    a, b = matrix(200, 200, "f64", 3), matrix(200, 4, "f64", 4)
+    with workers(3, "--threads", 2, "--kernel", "simd") as (addresses, _):
+        options = "-w", ",".join(addresses), "--block", 16
+        x, _ = solved(tmp_path, a, b, *options)
+        other, _ = solved(tmp_path, np.asfortranarray(a), np.asfortranarray(b), *options)
+        here, _ = solved(tmp_path, a, b, "--kernel", "simd", "--block", 16)
+        assert np.array_equal(x, other) and np.array_equal(x, here), "other bits than in this process"
+        integers = np.round(a * 100).astype(np.int32)
+        x, report = solved(tmp_path, integers, np.arange(200), *options)
+        assert report["dtype"] == "f64" and backward_error(integers, x, np.arange(200)) < 1e-14
+        x, report = solved(tmp_path, a.astype(np.float32), b.astype(np.float32), *options)
+        # Computed in f64, and rounded at the end.
+        assert x.dtype == np.float32 and backward_error(a.astype(np.float32), x, b.astype(np.float32)) < 2.0**-24
+
+
+def test_systems_without_a_solution_are_refused(tmp_path):
+    a, b = matrix(120, 120, "f64", 5), save(tmp_path, "b.npy", np.ones(120))
+    a[:, 77] = 0
+    singular, out = save(tmp_path, "S.npy", a), tmp_path / "x.npy"
+    a[3, 60] = np.nan
+    not_finite = save(tmp_path, "N.npy", a)
+    with workers(2, "--threads", 1, "--memory", "64M") as (addresses, runs):
+        hosts = "-o", out, "-w", ",".join(addresses)
+        assert_refused(bramble("solve", singular, b, *hosts), 1, ["singular", "column 77"])
+        assert_refused(bramble("solve", not_finite, b, *hosts), 1, ["N.npy", "row 3, column 60", "NaN"])
+        assert_refused(bramble("solve", singular, b, *hosts, "--refine"), 2, ["--refine", "workers"])
+        assert_refused(bramble("solve", singular, b, *hosts, "--threads", 1), 2, ["--threads", "workers"])
+        large = "random:3000x3000:f64:1", "random:3000x1:f64:2"
+        assert_refused(bramble("solve", *large, *hosts), 1, ["order 3000", "MiB of memory", "offers", addresses[1]])
+        assert not out.exists() and all(run.process.poll() is None for run in runs)
+        # The workers serve the next one.
+        assert succeed("bench", "hpl", "--size", 200, *hosts[2:]).code == 0
+
+
+def test_hpl_on_local_workers_has_hpls_norms():
+    [report] = [json.loads(line) for line in succeed(*HPL, "--size", 6000, "--local", 3).out.splitlines()]
+    norms = {name: f"{value:.6g}" for name, value in report["norms"].items()}
+    assert (norms["a_inf"], norms["a_one"], norms["b_inf"], norms["x_inf"]) == ("1540.18", "1543.56", "0.499944", "5.17353")
+    assert report["passed"] is True and report["residual"] < 16 and len(report["workers"]) == 3
+    assert report["predicted"]["seconds"] >= report["bound"]["seconds"] > 0 and report["bound"]["by"] in ("compute", "links")
+
+
+def test_subsets_of_workers_make_a_table_and_a_plot(tmp_path):
+    plot = tmp_path / "nodes.svg"
+    with workers(3, "--threads", 1) as (addresses, _):
+        words = "bench", "hpl", "--size", 400, "--nb", 32, "--nodes", "1,2,3", "-w", ",".join(addresses)
+        text = succeed(*words, "--plot", plot).out
+        found = re.findall(r"^ +400 +32 +(\d) +[\d.]+ +[\d.]+ +([\d.]+)$", text, re.MULTILINE)
+        assert [count for count, _ in found] == ["1", "2", "3"] and found[0][1] == "1.00", text
+        assert xml.etree.ElementTree.parse(plot).getroot().tag.endswith("svg")
+        lines = succeed(*words, "--json", "--rounds", 2).out.splitlines()
+        assert [len(json.loads(line)["workers"]) for line in lines] == [1, 2, 3]
+    assert_refused(bramble("bench", "hpl", "--size", 100, "--nodes", 2), 2, ["--nodes", "workers"])
+    assert_refused(bramble("bench", "hpl", "--local", 2, "--size", 100, "--nodes", 3), 1, ["3 workers", "2 are there"])
+    assert_refused(bramble("bench", "hpl", "--local", 2), 2, ["--size"])
+    assert_refused(bramble("bench", "hpl", "--local", 2, "--size", 100, "--official"), 2, ["--official"])
+
+
+@pytest.mark.parametrize("how, within_s", [(signal.SIGKILL, 2), (signal.SIGSTOP, 10)])
+def test_a_lost_worker_ends_the_run_with_its_name(how, within_s):
+    # A slow kernel and one thread: a run would take a minute.
+    with workers(3, "--threads", 1, "--kernel", "reference") as (addresses, runs):
+        run = Run("bench", "hpl", "--size", 8000, "--nb", 32, "-w", ",".join(addresses))
+        wait_until_it_computes(runs)
+        os.kill(runs[1].process.pid, how)
+        begun = time.monotonic()
+        result = run.finish(deadline_s=30)
+        assert time.monotonic() - begun < within_s + 3, result
+        told = result.err.splitlines()[-1]
+        assert result.code == 5 and re.fullmatch(f"bramble: worker {addresses[1]}: .*lost, so the run has ended", told), result
+        if how == signal.SIGSTOP:
+            os.kill(runs[1].process.pid, signal.SIGCONT)
+        # The others are free again.
+        others = ",".join([addresses[0], addresses[2]])
+        assert succeed("bench", "hpl", "--size", 100, "-w", others).code == 0
+    assert_gone(run.tag)
+
+
+def wait_until_it_computes(runs, seconds=1):
+    """Waits until each of the workers has used that much processor time."""
+    end = time.monotonic() + 60
+    while min(cpu_seconds(run.process.pid) for run in runs) < seconds:
+        assert time.monotonic() < end, "the workers do not compute"
+        time.sleep(0.05)
+
+
+def test_ctrl_c_ends_a_run_and_frees_the_workers():
+    with workers(2, "--threads", 1, "--kernel", "reference") as (addresses, runs):
+        run = Run("bench", "hpl", "--size", 8000, "-w", ",".join(addresses))
+        wait_until_it_computes(runs)
+        os.kill(run.process.pid, signal.SIGINT)
+        assert run.finish(deadline_s=10).code == 130
+        assert succeed("bench", "hpl", "--size", 100, "-w", ",".join(addresses)).code == 0
+    assert_gone(run.tag)
+
+
+def test_a_worker_that_computes_wrongly_is_named_and_nothing_is_kept(tmp_path):
+    source, library = tmp_path / "wrong.c", tmp_path / "libwrong.so"
+    source.write_text(WRONG_BLAS)
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source], check=True)
+    a, b = save(tmp_path, "A.npy", matrix(800, 800, "f64", 16)), save(tmp_path, "b.npy", np.ones(800))
+    env = {"BRAMBLE_OPENBLAS": str(library)}
+    # Slow kernels, so that each worker takes part.
+    with workers(2, "--threads", 1, "--kernel", "reference") as (good, _):
+        with workers(1, "--threads", 1, "--kernel", "openblas", env=env) as (wrong, _):
+            hosts = "-w", ",".join([good[0], *wrong, good[1]])
+            result = bramble("solve", a, b, "-o", tmp_path / "x.npy", "--block", 16, *hosts)
+            assert result.code == 4 and "accepted" in result.err, result
+            assert f"worker {wrong[0]} has computed wrongly" in result.err, result
+            assert not any(f"worker {address} has" in result.err for address in good), result
+            assert not (tmp_path / "x.npy").exists()
+            result = bramble(*HPL, "--size", 300, "--nb", 16, "--nodes", 3, *hosts)
+            assert result.code == 4 and f"worker {wrong[0]} has computed wrongly" in result.err
+            assert json.loads(result.out)["passed"] is False
