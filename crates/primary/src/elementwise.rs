@@ -112,7 +112,7 @@ fn square<T: Element>(
 }
 
 /// A rectangle's elements, in the matrix's own layout.
-fn block(matrix: &Matrix, rect: Rect) -> Result<Buffer, MatrixError> {
+pub(crate) fn block(matrix: &Matrix, rect: Rect) -> Result<Buffer, MatrixError> {
     let bytes = rect.shape().bytes(matrix.dtype()).unwrap_or(u64::MAX);
     let len = usize::try_from(bytes).map_err(|_| MatrixError::OutOfMemory { bytes })?;
     let mut buffer = Buffer::zeroed(len)?;
@@ -120,8 +120,8 @@ fn block(matrix: &Matrix, rect: Rect) -> Result<Buffer, MatrixError> {
     Ok(buffer)
 }
 
-fn view<'a, T: Element>(matrix: &Matrix, rect: Rect, buffer: &'a Buffer) -> View<'a, T> {
-    // At most `EDGE` each.
+/// The elements of such a block, whose sides are those of indices in memory.
+pub(crate) fn view<'a, T: Element>(matrix: &Matrix, rect: Rect, buffer: &'a Buffer) -> View<'a, T> {
     let (rows, cols) = (to_index(rect.rows.len()), to_index(rect.cols.len()));
     match matrix.layout() {
         Layout::RowMajor => View::row_major(buffer.elements(), rows, cols),

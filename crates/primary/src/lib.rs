@@ -26,6 +26,7 @@ mod neighbours;
 mod opening;
 mod partial_sums;
 mod product;
+mod reductions;
 mod resume;
 mod run;
 mod stop;
@@ -47,6 +48,7 @@ pub use product::{
     CheckRequest, Finished, MachineLink, MachineLinks, ProductObserver, ProductOperand, Request,
     SessionRequest, prepare_resume,
 };
+pub use reductions::reduced;
 pub use resume::Resumed;
 pub use stop::Stop;
 pub use survey::{Survey, Surveyed, survey, wait_for_welcomes};

@@ -8,7 +8,9 @@
 //! Deliberately absent: shapes and element types, which are known only when a task starts: an earlier line may write its operand.
 
 use super::put::placement_of;
+use super::reduce::reduction_of;
 use super::words::{Word, words};
+use bramble_matrix::Reduction;
 use bramble_plan::Placement;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -21,6 +23,8 @@ pub(super) enum BatchTask {
     Compute(ResultTarget, Expression),
     /// `NAME = put MATRIX …`: places a matrix on the machines; `None`: by its shape and size.
     Put(String, BatchOperand, Option<Placement>),
+    /// `TARGET = rowsum(MATRIX)` and the like; topk has two targets.
+    Reduce(Vec<ResultTarget>, Reduction, BatchOperand),
     /// `NAME -> PATH`: writes a kept matrix to a file.
     Write(String, PathBuf),
     /// `free NAME`: forgets a kept matrix.
@@ -75,12 +79,14 @@ struct Factored {
     right: Option<BatchOperand>,
 }
 
-const FORM: &str =
-    "use TARGET = A @ B, TARGET = A @ B + C, TARGET = A + B, NAME = put A, NAME -> FILE.npy, or free NAME";
+const FORM: &str = "use TARGET = A @ B, TARGET = A @ B + C, TARGET = A + B, TARGET = rowsum(A), NAME = put A, NAME -> FILE.npy, or free NAME";
 
 /// Parses a line; `None` for one without a task.
 pub(super) fn parse(line: &str) -> Result<Option<BatchTask>, String> {
     let words = words(line)?;
+    if let Some(reduction) = reduction_of(&words) {
+        return reduction.map(Some);
+    }
     match &words[..] {
         [] => Ok(None),
         [Word::Plain(free), rest @ ..] if free == "free" && !is_assignment(&words) => match rest {
@@ -123,7 +129,7 @@ impl BatchTask {
     pub(super) fn uses(&self) -> Vec<&str> {
         let operands = match self {
             Self::Write(name, _) | Self::Free(name) => return vec![name],
-            Self::Put(_, matrix, _) => [Some(matrix), None, None],
+            Self::Put(_, matrix, _) | Self::Reduce(_, _, matrix) => [Some(matrix), None, None],
             Self::Compute(_, Expression::Product { a, b, plus, .. }) => {
                 [Some(a), Some(b), plus.as_ref().map(|plus| &plus.matrix)]
             }
@@ -144,6 +150,10 @@ impl BatchTask {
             Self::Compute(ResultTarget::Name(name), _) | Self::Put(name, ..) => {
                 kept.insert(name.clone());
             }
+            Self::Reduce(targets, ..) => kept.extend(targets.iter().filter_map(|target| match target {
+                ResultTarget::Name(name) => Some(name.clone()),
+                ResultTarget::File(_) => None,
+            })),
             Self::Free(name) => {
                 kept.remove(name);
             }
@@ -161,7 +171,7 @@ fn is_assignment(words: &[Word]) -> bool {
     matches!(words, [_, Word::Sign("="), ..])
 }
 
-fn target_of(word: &Word) -> Result<ResultTarget, String> {
+pub(super) fn target_of(word: &Word) -> Result<ResultTarget, String> {
     match word {
         Word::Quoted(path) => Ok(ResultTarget::File(PathBuf::from(path))),
         Word::Plain(text) if is_name(text) => Ok(ResultTarget::Name(text.clone())),
@@ -183,8 +193,8 @@ pub(super) fn is_name(text: &str) -> bool {
 }
 
 /// The words of an expression that are not read yet.
-struct Reader<'a> {
-    words: &'a [Word],
+pub(super) struct Reader<'a> {
+    pub(super) words: &'a [Word],
 }
 
 impl Reader<'_> {
@@ -241,7 +251,7 @@ impl Reader<'_> {
         Ok(Factored { factor, left, right })
     }
 
-    fn operand(&mut self) -> Result<BatchOperand, String> {
+    pub(super) fn operand(&mut self) -> Result<BatchOperand, String> {
         let Some((word, rest)) = self.words.split_first() else {
             return Err(format!("a matrix is missing at the end; {FORM}"));
         };

@@ -7,6 +7,7 @@
 
 mod language;
 mod put;
+mod reduce;
 mod report;
 mod tasks;
 mod words;

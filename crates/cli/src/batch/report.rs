@@ -1,6 +1,7 @@
 //! What a batch prints: a line for each task, or one JSON object for each (docs/json.md).
 
 use super::tasks::TaskOutcome;
+use bramble_matrix::{DType, Shape};
 use bramble_plan::ShardAxis;
 use bramble_primary::{PartReport, PutReport, Report};
 use bramble_report::error_object;
@@ -29,7 +30,9 @@ pub(super) fn exit_of(outcome: &TaskOutcome) -> Exit {
     match outcome {
         TaskOutcome::Product(report, _) => product::exit(report),
         TaskOutcome::Put(put) if !put.lost.is_empty() => Exit::Degraded,
-        TaskOutcome::Sum(..) | TaskOutcome::Put(_) | TaskOutcome::Freed => Exit::Done,
+        TaskOutcome::Sum(..) | TaskOutcome::Reduced(_) | TaskOutcome::Put(_) | TaskOutcome::Freed => {
+            Exit::Done
+        }
     }
 }
 
@@ -60,6 +63,11 @@ pub(super) fn text(line: &TaskLine<'_>, outcome: &TaskOutcome, is_verbose: bool)
             head + &rest.unwrap_or_default()
         }
         TaskOutcome::Sum(shape, dtype, _) => format!("line {number}: {task}: {shape} {dtype} in {took}\n"),
+        TaskOutcome::Reduced(results) => {
+            let one = |(shape, dtype, _): &(Shape, DType, Option<String>)| format!("{shape} {dtype}");
+            let results = results.iter().map(one).collect::<Vec<_>>().join(" and ");
+            format!("line {number}: {task}: {results} in {took}\n")
+        }
         TaskOutcome::Put(put) => {
             let (shape, dtype, parts) = (put.shape, put.dtype, parts(put));
             format!("line {number}: {task}: {shape} {dtype} in {took}; {parts}\n")
@@ -128,6 +136,10 @@ pub(super) fn json(line: &TaskLine<'_>, outcome: &TaskOutcome) -> Value {
         TaskOutcome::Sum(shape, dtype, digest) => {
             json!({"kind": "sum", "digest": digest, "rows": shape.rows, "cols": shape.cols, "dtype": dtype.name()})
         }
+        TaskOutcome::Reduced(results) => {
+            let one = |(shape, dtype, digest): &(Shape, DType, Option<String>)| json!({"digest": digest, "rows": shape.rows, "cols": shape.cols, "dtype": dtype.name()});
+            json!({"kind": "reduction", "results": results.iter().map(one).collect::<Vec<_>>()})
+        }
         TaskOutcome::Put(put) => put_json(put),
         TaskOutcome::Freed => json!({"kind": "free"}),
     };
@@ -168,6 +180,7 @@ impl TaskTally {
         let kind = match result {
             Ok(TaskOutcome::Product(..)) => "product",
             Ok(TaskOutcome::Sum(..)) => "sum",
+            Ok(TaskOutcome::Reduced(_)) => "reduction",
             Ok(TaskOutcome::Put(_)) => "put",
             Ok(TaskOutcome::Freed) => return,
             Err(_) => "failure",

@@ -36,6 +36,8 @@ pub(super) enum TaskOutcome {
     Product(Box<Report>, Option<String>),
     /// A sum, or a copy: its shape, its type, and the digest of its bytes, if that was asked for.
     Sum(Shape, DType, Option<String>),
+    /// A reduction: its results, each with its shape, its type, and the digest of its bytes, if that was asked for.
+    Reduced(Vec<(Shape, DType, Option<String>)>),
     /// A matrix was placed on the machines.
     Put(PutReport),
     /// A kept matrix was forgotten.
@@ -60,7 +62,7 @@ pub(super) struct TaskRunner<'a> {
     pub(super) kept: BTreeMap<String, KeptMatrix>,
     kernels: KernelChoice,
     /// Compute threads of this machine.
-    threads: usize,
+    pub(super) threads: usize,
     is_local: bool,
     /// Whether parts of placed matrices were put again, since a machine was lost.
     pub(super) has_restored: bool,
@@ -94,6 +96,7 @@ impl<'a> TaskRunner<'a> {
                     .await
             }
             BatchTask::Put(name, matrix, placement) => self.put(name, matrix, placement.clone()).await,
+            BatchTask::Reduce(targets, reduction, matrix) => self.reduce(targets, *reduction, matrix).await,
             BatchTask::Free(name) => self.free(name).await,
         }
     }
@@ -228,7 +231,11 @@ impl<'a> TaskRunner<'a> {
     }
 
     /// Gives a result its file name, or keeps it under its name. Syncing may take long, so a separate thread does it.
-    async fn keep(&mut self, target: &ResultTarget, sealed: Sealed) -> Result<Option<String>, Failure> {
+    pub(super) async fn keep(
+        &mut self,
+        target: &ResultTarget,
+        sealed: Sealed,
+    ) -> Result<Option<String>, Failure> {
         let json = self.args.json;
         let kept = match target {
             ResultTarget::Name(name) => Some((name.clone(), sealed.matrix()?)),
@@ -348,7 +355,7 @@ fn transpose_hint(a: &BatchOperand, b: &BatchOperand, sa: Shape, sb: Shape) -> S
 }
 
 /// Where a result is written: to a file, under a name that it gets when it is complete, or to memory.
-fn output(target: &ResultTarget, shape: Shape, dtype: DType) -> Result<Output, Failure> {
+pub(super) fn output(target: &ResultTarget, shape: Shape, dtype: DType) -> Result<Output, Failure> {
     match target {
         ResultTarget::Name(_) => Ok(Output::anonymous(shape, dtype)?),
         ResultTarget::File(path) => begin_without_journal(path, shape, dtype),

@@ -1,0 +1,179 @@
+//! `TARGET = rowsum(MATRIX)` and the other reductions of a batch.
+//!
+//! Place in the flow: `language.rs` passes the words of a line in; `tasks.rs` passes the tasks in.
+//!
+//! Invariants: a word is a reduction only if a parenthesis follows it, so it may be a name, too. Both results of topk are
+//! complete before either is kept.
+//!
+//! Deliberately absent: the reductions themselves (`matrix`, `primary`).
+
+use super::language::{BatchOperand, BatchTask, Reader, ResultTarget, target_of};
+use super::tasks::{TaskOutcome, TaskRunner, output};
+use super::words::Word;
+use bramble_matrix::{Output, ReducedMatrix, Reduction, Sealed};
+use bramble_primary::{off_loop, reduced};
+use bramble_report::exit::Failure;
+use std::num::NonZeroUsize;
+
+const FORM: &str =
+    "use TARGET = rowsum(A), colsum(A), norm(A), max(A) or min(A), or INDICES, VALUES = topk(A, 10)";
+
+/// The reduction that a line asks for; `None` if it asks for something else.
+pub(super) fn reduction_of(words: &[Word]) -> Option<Result<BatchTask, String>> {
+    let at = words.iter().position(|word| *word == Word::Sign("="))?;
+    let (targets, expression) = (&words[..at], &words[at + 1..]);
+    match expression {
+        [Word::Plain(name), Word::Sign("("), arguments @ ..] => {
+            let reduction = named(name)?;
+            Some(parsed(name, reduction, targets, arguments))
+        }
+        _ if targets.contains(&Word::Sign(",")) => {
+            Some(Err(format!("only topk has two results before the =; {FORM}")))
+        }
+        _ => None,
+    }
+}
+
+/// The reduction of that name; topk still without its count.
+fn named(name: &str) -> Option<Reduction> {
+    Some(match name {
+        "rowsum" => Reduction::RowSum,
+        "colsum" => Reduction::ColSum,
+        "norm" => Reduction::Norm,
+        "max" => Reduction::Max,
+        "min" => Reduction::Min,
+        "topk" => Reduction::TopK(0),
+        _ => return None,
+    })
+}
+
+fn parsed(
+    name: &str,
+    reduction: Reduction,
+    targets: &[Word],
+    arguments: &[Word],
+) -> Result<BatchTask, String> {
+    let is_topk = matches!(reduction, Reduction::TopK(_));
+    let targets = match targets {
+        [one] if !is_topk => vec![target_of(one)?],
+        [indices, Word::Sign(","), values] if is_topk => vec![target_of(indices)?, target_of(values)?],
+        _ if is_topk => return Err(format!("topk: has two results, columns and elements; {FORM}")),
+        _ => return Err(format!("{name}: has one result; {FORM}")),
+    };
+    if let [first, second] = &targets[..]
+        && first == second
+    {
+        return Err(format!("{first}: cannot hold both results of topk; name two targets"));
+    }
+    let mut reader = Reader { words: arguments };
+    let matrix = reader.operand().map_err(|_| format!("{name}(…): takes one matrix; {FORM}"))?;
+    let reduction =
+        match reader.words {
+            [Word::Sign(")")] if !is_topk => reduction,
+            [Word::Sign(","), Word::Plain(count), Word::Sign(")")] if is_topk => {
+                Reduction::TopK(count.parse().ok().filter(|count| *count > 0).ok_or_else(|| {
+                    format!("topk(…, {count}): the count is no whole number above 0; {FORM}")
+                })?)
+            }
+            _ if is_topk => return Err(format!("topk(…): takes one matrix and a count; {FORM}")),
+            _ => return Err(format!("{name}(…): takes one matrix, and nothing follows; {FORM}")),
+        };
+    Ok(BatchTask::Reduce(targets, reduction, matrix))
+}
+
+impl TaskRunner<'_> {
+    /// Reduces a matrix, and keeps the results.
+    pub(super) async fn reduce(
+        &mut self,
+        targets: &[ResultTarget],
+        reduction: Reduction,
+        operand: &BatchOperand,
+    ) -> Result<TaskOutcome, Failure> {
+        let matrix = self.open(operand, false).await?.matrix;
+        let threads = NonZeroUsize::new(self.threads).unwrap_or(NonZeroUsize::MIN);
+        let results = off_loop("reducing a matrix", move || reduced(&matrix, reduction, threads)).await??;
+        let mut outputs = Vec::new();
+        for (target, result) in targets.iter().zip(&results) {
+            outputs.push(output(target, result.shape, result.dtype)?);
+        }
+        let described: Vec<_> = results.iter().map(|result| (result.shape, result.dtype)).collect();
+        let sealed = off_loop("writing a reduction", move || -> Result<Vec<Sealed>, Failure> {
+            outputs.into_iter().zip(results).map(|(output, result)| written(output, &result)).collect()
+        })
+        .await??;
+        let mut kept = Vec::new();
+        for ((target, sealed), (shape, dtype)) in targets.iter().zip(sealed).zip(described) {
+            kept.push((shape, dtype, self.keep(target, sealed).await?));
+        }
+        Ok(TaskOutcome::Reduced(kept))
+    }
+}
+
+/// A result in its output.
+fn written(output: Output, result: &ReducedMatrix) -> Result<Sealed, Failure> {
+    let row_bytes = result.shape.cols.saturating_mul(result.dtype.size_bytes() as u64);
+    let mut lease = output.lease(result.shape.rect());
+    if let Ok(row_bytes) = usize::try_from(row_bytes)
+        && row_bytes > 0
+    {
+        for (row, bytes) in result.elements.bytes().chunks(row_bytes).enumerate() {
+            lease.line_mut(row).copy_from_slice(bytes);
+        }
+    }
+    drop(lease);
+    Ok(output.seal()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::language::{MatrixReference, parse};
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_function_is_a_word_before_a_parenthesis() {
+        let kept = |name: &str| ResultTarget::Name(name.to_owned());
+        let w = |transposed| BatchOperand { source: MatrixReference::Kept("W".to_owned()), transposed };
+        let reduce = |targets, reduction, operand| Ok(Some(BatchTask::Reduce(targets, reduction, operand)));
+        assert_eq!(parse("S = rowsum(W.T) # note"), reduce(vec![kept("S")], Reduction::RowSum, w(true)));
+        let file = ResultTarget::File("v.npy".into());
+        assert_eq!(
+            parse("I, v.npy = topk(W, 10)"),
+            reduce(vec![kept("I"), file], Reduction::TopK(10), w(false))
+        );
+        for name in ["colsum", "norm", "max", "min"] {
+            assert!(matches!(parse(&format!("{name} = {name}(\"a b\".T)")), Ok(Some(BatchTask::Reduce(..)))));
+            assert!(matches!(parse(&format!("x.npy = {name} @ W")), Ok(Some(BatchTask::Compute(..)))));
+        }
+    }
+
+    #[test]
+    fn names_that_a_reduction_uses_and_keeps_are_known() {
+        let task = parse("I, v.npy = topk(W, 10)").unwrap().unwrap();
+        assert_eq!(task.uses(), ["W"]);
+        let mut kept = BTreeSet::new();
+        task.changes(&mut kept);
+        assert_eq!(kept.into_iter().collect::<Vec<_>>(), ["I"]);
+    }
+
+    #[test]
+    fn errors_say_what_to_write() {
+        for (line, expected) in [
+            ("t = rowsum(W, 3)", "takes one matrix"),
+            ("t = max(W) + W", "nothing follows"),
+            ("t = topk(W, 3)", "two results"),
+            ("i, v = max(W)", "one result"),
+            ("i, v = W", "only topk"),
+            ("v, v = topk(W, 3)", "both results"),
+            ("i, v = topk(W, -1)", "above 0"),
+            ("i, v = topk(W)", "a count"),
+            ("= max(W)", "one result"),
+        ] {
+            let e = parse(line).expect_err(line);
+            assert!(
+                e.contains(expected) && (e.contains("topk(A, 10)") || e.contains("name two targets")),
+                "{line}: {e}"
+            );
+        }
+    }
+}
