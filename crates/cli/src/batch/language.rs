@@ -79,7 +79,8 @@ struct Factored {
     right: Option<BatchOperand>,
 }
 
-const FORM: &str = "use TARGET = A @ B, TARGET = A @ B + C, TARGET = A + B, TARGET = rowsum(A), NAME = put A, NAME -> FILE.npy, or free NAME";
+const FORM: &str = "use TARGET = A @ B, TARGET = A @ B + C, TARGET = A + B, TARGET = rowsum(A), \
+                    NAME = put A, NAME -> FILE.npy, or free NAME";
 
 /// Parses a line; `None` for one without a task.
 pub(super) fn parse(line: &str) -> Result<Option<BatchTask>, String> {

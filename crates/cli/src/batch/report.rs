@@ -137,8 +137,11 @@ pub(super) fn json(line: &TaskLine<'_>, outcome: &TaskOutcome) -> Value {
             json!({"kind": "sum", "digest": digest, "rows": shape.rows, "cols": shape.cols, "dtype": dtype.name()})
         }
         TaskOutcome::Reduced(results) => {
-            let one = |(shape, dtype, digest): &(Shape, DType, Option<String>)| json!({"digest": digest, "rows": shape.rows, "cols": shape.cols, "dtype": dtype.name()});
-            json!({"kind": "reduction", "results": results.iter().map(one).collect::<Vec<_>>()})
+            let mut all = Vec::new();
+            for (Shape { rows, cols }, dtype, digest) in results {
+                all.push(json!({"digest": digest, "rows": rows, "cols": cols, "dtype": dtype.name()}));
+            }
+            json!({"kind": "reduction", "results": all})
         }
         TaskOutcome::Put(put) => put_json(put),
         TaskOutcome::Freed => json!({"kind": "free"}),
