@@ -1,3 +1,5 @@
+//! Tests of reductions: against plain loops, over all types, layouts and cuts.
+
 use super::*;
 use crate::Span;
 use proptest::prelude::*;
