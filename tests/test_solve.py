@@ -168,7 +168,7 @@ def test_factors_of_a_singular_matrix_come_with_a_warning(tmp_path):
     pytest.param(["random:9000000x9000000:f64:1", "random:9000000x1:f64:1"], 1, ["takes", "has free"], id="far too large"),
     pytest.param(["A.npy", "b.npy", "-o", "none/x.npy"], 1, ["-o", "no folder none"], id="no folder"),
     pytest.param(["-", "-"], 2, ["one matrix"], id="standard input twice"),
-    pytest.param(["A.npy", "b.npy", "-w", "pi1"], 2, ["-w"], id="workers"),
+    pytest.param(["A.npy", "b.npy", "-w", "nosuchpi.invalid"], 5, ["nosuchpi.invalid", "no such machine"], id="workers"),
 ])
 def test_refused(tmp_path, words, codes, culprits):
     a = matrix(30, 30, "f64", 15)
