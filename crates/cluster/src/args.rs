@@ -82,7 +82,7 @@ impl MachineArgs {
     }
 }
 
-/// The machines that compute, and what they may use.
+/// The computing machines, and limits for this one.
 #[derive(Args, Debug)]
 pub struct TeamArgs {
     /// The machines.

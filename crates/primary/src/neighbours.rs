@@ -75,7 +75,7 @@ struct Introductions {
 /// Which workers are introduced to each other.
 #[derive(Clone, Copy)]
 pub(crate) enum Pairing<'a> {
-    /// Those that may relay panels of this plan.
+    /// Pairs that may relay panels of this plan.
     Plan(&'a Plan),
     /// Each with the next one, and the last with the first.
     Ring,

@@ -100,7 +100,7 @@ pub struct SessionRequest {
     pub steals: bool,
     /// Whether processor time is accounted for, here and at workers.
     pub account: bool,
-    /// Whether a worker that does not answer is left out; otherwise it is an error.
+    /// Whether the product runs without workers that do not answer; otherwise a silent worker is an error.
     pub degraded: bool,
 }
 
@@ -133,7 +133,7 @@ pub struct MachineLinks {
     /// Whether the workers are known to be alike (processes of one machine): each then gets the mean of their measured speeds,
     /// because they disturb each other's short measurements.
     pub alike: bool,
-    /// Workers that could not be reached and are left out, one sentence each.
+    /// Unreachable workers, without which the product runs, one sentence each.
     pub missing: Vec<String>,
     /// Workers that join while the product runs.
     pub later: Option<tokio::sync::mpsc::Receiver<MachineLink>>,

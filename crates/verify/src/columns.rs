@@ -9,7 +9,7 @@
 //! which may be wrong. They do not depend on the number of threads. NaN and infinities count as zeros here.
 //!
 //! A wrong estimate makes the check less sensitive; it never makes a correct product fail. docs/verification.md lists the
-//! operands for which one weight per column is not enough.
+//! operands that need more than one weight per column.
 
 use super::mixing::{Mixing, Side};
 use super::random::sample;

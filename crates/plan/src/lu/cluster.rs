@@ -55,7 +55,7 @@ pub struct LuCluster<'a> {
     pub machines: &'a [LuMachine],
     /// Whether all of them take part, also where fewer would be faster.
     pub keeps_all: bool,
-    /// Bytes that a machine needs for so many columns in blocks of a width, with so many threads: (width, columns, threads).
+    /// Memory of a machine's part, as a function of (columns of a block, columns of the part, threads).
     pub bytes: &'a dyn Fn(usize, usize, usize) -> u64,
 }
 
@@ -245,7 +245,7 @@ impl LuCluster<'_> {
         seconds
     }
 
-    /// Seconds in which one thread of its owner factors a panel.
+    /// Seconds that one thread of the panel's owner takes to factor it.
     fn panel_seconds(&self, width: usize, step: usize, deal: &ColumnDeal, machines: &[&LuMachine]) -> f64 {
         let machine = machines[deal.owners[step]];
         let (rows, w) = (real(self.order - step * width), real(self.columns(width, step)));

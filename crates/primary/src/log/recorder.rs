@@ -29,7 +29,7 @@ struct Recording {
 
 /// Records of one peer.
 struct PeerRecords {
-    /// `NOBODY` for a reserve without work: it is no machine of the product.
+    /// `NOBODY` for a reserve without work, which is no machine of the product.
     machine: u16,
     reserve: Option<LoggedMachine>,
     stands: Option<PeerStatus>,

@@ -53,7 +53,7 @@ pub struct SystemRequest {
     pub source: SystemSource,
     /// Columns of a block; `None`: as the cost model says.
     pub width: Option<usize>,
-    /// Exactly so many workers, the first ones, take part; `None`: those that make it fastest.
+    /// Exactly so many workers, the first ones, take part; `None`: as many as is fastest.
     pub workers: Option<usize>,
     /// Kernel of the products, by name, or `auto`.
     pub kernel: String,
@@ -64,7 +64,7 @@ pub struct SystemRequest {
 /// What happens in a run, in order.
 #[derive(Clone, Debug)]
 pub enum SystemProgress<'a> {
-    /// Who gets which columns, and how long it should take.
+    /// The owners of the columns, and the predicted time.
     Planned(&'a SystemPlan),
     /// All columns are there: the clock runs.
     Began,
@@ -416,7 +416,7 @@ impl SystemRun {
         Ok(y)
     }
 
-    /// Appends rows to those that have come; false if they are not the next ones.
+    /// Appends the next rows; false for any others.
     fn take(&self, rows: &LuRows, body: &[u8], to: &mut Vec<f64>) -> bool {
         let (width, first) = (self.begin.extra, to.len());
         if first != rows.first * width || body.len() != rows.rows * width * size_of::<f64>() {

@@ -21,7 +21,7 @@ use crate::ProtocolError;
 use alloc::format;
 use alloc::vec::Vec;
 
-/// The machines and who owns which block columns.
+/// The machines, and the owner of each block column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LuRing {
     /// The owner of each block column.
@@ -54,7 +54,7 @@ pub enum LuEvent {
 pub enum LuAction {
     /// Start a task on a thread.
     Start(LuTask),
-    /// Send a panel to the next machine: what is here of it, and the rest as it comes.
+    /// Send a panel to the next machine: the elements that are here, then the rest as soon as it arrives.
     Pass(usize),
     /// Forget the panels below this number.
     Drop(usize),
@@ -229,7 +229,7 @@ mod tests {
         Spent(usize),
     }
 
-    /// Machines in a ring, and what is under way between them.
+    /// Machines in a ring, and the messages between them.
     struct Ring {
         nodes: Vec<LuNode>,
         tasks: Vec<Vec<LuTask>>,

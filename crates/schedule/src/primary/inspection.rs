@@ -113,7 +113,7 @@ pub struct WrongResults {
     pub makers: Vec<usize>,
     /// How many tiles.
     pub tiles: u64,
-    /// The first round in which one of them was recomputed, from 1.
+    /// The first round, from 1, that recomputed one of these tiles.
     pub round: u64,
 }
 

@@ -12,7 +12,7 @@ use bramble_base::number::to_u64;
 use bramble_base::{Layout, Rect, Span};
 use bramble_plan::OperandSource;
 
-/// Properties of the operands that decide what is sent.
+/// Properties of the operands that decide which messages are sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
     /// Layout of A.

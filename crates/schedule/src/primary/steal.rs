@@ -111,7 +111,7 @@ impl FinishEstimate {
 }
 
 impl Primary {
-    /// Moves work from the peers that finish last to those that finish first, where that pays.
+    /// Moves work from the peers that finish last to the first to finish, where a move pays.
     pub(super) fn balance(&mut self, now: Duration, actions: &mut Vec<PrimaryAction>) {
         let is_idle = self.stealing.is_off || self.over || self.tiles_left == 0 || self.peers.len() < 2;
         if is_idle || now < self.stealing.next_balance {

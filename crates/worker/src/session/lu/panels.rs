@@ -4,7 +4,7 @@
 //! take the frames that they send.
 //!
 //! Invariants: elements of a panel come in order and are passed on in order, while the rest still comes. Only the worker before
-//! this one may send panels, and only the next one may say what it has spent.
+//! this one may send panels, and only the next one may report spent panels.
 
 use super::{LuOutput, LuSession};
 use crate::session::WorkerError;
