@@ -52,4 +52,6 @@ pub use reductions::reduced;
 pub use resume::Resumed;
 pub use stop::Stop;
 pub use survey::{Survey, Surveyed, survey, wait_for_welcomes};
-pub use system::{SystemPlan, SystemProgress, SystemRequest, SystemShare, SystemSolution, SystemSource};
+pub use system::{
+    SolutionCheck, SystemPlan, SystemProgress, SystemRequest, SystemShare, SystemSolution, SystemSource,
+};

@@ -5,7 +5,7 @@
 //! Invariants: the solution is judged with the matrix as this process reads it, and with its own kernel. It is computed
 //! in f64, as NumPy does, also for f32 matrices, and rounded at the end.
 //!
-//! Deliberately absent: the condition, for which the factors would have to come home, and refinement.
+//! Deliberately absent: the condition, which needs the factors in one place, and refinement.
 
 use crate::report::{SolveReport, SolveTimes};
 use crate::setup::check_kernels;
@@ -25,7 +25,7 @@ use bramble_report::exit::Failure;
 use bramble_report::progress::{ProgressDisplay, ProgressOptions};
 use bramble_report::quantity::{counted, seconds};
 use bramble_worker::{default_threads, host_name};
-use std::cell::RefCell;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::sync::mpsc;
 
@@ -79,22 +79,24 @@ pub(crate) fn solve(
         let mut cluster = Cluster::open(ends, ClusterOptions { keeps_links: false }, &display).await?;
         let checking = check_kernels(threads)?;
         let tolerance = tolerance(problem.n, dtype);
-        let found: RefCell<Option<Judged>> = RefCell::new(None);
-        let check = |x: &[f64]| {
+        let request = request(args, kernel, SystemSource::Given { a: a.clone(), b })?;
+        let found: Arc<Mutex<Option<Judged>>> = Arc::default();
+        let (judged, width) = (found.clone(), problem.width);
+        let check = move |x: &[f64]| {
             let x = rounded(x, dtype);
-            let judged = residual(&a, &norms, &right, &x, problem.width, &checking);
-            let is_accepted = judged.as_ref().is_ok_and(|judged| judged.backward_error <= tolerance);
-            found.replace(Some((x, judged)));
+            let quality = residual(&a, &norms, &right, &x, width, &checking);
+            let is_accepted = quality.as_ref().is_ok_and(|quality| quality.backward_error <= tolerance);
+            *judged.lock().unwrap_or_else(PoisonError::into_inner) = Some((x, quality));
             is_accepted
         };
-        let request = request(args, kernel, SystemSource::Given { a: a.clone(), b })?;
-        let ran = cluster.solve(request, &check, &display, &|state| announce(args, &state)).await;
+        let ran = cluster.solve(request, Box::new(check), &display, &|state| announce(args, &state)).await;
         let solution = ran.map_err(|e| GatheredTeam::failure(is_local, e))?;
         let whole = lap();
         cluster.close().await;
         drop(processes);
         singular(&solution)?;
-        let (x, judged) = found.take().ok_or_else(|| Failure::failed("the solution was not checked"))?;
+        let found = found.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (x, judged) = found.ok_or_else(|| Failure::failed("the solution was not checked"))?;
         let judged = judged.map_err(failure)?;
         accuse(&solution);
         let times = SolveTimes {

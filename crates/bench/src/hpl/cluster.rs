@@ -26,7 +26,8 @@ use bramble_report::progress::{ProgressDisplay, ProgressOptions};
 use bramble_report::quantity::seconds;
 use bramble_report::times::Times;
 use bramble_worker::{default_threads, host_name};
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 
 /// Runs the verb on the machines that the options name; `None` if they name none.
@@ -161,21 +162,21 @@ async fn one_run(
     let threads = default_threads();
     let checking = LuKernels::open(Some(KernelName::Simd), DType::F64, 0.0, threads);
     let checking = checking.map_err(|e| Failure::failed(e.to_string()))?;
-    let (start, end) = (Cell::new(Stamp::now()), Cell::new(Stamp::now()));
-    let found: RefCell<Option<hpl::HplCheck>> = RefCell::new(None);
-    let check = |x: &[f64]| {
-        end.set(Stamp::now());
+    let start = Cell::new(Stamp::now());
+    let found: Arc<Mutex<Option<(Stamp, hpl::HplCheck)>>> = Arc::default();
+    let judged = found.clone();
+    let check = move |x: &[f64]| {
+        let end = Stamp::now();
         let check = hpl::check(x, threads, &checking);
-        let is_valid = check.is_valid();
-        found.replace(Some(check));
-        is_valid
+        *judged.lock().unwrap_or_else(PoisonError::into_inner) = Some((end, check));
+        check.is_valid()
     };
     let progress = |state: SystemProgress<'_>| match state {
         SystemProgress::Planned(plan) => announce(plan),
         SystemProgress::Began => start.set(Stamp::now()),
         SystemProgress::Eliminated(_) => {}
     };
-    let solution = cluster.solve(request, &check, display, &progress).await?;
+    let solution = cluster.solve(request, Box::new(check), display, &progress).await?;
     for (name, deviation) in &solution.wrong {
         bramble_report::say(&format!(
             "bramble: worker {name} has computed wrongly: its columns differ from their checksums by {deviation:.0} times what \
@@ -185,8 +186,9 @@ async fn one_run(
     if let Some(column) = solution.zero {
         return Err(Failure::failed(format!("--size {order}: all pivots of column {column} are 0")));
     }
-    let check = found.into_inner().ok_or_else(|| Failure::failed("the solution was not checked"))?;
-    Ok(Run { solution, start: start.get(), end: end.get(), check })
+    let found = found.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let (end, check) = found.ok_or_else(|| Failure::failed("the solution was not checked"))?;
+    Ok(Run { solution, start: start.get(), end, check })
 }
 
 /// Says what will take long.

@@ -129,6 +129,23 @@ impl RingLinks {
         }
     }
 
+    /// Keeps the links alive until some work is done. A link that ends meanwhile does not end the work.
+    pub(super) async fn alive_during<T>(
+        &mut self,
+        work: impl Future<Output = Result<T, PrimaryError>>,
+    ) -> Result<T, PrimaryError> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                event = self.event() => if event.is_err() {
+                    return work.await;
+                },
+            }
+        }
+    }
+
     fn lost(&self, at: usize, why: String) -> PrimaryError {
         let why = format!("{why}; its columns are lost, so the run has ended");
         PrimaryError::Unreachable { name: self.name(at).to_owned(), why }

@@ -12,13 +12,13 @@
 mod fill;
 mod links;
 
-use crate::PrimaryError;
 use crate::cluster::Cluster;
 use crate::gathering::{OpenedSessions, open_all};
 use crate::measure::measure;
 use crate::neighbours::{ConnectedPeers, Pairing, introduce};
 use crate::opening::{Opening, Session};
 use crate::product::{ProductObserver, SessionRequest};
+use crate::{PrimaryError, off_loop};
 use bramble_link::{Body, Frame, SharedRegion};
 use bramble_matrix::{DType, Matrix};
 use bramble_plan::{ClusterEstimate, LuCluster, LuMachine, LuPlan, LuPlanError};
@@ -53,13 +53,16 @@ pub struct SystemRequest {
     pub source: SystemSource,
     /// Columns of a block; `None`: as the cost model says.
     pub width: Option<usize>,
-    /// Exactly so many workers, the first ones, take part; `None`: as many as is fastest.
+    /// Number of workers that take part, the first ones; `None`: the fastest number.
     pub workers: Option<usize>,
     /// Kernel of the products, by name, or `auto`.
     pub kernel: String,
     /// The sessions with the machines.
     pub sessions: SessionRequest,
 }
+
+/// Whether X solves the system. Runs on a thread of its own, while the links stay alive.
+pub type SolutionCheck = Box<dyn FnOnce(&[f64]) -> bool + Send>;
 
 /// What happens in a run, in order.
 #[derive(Clone, Debug)]
@@ -130,7 +133,7 @@ impl Cluster {
     pub async fn solve(
         &mut self,
         request: SystemRequest,
-        check: &dyn Fn(&[f64]) -> bool,
+        check: SolutionCheck,
         watch: &dyn ProductObserver,
         progress: &dyn Fn(SystemProgress<'_>),
     ) -> Result<SystemSolution, PrimaryError> {
@@ -352,7 +355,7 @@ impl SystemRun {
         &mut self,
         source: &SystemSource,
         (plan, began): (SystemPlan, Instant),
-        check: &dyn Fn(&[f64]) -> bool,
+        check: SolutionCheck,
         progress: &dyn Fn(SystemProgress<'_>),
     ) -> Result<SystemSolution, PrimaryError> {
         self.prepare(source).await?;
@@ -362,7 +365,14 @@ impl SystemRun {
         let y = self.eliminate(progress).await?;
         let x = self.substitute(y).await?;
         let seconds = clock.elapsed().as_secs_f64();
-        let wrong = if check(&x) { Vec::new() } else { self.find_wrong().await? };
+        let x = Arc::new(x);
+        let judged = x.clone();
+        let checking = off_loop("checking the solution", move || check(&judged));
+        let wrong = match self.links.alive_during(checking).await? {
+            true => Vec::new(),
+            false => self.find_wrong().await?,
+        };
+        let x = Arc::try_unwrap(x).unwrap_or_else(|x| x.to_vec());
         let relayed_bytes = self.links.goodbyes().await?;
         let (zero, overflow) = (self.zero, self.overflow);
         Ok(SystemSolution { x, plan, seconds, setup_seconds, zero, overflow, relayed_bytes, wrong })
