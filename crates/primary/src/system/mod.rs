@@ -368,10 +368,8 @@ impl SystemRun {
         let x = Arc::new(x);
         let judged = x.clone();
         let checking = off_loop("checking the solution", move || check(&judged));
-        let wrong = match self.links.alive_during(checking).await? {
-            true => Vec::new(),
-            false => self.find_wrong().await?,
-        };
+        let is_right = self.links.alive_during(checking).await?;
+        let wrong = if is_right { Vec::new() } else { self.find_wrong().await? };
         let x = Arc::try_unwrap(x).unwrap_or_else(|x| x.to_vec());
         let relayed_bytes = self.links.goodbyes().await?;
         let (zero, overflow) = (self.zero, self.overflow);
