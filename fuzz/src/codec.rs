@@ -6,7 +6,7 @@
 use crate::memory::within;
 use bramble_link::{FrameLimits, HEADER_BYTES, Header};
 use bramble_matrix::{DType, Digest128, Generator, Layout, Rect, Shape, Span};
-use bramble_schedule::message::{
+use bramble_wire::message::{
     Bye, Forward, Generated, GetHead, Hello, IoReport, Job, Join, Kind, LogHead, LuBegin, LuFill,
     LuPanelHead, LuRows, LuStatus, MatrixHeader, MatrixSource, Missing, Neighbour, Operation, PartHead,
     PartSource, PieceHead, PlacedHead, Pong, PutHead, PutOutcome, Reached, ResidentView, ResultHead,

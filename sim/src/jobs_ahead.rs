@@ -8,8 +8,8 @@
 //!
 //! Deliberately absent: a job that never starts; `trial/check.rs` notices a product that makes no progress.
 
-use bramble_schedule::message::{MatrixHeader, MatrixSource, Operation, Then};
 use bramble_schedule::worker::{RunnableJob, StartLimits};
+use bramble_wire::message::{MatrixHeader, MatrixSource, Operation, Then};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// See the head of this file.

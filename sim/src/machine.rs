@@ -16,13 +16,13 @@ use crate::report::SimMachineReport;
 use crate::setting::SimRates;
 use bramble_matrix::Rect;
 use bramble_matrix::number::to_usize;
-use bramble_schedule::limits::lines_per_frame;
-use bramble_schedule::message::{
-    Forward, Generated, MatrixHeader, Missing, Operation, PieceHead, ResultHead, StoreHead,
-};
 use bramble_schedule::primary::Outgoing;
 use bramble_schedule::worker::{
     Priority, PriorityQueue, RunnableJob, StartLimits, Worker, WorkerAction, WorkerEvent,
+};
+use bramble_wire::limits::lines_per_frame;
+use bramble_wire::message::{
+    Forward, Generated, MatrixHeader, Missing, Operation, PieceHead, ResultHead, StoreHead,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -7,8 +7,8 @@
 //! Incomplete results of a peer are dropped before the state machine hears of its loss; whole ones are kept.
 
 use bramble_matrix::Rect;
-use bramble_schedule::message::Forward;
 use bramble_schedule::primary::{InspectionTask, Outgoing, PrimaryAction, ResultDestination, ResultPlace};
+use bramble_wire::message::Forward;
 use std::collections::BTreeMap;
 
 /// A message from the primary.

@@ -11,8 +11,8 @@ use crate::clock::EventQueue;
 use crate::machine::SimWorker;
 use crate::network::{Direction, LinkSignal, Network};
 use bramble_matrix::number::to_usize;
-use bramble_schedule::limits::lines_per_frame;
-use bramble_schedule::message::{Forward, PieceHead};
+use bramble_wire::limits::lines_per_frame;
+use bramble_wire::message::{Forward, PieceHead};
 use std::collections::VecDeque;
 
 /// Bytes of a piece's header and head.

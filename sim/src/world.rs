@@ -21,9 +21,9 @@ use crate::report::{SimJoin, SimLoss, SimReport};
 use crate::setting::{SimRates, SimSetting};
 use bramble_matrix::number::to_usize;
 use bramble_plan::{Machine, Plan, neighbour_pairs};
-use bramble_schedule::limits::NEIGHBOURS_MAX;
 use bramble_schedule::primary::{PeerInfo, Primary, PrimaryEvent};
 use bramble_schedule::worker::StartLimits;
+use bramble_wire::limits::NEIGHBOURS_MAX;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Interval between ticks of the primary, seconds.

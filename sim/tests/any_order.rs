@@ -10,12 +10,12 @@ use bramble_matrix::Layout;
 use bramble_plan::{
     Base, LinkRate, Machine, OperandSource, PlanOptions, Problem, Strategy as Cutting, Sums, TileSize, decide,
 };
-use bramble_schedule::limits::SILENCE_MAX;
-use bramble_schedule::message::ResultHead;
 use bramble_schedule::primary::{
     Operands, Outgoing, PeerInfo, Primary, PrimaryAction, PrimaryEvent, Referred, ResultPlace,
 };
 use bramble_sim::{ChosenOrder, OrderSetting};
+use bramble_wire::limits::SILENCE_MAX;
+use bramble_wire::message::ResultHead;
 use drawn::{check_complete, cutting, problem};
 use proptest::prelude::*;
 use std::collections::VecDeque;

@@ -7,8 +7,8 @@ use bramble_plan::{
     LinkRate, Machine, OperandSource, Plan, PlanOptions, Preference, Problem, Relay, Strategy, TileSize,
     decide,
 };
-use bramble_schedule::limits::SILENCE_MAX;
 use bramble_sim::{Faults, SimReport, SimSetting, simulate_with};
+use bramble_wire::limits::SILENCE_MAX;
 use std::time::Duration;
 
 /// A primary of this speed, and workers of 10 Gflop/s each, on links of 1 GB/s.

@@ -7,10 +7,10 @@ mod drawn;
 
 use bramble_matrix::Layout;
 use bramble_plan::{Base, OperandSource, Plan, PlanOptions, Problem, Strategy as Cutting, TileSize};
-use bramble_schedule::limits::PING_AFTER;
-use bramble_schedule::message::ResultHead;
 use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryAction, PrimaryEvent, Referred};
 use bramble_sim::{ChosenOrder, OrderSetting};
+use bramble_wire::limits::PING_AFTER;
+use bramble_wire::message::ResultHead;
 use drawn::{calm, check_complete, cutting, problem, shuffled};
 use proptest::prelude::*;
 use std::time::Duration;

@@ -7,11 +7,11 @@ use bramble_plan::{
     Base, LinkRate, Machine, OperandSource, Plan, PlanOptions, Preference, Problem, Strategy, TileSize,
     decide,
 };
-use bramble_schedule::message::ResultHead;
 use bramble_schedule::primary::{
     Operands, PeerInfo, Primary, PrimaryAction, PrimaryEvent, Referred, ResultPlace,
 };
 use bramble_sim::{Faults, SimSetting, simulate_with};
+use bramble_wire::message::ResultHead;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 

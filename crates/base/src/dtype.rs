@@ -2,7 +2,12 @@
 //!
 //! Invariant: the numeric codes are part of the wire format and never change meaning.
 
+use alloc::format;
+use alloc::string::String;
 use core::fmt;
+
+/// Integer factors are exact up to here.
+const EXACT_LIMIT: f64 = 9_007_199_254_740_992.0;
 
 /// An element type of a product. Files may contain others (f16, bf16, big-endian); these are widened when they are
 /// read and never reach a kernel.
@@ -49,6 +54,23 @@ impl DType {
     /// the largest `f32`. `f64` holds every factor; the caller checks factors of integers.
     pub fn holds_factor(self, factor: f64) -> bool {
         self != Self::F32 || factor == 0.0 || (factor as f32).is_normal()
+    }
+
+    /// Whether the type has this factor, which the user calls `name`; the text says what to write instead.
+    pub fn check_factor(self, name: &str, factor: f64) -> Result<(), String> {
+        if !factor.is_finite() {
+            return Err(format!("{name} {factor}: must be a finite number"));
+        }
+        let is_exact = libm::trunc(factor) == factor && factor.abs() < EXACT_LIMIT;
+        let fits = self != Self::I32 || (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&factor);
+        if self.is_float() || (is_exact && fits) {
+            return Ok(());
+        }
+        // A factor is read as f64, which has every whole number below this limit.
+        let nearer = if self == Self::I64 { " (and nearer to 0 than 9007199254740992)" } else { "" };
+        Err(format!(
+            "{name} {factor}: the matrices are {self}, so it must be a whole number of that type{nearer}; or use --dtype f64"
+        ))
     }
 
     /// The type in which NumPy computes with elements of both types.

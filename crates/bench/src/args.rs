@@ -1,13 +1,11 @@
 //! The options of `bramble bench`.
 
 mod accumulate;
-mod hpl;
 mod product;
 mod report;
 mod tree;
 
 pub(crate) use accumulate::BenchAccumulateArgs;
-pub(crate) use hpl::BenchHplArgs;
 pub(crate) use product::BenchProductArgs;
 pub(crate) use report::BenchReportArgs;
 pub(crate) use tree::BenchTreeArgs;
@@ -17,6 +15,7 @@ use bramble_cluster::args::{element_type, kernel};
 use bramble_cluster::ranks::Ranks;
 use bramble_kernel::Choice;
 use bramble_matrix::DType;
+use bramble_solve::hpl::BenchHplArgs;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
 //! `bramble bench`: measurements of this machine that anyone can repeat with one command.
 //!
-//! Place in the flow: independent of products. Each verb below is a file or a folder; `chart` draws all plots.
+//! Place in the flow: independent of products. Each verb below is a file or a folder.
 //!
 //! Invariants: candidates that are compared take turns, so that a disturbance affects all of them; results are
 //! medians with their spread, never a single run; disturbed measurements are reported.
@@ -10,9 +10,7 @@
 
 mod accumulate;
 mod args;
-mod chart;
 mod error;
-mod hpl;
 mod kernel;
 mod link;
 mod machine;
@@ -40,7 +38,7 @@ pub fn run(command: &BenchCommand) -> Result<Exit, Failure> {
         BenchCommand::Product(args) => product::run(args),
         BenchCommand::Accumulate(args) => accumulate::run(args),
         BenchCommand::Tree(args) => tree::run(args),
-        BenchCommand::Hpl(args) => hpl::run(args),
+        BenchCommand::Hpl(args) => bramble_solve::hpl::run(args),
         BenchCommand::Report(args) => report::run(args),
         BenchCommand::Link(args) => link::run(args),
         BenchCommand::Spawn(args) => spawn::run(args),

@@ -1,42 +1,23 @@
 //! The plot of kernel rates: Gflop/s by product size, one line per kernel, and the peak above them.
 
-use super::chart::{Chart, Ground, Series, drawing};
 use super::kernel::KernelPoint;
 use crate::args::BenchPlot;
 use bramble_matrix::DType;
+use bramble_report::chart::{Chart, Ground, Series, drawing};
 use bramble_report::exit::Failure;
-use rustix::fs::{Access, access};
+use bramble_report::plot_file;
+use bramble_report::quantity::counted;
 use std::collections::BTreeMap;
-use std::path::Path;
 
 impl BenchPlot {
     /// Refuses an SVG path that cannot be written, before hours of measuring.
-    ///
-    /// # Errors
-    ///
-    /// If the name does not end in `.svg`, or the user may not write the file.
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        let Some(path) = &self.file else { return Ok(()) };
-        // A device or a pipe may have any name.
-        let is_file = path.as_os_str() != "-" && (path.is_file() || !path.exists());
-        if is_file && !path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg")) {
-            let what = "plots are SVG; give the file a name that ends in .svg";
-            return Err(Failure::usage(format!("--plot {}: {what}", path.display())));
-        }
-        bramble_report::out_file::check("--plot", path)?;
-        if path.exists() {
-            return Ok(());
-        }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        access(folder.unwrap_or_else(|| Path::new(".")), Access::WRITE_OK)
-            .map_err(|e| Failure::failed(format!("--plot {}: cannot be written: {e}", path.display())))
+        self.file.as_deref().map_or(Ok(()), plot_file::check)
     }
 
     /// Writes the plot, if `--plot` is given.
     pub(crate) fn write(&self, svg: impl FnOnce() -> String) -> Result<(), Failure> {
-        self.file
-            .as_ref()
-            .map_or(Ok(()), |path| bramble_report::out_file::write("--plot", path, svg().as_bytes()))
+        self.file.as_deref().map_or(Ok(()), |path| plot_file::write(path, &svg()))
     }
 }
 
@@ -55,18 +36,10 @@ pub(crate) fn svg(points: &[KernelPoint]) -> String {
     drawing(&types.iter().map(of_type).collect::<Vec<_>>(), Ground::White)
 }
 
-/// "1 thread", "4 threads".
-pub(crate) fn threads(count: u64) -> String {
-    match count {
-        1 => "1 thread".to_owned(),
-        count => format!("{count} threads"),
-    }
-}
-
 fn panel(dtype: DType, points: &[&KernelPoint]) -> Chart {
     let mut series: Vec<Series> = Vec::new();
     for p in points {
-        let name = format!("{}, {}", p.kernel, threads(p.threads as u64));
+        let name = format!("{}, {}", p.kernel, counted(p.threads as u64, "thread"));
         let at = series.iter().position(|s| s.name == name).unwrap_or_else(|| {
             series.push(Series { name, colour: series.len(), ..Series::default() });
             series.len() - 1
@@ -82,7 +55,7 @@ fn panel(dtype: DType, points: &[&KernelPoint]) -> Chart {
         is_log: false,
         levels: peaks
             .iter()
-            .map(|(count, peak)| (format!("peak of {}", threads(*count as u64)), *peak))
+            .map(|(count, peak)| (format!("peak of {}", counted(*count as u64, "thread")), *peak))
             .collect(),
     }
 }

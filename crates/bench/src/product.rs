@@ -12,13 +12,13 @@
 //!
 //! Deliberately absent: kernels alone (`bench threads`) and other machines (`multiply -w`).
 
-use super::chart::{Chart, Ground, Series, drawing};
 use super::machine;
 use super::multiply::{MultiplyOutcome, Verb};
 use super::show::{Form, values};
 use crate::args::BenchProductArgs;
 use bramble_cluster::args::LinkKind;
 use bramble_cluster::until::{Completion, done_or_signal};
+use bramble_report::chart::{Chart, Ground, Series, drawing};
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::table;
 use bramble_report::times::Times;

@@ -9,13 +9,13 @@
 //! Deliberately absent: one process per node of the tree. The user chooses the number of workers, and the plan
 //! divides the 7^L products among them by speed.
 
-use super::chart::{Chart, Ground, Series, drawing};
 use super::machine;
 use super::multiply::{MultiplyOutcome, Verb};
 use super::show::{Form, values};
 use crate::args::BenchTreeArgs;
 use bramble_cluster::args::LinkKind;
 use bramble_cluster::until::{Completion, done_or_signal};
+use bramble_report::chart::{Chart, Ground, Series, drawing};
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::quantity::counted;
 use bramble_report::table;

@@ -3,16 +3,16 @@
 use crate::args::MultiplyArgs;
 use crate::operands;
 use crate::stream;
+use bramble_cluster::random::session_request;
 use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
 use bramble_cluster::turned_away::TurnedAway;
 use bramble_cluster::until::{Completion, done_or_stopped};
 use bramble_matrix::{DType, Matrix, Output, Shape};
-use bramble_primary::journal_writer::{JournalFile, JournalOptions};
-use bramble_primary::log::{EventLog, Phase};
 use bramble_primary::{
-    CheckRequest, Finished, PrimaryError, Report, Request, SessionRequest, Stop, WrongTiles, multiply,
-    prepare_resume,
+    CheckRequest, Finished, PrimaryError, Report, Request, SessionRequest, Stop, multiply, prepare_resume,
 };
+use bramble_record::journal::{JournalFile, JournalOptions};
+use bramble_record::log::{EventLog, Phase};
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::product as report;
 use bramble_report::progress::{ProgressDisplay, ProgressOptions};
@@ -26,9 +26,6 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
 use tokio::sync::mpsc;
-
-/// Integer factors are exact up to here.
-const EXACT_LIMIT: f64 = 9_007_199_254_740_992.0;
 
 /// The operands, checked and converted to one type.
 struct Operands {
@@ -192,25 +189,8 @@ fn with_old_c(dtype: DType, old: &Matrix, args: &MultiplyArgs) -> Result<DType, 
 }
 
 fn factors(args: &MultiplyArgs, dtype: DType) -> Result<(), Failure> {
-    check_factor("--alpha", args.alpha, dtype)?;
-    check_factor("--beta", args.beta, dtype)
-}
-
-/// Checks that a factor goes with the element type; `name` is the user's name for it.
-pub(crate) fn check_factor(name: &str, x: f64, dtype: DType) -> Result<(), Failure> {
-    if !x.is_finite() {
-        return Err(Failure::usage(format!("{name} {x}: must be a finite number")));
-    }
-    let exact = x.fract() == 0.0 && x.abs() < EXACT_LIMIT;
-    let fits = dtype != DType::I32 || (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&x);
-    if dtype.is_float() || (exact && fits) {
-        return Ok(());
-    }
-    // A factor is read as f64, which has every whole number below this limit.
-    let nearer = if dtype == DType::I64 { " (and nearer to 0 than 9007199254740992)" } else { "" };
-    Err(Failure::usage(format!(
-        "{name} {x}: the matrices are {dtype}, so it must be a whole number of that type{nearer}; or use --dtype f64"
-    )))
+    dtype.check_factor("--alpha", args.alpha).map_err(Failure::usage)?;
+    dtype.check_factor("--beta", args.beta).map_err(Failure::usage)
 }
 
 fn old_c(path: &Path, shape: Shape, args: &MultiplyArgs) -> Result<Matrix, Failure> {
@@ -246,18 +226,7 @@ fn place(args: &MultiplyArgs, operands: &Operands) -> Result<(Output, Option<Jou
 fn sessions(args: &MultiplyArgs) -> Result<SessionRequest, Failure> {
     // Measuring the time of each thread would slow small frames down.
     let account = args.verbose || args.trace.is_some();
-    sessions_of(args.cut.credits, !args.no_steal, account, args.team.degraded)
-}
-
-/// The same from the values of the options.
-pub(crate) fn sessions_of(
-    credits: Option<u64>,
-    steals: bool,
-    account: bool,
-    degraded: bool,
-) -> Result<SessionRequest, Failure> {
-    let (seed, random) = (bramble_cluster::random::seed()? as u32, bramble_cluster::random::random);
-    Ok(SessionRequest { seed, random, name: host_name(), credits, steals, account, degraded })
+    session_request(args.cut.credits, !args.no_steal, account, args.team.degraded)
 }
 
 /// Connects to the machines and multiplies.
@@ -378,7 +347,7 @@ async fn keep(
 fn conclude(args: &MultiplyArgs, kept: &Kept, began: Instant) -> Result<Exit, Failure> {
     let total_seconds = began.elapsed().as_secs_f64();
     let exit = report::exit(&kept.report);
-    kept.report.check.wrong.iter().for_each(|wrong| bramble_report::say(&told(wrong)));
+    kept.report.check.wrong.iter().for_each(|wrong| bramble_report::say(&report::wrong_tiles(wrong)));
     let turned_away = kept.turned_away.as_ref().map(|turned_away| turned_away.borrow());
     if let Some(digest) = &kept.digest {
         let mut object = report::json(&kept.report, total_seconds, digest);
@@ -400,25 +369,6 @@ fn place_of_c(args: &MultiplyArgs) -> String {
         (Some(path), _) => path.display().to_string(),
         (None, true) => "standard output".to_owned(),
         (None, false) => "not kept (no -o)".to_owned(),
-    }
-}
-
-/// The notice about wrong tiles: C is right now, but the machine needs attention.
-pub(crate) fn told(wrong: &WrongTiles) -> String {
-    let (tiles, were) = match wrong.tiles {
-        1 => ("one tile".to_owned(), "was"),
-        more => (format!("{more} tiles"), "were"),
-    };
-    match &wrong.names[..] {
-        [] => format!("bramble: {tiles} of the interrupted run {were} wrong, and recomputed"),
-        [one] => format!(
-            "bramble: {tiles} of C from {one} {were} wrong, and recomputed by other machines: check the memory, clock and \
-             cooling of {one}"
-        ),
-        some => format!(
-            "bramble: {tiles} of C from {} together {were} wrong, and recomputed by other machines",
-            some.join(", ")
-        ),
     }
 }
 

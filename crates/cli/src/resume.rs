@@ -9,7 +9,7 @@
 use crate::args::MultiplyArgs;
 use bramble_kernel::Choice;
 use bramble_matrix::{DType, Digest128, Matrix, Output, Shape, Unfinished};
-use bramble_primary::journal_writer::{
+use bramble_record::journal::{
     DiskStepHook, FoundJournal, Journal, JournalOptions, find_journal, journal_of, read_journal,
 };
 use bramble_report::exit::Failure;

@@ -155,7 +155,7 @@ impl Frame {
     }
 
     /// The header of a frame that carries a file reference in place of its body; the checksum covers the reference.
-    pub(crate) fn header_with(&self, session: u32, reference: &[u8; REFERENCE_BYTES]) -> Header {
+    pub fn header_with(&self, session: u32, reference: &[u8; REFERENCE_BYTES]) -> Header {
         // Both are far below the limits of their fields.
         let body_bytes = u32::try_from(REFERENCE_BYTES).unwrap_or_default();
         let head_bytes = u16::try_from(self.head.len()).unwrap_or(u16::MAX);

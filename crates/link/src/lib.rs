@@ -270,6 +270,3 @@ impl LinkFacts {
 fn to_u64(bytes: usize) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
-
-#[cfg(test)]
-mod contract;

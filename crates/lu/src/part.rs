@@ -15,7 +15,7 @@ use crate::working::{self, WorkingMatrix};
 use bramble_kernel::lu::{LuElement, PackedPanel, Triangle, scatter, solve_triangle};
 use bramble_kernel::{Kernel, Product, part};
 use bramble_matrix::{MatrixError, View, ViewMut};
-use bramble_schedule::message::LuBegin;
+use bramble_wire::message::LuBegin;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 

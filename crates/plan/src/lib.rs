@@ -54,7 +54,7 @@ pub use layout::{
 pub use lu::{
     ClusterEstimate, ColumnDeal, LuCluster, LuEstimate, LuMachine, LuPlan, LuPlanError, LuRates, estimate_lu,
 };
-pub use memory::memory_wanted;
+pub use memory::{memory_needed, memory_wanted};
 pub use neighbours::{neighbour_pairs, neighbours_of_each};
 pub use ownership::{MissingPart, OwnedSpan, Ownership, ProductSide};
 pub use problem::{LinkRate, Machine, MemoryRate, OperandSource, Problem};

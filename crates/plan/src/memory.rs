@@ -10,7 +10,7 @@
 //! Vivien and Dongarra (INRIA RR-6053, 2006), where the words moved per multiply-add fall as 2/√memory.
 
 use crate::winograd::Recipe;
-use crate::{BlockSize, OperandSource, PanelOrder, Problem, Region, USE_BYTES, charged_bytes};
+use crate::{BlockSize, OperandSource, PanelOrder, Problem, Region, Share, USE_BYTES, charged_bytes};
 use bramble_base::Rect;
 
 /// Most cells of a block in either direction, and most steps of a column: uses are counted in 16 bits.
@@ -189,6 +189,11 @@ impl CellCharges {
         };
         (ahead, one)
     }
+}
+
+/// Bytes of memory that one block of that share needs at its machine.
+pub fn memory_needed(share: &Share, region: &Region, problem: &Problem) -> u64 {
+    CellCharges::of(region, problem, &Recipe::new(region.levels)).need(share.block, share.order)
 }
 
 /// The most memory that any one worker could use for a product: as if it had all of C in one block, with all

@@ -4,9 +4,9 @@ use crate::opening::Session;
 use bramble_link::{Section, Spent};
 use bramble_matrix::number::nearest_f64;
 use bramble_plan::{Bound, Prediction, Problem, Sums, UnusedMachine};
-use bramble_schedule::message::{Bye, IoReport, ThreadReport};
 use bramble_schedule::primary::Primary;
 use bramble_verify::{Effort, Verdict};
+use bramble_wire::message::{Bye, IoReport, ThreadReport};
 use std::time::Duration;
 
 /// Progress of a product.

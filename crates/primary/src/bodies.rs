@@ -7,8 +7,8 @@
 use crate::cluster::ResidentPanels;
 use bramble_link::{Body, Landing, Link, SharedRegion};
 use bramble_matrix::{Buffer, Layout, Matrix, MatrixError, Output, Rect, TileLease};
-use bramble_schedule::message::{Generated, MatrixSource};
 use bramble_schedule::primary::{BodyPiece, Outgoing, Referred, Which};
+use bramble_wire::message::{Generated, MatrixSource};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::io::IoSliceMut;

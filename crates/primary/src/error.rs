@@ -3,6 +3,7 @@
 
 use bramble_matrix::MatrixError;
 use bramble_plan::{LayoutError, PlanError};
+use bramble_record::RecordError;
 
 /// An error of a product.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +43,15 @@ pub enum PrimaryError {
     /// The operands cannot be multiplied as asked.
     #[error("{0}")]
     Operands(String),
+}
+
+impl From<RecordError> for PrimaryError {
+    fn from(error: RecordError) -> Self {
+        match error {
+            RecordError::Journal(text) => Self::Failed(text),
+            RecordError::Output(error) => Self::Matrix(error),
+        }
+    }
 }
 
 /// Runs slow work on a thread of its own, away from the event loop; `what` names it if that thread panics.

@@ -16,7 +16,7 @@ use crate::product::{ProductObserver, Request, SessionRequest};
 use crate::run::{AllowedKernels, JoinTerms};
 use bramble_matrix::Winograd;
 use bramble_plan::{Decision, Plan, PlanOptions, Problem, memory_to_ask, memory_to_ask_resident};
-use bramble_schedule::message::Wants;
+use bramble_wire::message::Wants;
 
 /// All sessions that can take part, and the conditions for the plan.
 pub(crate) struct Participants {

@@ -10,12 +10,12 @@
 //! Deliberately absent: the direction back to the primary, which is assumed to be as fast.
 
 use crate::PrimaryError;
-use crate::log::ClockSample;
 use crate::opening::Session;
 use bramble_link::{Body, CHUNK_BYTES_MAX, Frame, Link, NoBodies, SharedRegion, clock_ns};
 use bramble_matrix::number::{nearest_f64, to_u64};
 use bramble_plan::LinkRate;
-use bramble_schedule::message::{Kind, Pong, encode_number};
+use bramble_record::log::ClockSample;
+use bramble_wire::message::{Kind, Pong, encode_number};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

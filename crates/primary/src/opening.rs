@@ -4,15 +4,15 @@
 //! connection's measurements (`KnownConnection`) are kept from one session to the next.
 
 use crate::PrimaryError;
-use crate::log::ClockSample;
 use crate::product::MachineLink;
 use crate::run::GOODBYE;
-use bramble_link::{Body, Frame, FrameLimits, Link, LinkError, NoBodies, Proven};
+use bramble_link::{Body, Frame, FrameLimits, Link, LinkError, NoBodies, Proven, clock_ns};
 use bramble_matrix::DType;
 use bramble_matrix::number::{nearest_f64, to_u64};
 use bramble_plan::{LinkRate, Machine};
-use bramble_schedule::limits::WELCOME_DEADLINE;
-use bramble_schedule::message::{Bye, Hello, Kind, Wants, Welcome, decode_error};
+use bramble_record::log::{ClockSample, LoggedMachine};
+use bramble_wire::limits::WELCOME_DEADLINE;
+use bramble_wire::message::{Bye, Hello, Kind, Wants, Welcome, decode_error};
 use std::net::SocketAddr;
 
 /// A connection with a machine, between two products.
@@ -61,6 +61,18 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// The machine as the event log names it.
+    pub(crate) fn logged(&self) -> LoggedMachine {
+        let own = self.link.shares_memory.then(|| ClockSample::own(clock_ns()));
+        LoggedMachine {
+            name: self.name.clone(),
+            link: self.link.name,
+            threads: self.welcome.threads,
+            clocks: [own.or(self.known.clock), None],
+            lost_records: 0,
+        }
+    }
+
     /// The machine as the planner sees it. `credits` limits the memory that the plan may use there; `shares_cores`: it runs
     /// on the primary's own cores.
     pub(crate) fn machine(&self, credits: Option<u64>, shares_cores: bool) -> Machine {

@@ -13,9 +13,7 @@ use crate::bodies::Bodies;
 use crate::cluster::{Cluster, PlacedOperand, ResidentOperands, sketch_of};
 use crate::gathering::{Participants, connect_members, gather, select_sessions};
 use crate::inspector::Inspector;
-use crate::journal_writer::{JournalFile, JournalOptions, JournalSubject};
 use crate::levels;
-use crate::log::{EventLog, EventRecorder, Phase};
 use crate::neighbours::SecretSource;
 use crate::opening::{Session, even_speeds};
 use crate::resume::{self, Resumed};
@@ -28,8 +26,10 @@ use bramble_matrix::{Matrix, Output, Sealed, Shape};
 use bramble_plan::{
     Decision, Machine, MadeOperands, MemoryRate, OperandSource, Plan, PlanOptions, Problem, TileSize,
 };
-use bramble_schedule::message::Wants;
+use bramble_record::journal::{JournalFile, JournalOptions, JournalSubject};
+use bramble_record::log::{EventLog, EventRecorder, Phase};
 use bramble_verify::Effort;
+use bramble_wire::message::Wants;
 use empty::without_product;
 use resident::{choose_resident, operand_layouts, with_resident};
 use std::rc::Rc;
@@ -185,6 +185,20 @@ pub async fn prepare_resume(request: Request, watch: &dyn ProductObserver) -> Re
     resume::check(request, &problem, watch).await
 }
 
+/// What the journal's head says of a product.
+fn journal_subject(request: &Request, problem: &Problem, kernel: String, plan: &Plan) -> JournalSubject {
+    JournalSubject {
+        a: request.a.matrix.clone(),
+        b: request.b.matrix.clone(),
+        old_c: request.old_c.clone().filter(|_| problem.reads_c),
+        alpha: request.alpha,
+        beta: request.beta,
+        kernel,
+        plan: plan.clone(),
+        threads: request.check.threads,
+    }
+}
+
 /// Computes and checks a product on the machines of a cluster. Their connections are idle again afterwards, also after an
 /// error.
 pub(crate) async fn one_product(
@@ -234,8 +248,8 @@ pub(crate) async fn one_product(
     let inspector =
         Inspector::of(&request, decision.plan.strategy.levels, tiles, sketch_of(&request, &cluster.arrays));
     let members = if before.is_some() { 0 } else { decision.plan.members.len() };
-    let subject = || JournalSubject::of(&request, &problem, kernel, &decision.plan);
-    let subject = request.journal.is_some().then(subject);
+    let subject =
+        request.journal.is_some().then(|| journal_subject(&request, &problem, kernel, &decision.plan));
     let journal = request.journal.take().zip(subject);
     let relay = decision.plan.relay.then(|| connected.report.clone());
     let (began, effort) = (request.began, request.check.effort);

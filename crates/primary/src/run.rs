@@ -24,15 +24,15 @@ use crate::account::{
 use crate::bodies::Bodies;
 use crate::cluster::IdleConnections;
 use crate::error::off_loop;
-use crate::journal_writer::{JournalFile, JournalWriter};
-use crate::log::{EventLog, EventRecorder, Phase};
 use crate::neighbours::ConnectedPeers;
 use crate::product::ProductObserver;
 use bramble_link::{Arrived, Body, Frame, LinkError, Section, SectionMeter, SendProgressProbe};
 use bramble_matrix::{Output, Rect};
-use bramble_schedule::ProtocolError;
-use bramble_schedule::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
+use bramble_record::journal::{JournalFile, JournalWriter};
+use bramble_record::log::{EventLog, EventRecorder, Phase};
 use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryAction, PrimaryEvent};
+use bramble_wire::ProtocolError;
+use bramble_wire::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
 pub(crate) use inspection::InspectionResult;
 pub(crate) use joins::{AllowedKernels, JoinTerms};
 use joins::{Tasks, admit, end_admission};
@@ -166,7 +166,7 @@ pub(crate) async fn run(
     let members = if before.is_some() { &[] } else { &plan.members[..] };
     let working = before.as_ref().map_or(members.len(), |before| before.working);
     let machines = report_stubs(&plan, members.len(), &sessions);
-    options.recorder.peers(&sessions, working);
+    options.recorder.peers(sessions.iter().map(|session| session.logged()), working);
     let infos = peer_infos(&sessions, neighbours, &bodies, members, (working, options.credits));
     let (write_back, state) = match initial_state(plan, operands, infos, before.as_ref(), &options) {
         Ok(initial) => initial,

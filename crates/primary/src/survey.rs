@@ -10,7 +10,7 @@ use crate::opening::{Connection, Opening, Session, dismiss, even_speeds, one_ker
 use crate::product::{MachineLink, MachineLinks};
 use bramble_matrix::DType;
 use bramble_plan::Machine;
-use bramble_schedule::message::Wants;
+use bramble_wire::message::Wants;
 use std::collections::BTreeMap;
 
 /// Parameters of a survey.

@@ -3,6 +3,7 @@
 use bramble_matrix::MatrixError;
 use bramble_plan::{LayoutError, PlanError};
 use bramble_primary::PrimaryError;
+use bramble_record::RecordError;
 
 /// The exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +94,12 @@ impl From<MatrixError> for Failure {
     fn from(e: MatrixError) -> Self {
         let exit = if matches!(e, MatrixError::Description { .. }) { Exit::Usage } else { Exit::Failed };
         Self { exit, text: e.to_string() }
+    }
+}
+
+impl From<RecordError> for Failure {
+    fn from(error: RecordError) -> Self {
+        PrimaryError::from(error).into()
     }
 }
 

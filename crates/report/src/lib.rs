@@ -8,12 +8,15 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod account;
+pub mod chart;
 mod console;
 pub mod error_object;
 pub mod exit;
+pub mod machine;
 mod meter;
 pub mod out_file;
 pub mod plan;
+pub mod plot_file;
 pub mod product;
 pub mod progress;
 pub mod quantity;

@@ -276,3 +276,22 @@ fn rss_peak_bytes() -> u64 {
     let line = status.lines().find(|l| l.starts_with("VmHWM:"));
     line.and_then(|l| l.split_whitespace().nth(1)?.parse::<u64>().ok()).map_or(0, |kib| kib * 1024)
 }
+
+/// The notice about wrong tiles: C is right now, but the machine needs attention.
+pub fn wrong_tiles(wrong: &WrongTiles) -> String {
+    let (tiles, were) = match wrong.tiles {
+        1 => ("one tile".to_owned(), "was"),
+        more => (format!("{more} tiles"), "were"),
+    };
+    match &wrong.names[..] {
+        [] => format!("bramble: {tiles} of the interrupted run {were} wrong, and recomputed"),
+        [one] => format!(
+            "bramble: {tiles} of C from {one} {were} wrong, and recomputed by other machines: check the memory, clock and \
+             cooling of {one}"
+        ),
+        some => format!(
+            "bramble: {tiles} of C from {} together {were} wrong, and recomputed by other machines",
+            some.join(", ")
+        ),
+    }
+}

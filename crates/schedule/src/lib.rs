@@ -12,24 +12,8 @@
 
 extern crate alloc;
 
-use alloc::string::String;
-
 pub mod clock;
 pub mod journal;
-pub mod limits;
 pub mod lu;
-pub mod message;
 pub mod primary;
 pub mod worker;
-
-/// A violation of the protocol by the peer, in words for an error message.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ProtocolError(pub String);
-
-impl ProtocolError {
-    /// An error with this text.
-    pub fn new(what: impl Into<String>) -> Self {
-        Self(what.into())
-    }
-}

@@ -5,8 +5,8 @@
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_base::{DType, Layout};
-use bramble_schedule::message::{Job, MatrixHeader, MatrixSource, Operation, StoreHead, Then};
 use bramble_schedule::worker::{RunnableJob, StartLimits, Worker, WorkerAction, WorkerEvent};
+use bramble_wire::message::{Job, MatrixHeader, MatrixSource, Operation, StoreHead, Then};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

@@ -4,10 +4,10 @@
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_base::{DType, Layout};
-use bramble_schedule::message::{
+use bramble_schedule::worker::{RunnableJob, StartLimits, Worker, WorkerAction, WorkerEvent};
+use bramble_wire::message::{
     Forward, Job, MatrixHeader, MatrixSource, Missing, Operation, PieceHead, StoreHead, Then,
 };
-use bramble_schedule::worker::{RunnableJob, StartLimits, Worker, WorkerAction, WorkerEvent};
 
 /// A square matrix of two rows.
 fn header(id: u32, uses: u16, source: MatrixSource) -> MatrixHeader {
@@ -60,7 +60,7 @@ fn freed(id: u32, uses: u64) -> [WorkerAction; 2] {
     [WorkerAction::Release(id), WorkerAction::Credit(512 + 32 * uses)]
 }
 
-fn refused<T>(result: Result<T, bramble_schedule::ProtocolError>, why: &str) {
+fn refused<T>(result: Result<T, bramble_wire::ProtocolError>, why: &str) {
     match result {
         Ok(_) => panic!("it should say: {why}"),
         Err(e) => assert!(e.0.contains(why), "{} should say: {why}", e.0),

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_base::{DType, Layout};
-use bramble_schedule::message::{Job, MatrixHeader, MatrixSource, Operation, StoreHead, Then};
 use bramble_schedule::worker::{StartLimits, Worker, WorkerAction, WorkerEvent};
+use bramble_wire::message::{Job, MatrixHeader, MatrixSource, Operation, StoreHead, Then};
 
 /// Small limits.
 const LIMITS: StartLimits = StartLimits { unsent_bytes: 70, unsent_tiles: 2, additions: 2 };

@@ -1,4 +1,5 @@
-//! The verbs `solve` (A X = B) and `lu` (P A = L U), on the threads of this machine; `solve` also on workers.
+//! The verbs `solve` (A X = B), `lu` (P A = L U) and `bench hpl`, on the threads of this machine; `solve` and `bench hpl` also
+//! on workers.
 //!
 //! Place in the flow: the program opens the matrices that the command line names; `solve` and `factor` here check that they form
 //! a system that fits in memory, call the crate `lu`, check the result, and write it.
@@ -11,6 +12,8 @@
 
 mod args;
 mod factors;
+pub mod hpl;
+mod on_workers;
 mod report;
 mod setup;
 mod system;

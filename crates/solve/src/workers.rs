@@ -7,33 +7,26 @@
 //!
 //! Deliberately absent: the condition, which needs the factors in one place, and refinement.
 
+use crate::on_workers::{accuse, announce, display, sessions};
 use crate::report::{SolveReport, SolveTimes};
 use crate::setup::check_kernels;
 use crate::system::{SolveProblem, Solved, right_hand_sides};
 use crate::{SolveArgs, TOLERANCE, failure};
-use bramble_cluster::random;
 use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec};
 use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_kernel::lu::LuElement;
 use bramble_lu::{LuError, LuOptions, Residual, norms, residual};
 use bramble_matrix::DType;
 use bramble_primary::{
-    Cluster, ClusterOptions, SessionRequest, SystemProgress, SystemRequest, SystemSolution, SystemSource,
-    off_loop,
+    Cluster, ClusterOptions, SystemProgress, SystemRequest, SystemSolution, SystemSource, off_loop,
 };
 use bramble_report::exit::Failure;
-use bramble_report::progress::{ProgressDisplay, ProgressOptions};
-use bramble_report::quantity::{counted, seconds};
-use bramble_worker::{default_threads, host_name};
+use bramble_worker::default_threads;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use tokio::sync::mpsc;
 
 /// X as it is written, and how good it is.
 type Judged = (Vec<f64>, Result<Residual, LuError>);
-
-/// A run that takes longer is announced.
-const LONG_S: f64 = 10.0;
 
 /// The machines that the options name; `None` if they name none.
 pub(crate) fn team(args: &SolveArgs) -> Result<Option<TeamSpec>, Failure> {
@@ -75,7 +68,7 @@ pub(crate) fn solve(
         let purpose = Purpose { kernel: args.factor.kernel, dtype: DType::F64, flops: 0.0 };
         let gathered = spec.gather(&args.machines.team(), purpose).await?;
         let GatheredTeam { ends, kernel, is_local, processes, .. } = gathered;
-        let display = display(args);
+        let display = display(args.factor.quiet, args.factor.json);
         let mut cluster = Cluster::open(ends, ClusterOptions { keeps_links: false }, &display).await?;
         let checking = check_kernels(threads)?;
         let tolerance = tolerance(problem.n, dtype);
@@ -89,7 +82,11 @@ pub(crate) fn solve(
             *judged.lock().unwrap_or_else(PoisonError::into_inner) = Some((x, quality));
             is_accepted
         };
-        let ran = cluster.solve(request, Box::new(check), &display, &|state| announce(args, &state)).await;
+        let progress = |state: SystemProgress<'_>| match state {
+            SystemProgress::Planned(plan) if !args.factor.quiet => announce(plan),
+            _ => {}
+        };
+        let ran = cluster.solve(request, Box::new(check), &display, &progress).await;
         let solution = ran.map_err(|e| GatheredTeam::failure(is_local, e))?;
         let whole = lap();
         cluster.close().await;
@@ -111,45 +108,10 @@ pub(crate) fn solve(
     done_or_signal(work)
 }
 
-fn display(args: &SolveArgs) -> ProgressDisplay {
-    let (lost, _) = mpsc::unbounded_channel();
-    let options = ProgressOptions {
-        is_quiet: args.factor.quiet,
-        is_json: args.factor.json,
-        is_verbose: false,
-        is_brief: true,
-        keeps_journal: false,
-    };
-    ProgressDisplay::new(options, lost)
-}
-
 fn request(args: &SolveArgs, kernel: String, source: SystemSource) -> Result<SystemRequest, Failure> {
-    let (seed, random) = (random::seed()? as u32, random::random);
-    let sessions = SessionRequest {
-        seed,
-        random,
-        name: host_name(),
-        credits: args.factor.memory,
-        steals: false,
-        account: false,
-        degraded: false,
-    };
+    let sessions = sessions(args.factor.memory)?;
     let width = args.factor.block.map(usize::from);
     Ok(SystemRequest { source, width, workers: None, kernel, sessions })
-}
-
-fn announce(args: &SolveArgs, state: &SystemProgress<'_>) {
-    if let SystemProgress::Planned(plan) = state
-        && !args.factor.quiet
-        && plan.estimate.seconds > LONG_S
-    {
-        bramble_report::say(&format!(
-            "bramble: {} on {}: {} predicted",
-            counted(plan.order as u64, "equation"),
-            counted(plan.shares.len() as u64, "worker"),
-            seconds(plan.estimate.seconds)
-        ));
-    }
 }
 
 /// X in the type in which it is written.
@@ -174,16 +136,6 @@ fn singular(solution: &SystemSolution) -> Result<(), Failure> {
             Err(failure(LuError::Overflow { column, dtype: DType::F64.name(), hint: "" }))
         }
         (zero, _) => Err(failure(LuError::Singular { column: first(zero) })),
-    }
-}
-
-/// Names the workers that have computed wrongly.
-fn accuse(solution: &SystemSolution) {
-    for (name, deviation) in &solution.wrong {
-        bramble_report::say(&format!(
-            "bramble: worker {name} has computed wrongly: its columns differ from their checksums by {deviation:.0} times what \
-             rounding explains; check its memory, clock and cooling"
-        ));
     }
 }
 

@@ -15,9 +15,9 @@ use crate::memory::Operand;
 use bramble_link::{Body, DiscardedBody, Frame, Landing, SharedRegion};
 use bramble_matrix::number::to_usize;
 use bramble_matrix::{Buffer, DType, Digest128, Digester, Generator, Layout, Lines, Rect, Shape, Span};
-use bramble_schedule::ProtocolError;
-use bramble_schedule::limits::{ARRAYS_MAX, MATRIX_BYTES_MIN};
-use bramble_schedule::message::{
+use bramble_wire::ProtocolError;
+use bramble_wire::limits::{ARRAYS_MAX, MATRIX_BYTES_MIN};
+use bramble_wire::message::{
     Generated, GetHead, Kind, MatrixHeader, PartHead, PartSource, PlacedHead, PutHead, PutOutcome,
     ResidentView, part_pieces,
 };
@@ -325,7 +325,7 @@ impl HeldStore {
     /// The frames with the elements of a rectangle, read from the part as they are sent.
     pub(crate) fn get(&self, get: &GetHead) -> Result<Vec<Frame>, ProtocolError> {
         let part = self.part(get.array)?;
-        let frame = |piece: bramble_schedule::message::PartPiece| {
+        let frame = |piece: bramble_wire::message::PartPiece| {
             let (start, run_bytes, pitch_bytes) = part.rows_of(piece.rect)?;
             let runs = piece.rect.rows.len() as usize;
             let region = SharedRegion::new(part.clone(), start, run_bytes, pitch_bytes, runs).merged();

@@ -6,8 +6,8 @@
 //! records are only counted. A recorder that is off keeps nothing.
 
 use bramble_link::{Section, SectionMeter, clock_ns};
-use bramble_schedule::limits::{CLOCK_NS_MAX, LOG_RECORDS_MAX, LOG_WAITING_MAX};
-use bramble_schedule::message::{IoReport, Kind, LogHead, WorkRecord};
+use bramble_wire::limits::{CLOCK_NS_MAX, LOG_RECORDS_MAX, LOG_WAITING_MAX};
+use bramble_wire::message::{IoReport, Kind, LogHead, WorkRecord};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,7 @@ pub(crate) fn io_report(meter: &SectionMeter) -> IoReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bramble_schedule::message::Work;
+    use bramble_wire::message::Work;
 
     fn record(matrix: u32) -> WorkRecord {
         WorkRecord {

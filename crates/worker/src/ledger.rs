@@ -18,7 +18,7 @@ mod lease;
 use crate::machine::Config;
 use crate::session::WorkerError;
 use crate::speeds::Speeds;
-use bramble_schedule::limits::{GRANT_BYTES_MIN, SESSIONS_MAX};
+use bramble_wire::limits::{GRANT_BYTES_MIN, SESSIONS_MAX};
 pub(crate) use lease::HoldActivity;
 use lease::IDLE_LEASE;
 use std::collections::BTreeMap;

@@ -22,7 +22,7 @@ mod session;
 mod speeds;
 mod tickets;
 
-pub use bramble_schedule::limits;
+pub use bramble_wire::limits;
 pub use ledger::SessionLedger;
 pub use machine::{Config, available_memory, default_threads, host_name};
 pub use pool::pinnable_cores;

@@ -15,9 +15,9 @@
 //! Deliberately absent: any knowledge of jobs and matrices.
 
 use bramble_link::thread_cpu_ns;
-use bramble_schedule::limits::BRIEF_ADDITIONS_PER_THREAD;
-use bramble_schedule::message::ThreadReport;
 use bramble_schedule::worker::{Priority, PriorityQueue, TaskLength};
+use bramble_wire::limits::BRIEF_ADDITIONS_PER_THREAD;
+use bramble_wire::message::ThreadReport;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};

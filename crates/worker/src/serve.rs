@@ -13,7 +13,7 @@ use crate::session::{Served, WorkerError, serve_arrival, serve_neighbour};
 use crate::tickets::NeighbourTickets;
 use bramble_link::{Arrival, Door, DoorLimits, FrameLimits, Link, Security};
 use bramble_matrix::give_back_free_memory;
-use bramble_schedule::limits::{
+use bramble_wire::limits::{
     ACCEPTS_PER_ADDRESS_PER_S_MAX, ACCEPTS_PER_S_MAX, BYTES_PER_S_MIN, CHUNK_BYTES_MAX, HANDSHAKE_DEADLINE,
     HEAD_BYTES_MAX, HELLO_PATIENCE, NEIGHBOURS_MAX, RATE_WINDOW, STALL_MAX, STRANGER_HEAD_BYTES_MAX,
     STRANGERS_MAX, STRANGERS_PER_ADDRESS_MAX,
@@ -22,7 +22,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use tokio::net::TcpListener;
 
-// The link crate depends on no other; its limits must equal those of `schedule/src/limits.rs` all the same.
+// The link crate depends on no other; its limits must equal those of `wire/src/limits.rs` all the same.
 const _: () = {
     assert!(
         FrameLimits::STRANGER.head_bytes == STRANGER_HEAD_BYTES_MAX && FrameLimits::STRANGER.body_bytes == 0

@@ -11,8 +11,8 @@
 
 use crate::session::WorkerError;
 use bramble_link::{ClusterKey, Introduced, Link, Proven, Security};
-use bramble_schedule::ProtocolError;
-use bramble_schedule::message::Neighbour;
+use bramble_wire::ProtocolError;
+use bramble_wire::message::Neighbour;
 use std::cell::RefCell;
 use std::rc::Rc;
 use tokio::sync::oneshot;

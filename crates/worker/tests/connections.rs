@@ -6,8 +6,8 @@ mod client;
 
 use bramble_link::Body;
 use bramble_matrix::DType;
-use bramble_schedule::limits::PRIMARY_SILENCE_MAX;
-use bramble_schedule::message::{
+use bramble_wire::limits::PRIMARY_SILENCE_MAX;
+use bramble_wire::message::{
     Bye, Hello, Kind, MatrixSource, Pong, StoreHead, Wants, decode_error, encode_number,
 };
 use bramble_worker::{SessionLedger, WorkerError};

@@ -8,8 +8,8 @@ use bramble_link::{
     Security, SharedRegion, tcp_connect,
 };
 use bramble_matrix::{DType, Layout};
-use bramble_schedule::limits::{NEIGHBOUR_SILENCE_MAX, PROTOCOL, lines_per_frame};
-use bramble_schedule::message::{
+use bramble_wire::limits::{NEIGHBOUR_SILENCE_MAX, PROTOCOL, lines_per_frame};
+use bramble_wire::message::{
     Forward, Hello, Job, Join, Kind, MatrixHeader, MatrixSource, Missing, Neighbour, Operation, PieceHead,
     Reached, StoreHead, Then, Wants, Welcome, decode_error, decode_number, encode_forwards,
 };
@@ -249,13 +249,11 @@ fn a_relayed_matrix_has_the_same_bytes_and_its_memory_is_freed() {
             assert_eq!(zero.credit().await, matrix(HERE, 1).charged_bytes());
             assert_eq!(one.product().await, elements());
             for (session, moved) in [(&mut zero, (0, 1)), (&mut one, (1, 0))] {
-                session
-                    .send(Kind::Bye, bramble_schedule::message::Bye::default().encode(), Body::Empty)
-                    .await;
+                session.send(Kind::Bye, bramble_wire::message::Bye::default().encode(), Body::Empty).await;
                 let bye = loop {
                     let (kind, arrived) = session.next().await;
                     if kind == Kind::Bye {
-                        break bramble_schedule::message::Bye::decode(&arrived.head).unwrap();
+                        break bramble_wire::message::Bye::decode(&arrived.head).unwrap();
                     }
                 };
                 let bytes = (elements().len() + 2 * (16 + 12)) as u64;

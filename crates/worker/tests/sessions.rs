@@ -7,7 +7,7 @@ mod client;
 
 use bramble_link::{ArrivedBody, Body, SharedRegion, clock_ns};
 use bramble_matrix::{DType, Digest128, Generator, Rect, Span};
-use bramble_schedule::message::{
+use bramble_wire::message::{
     Bye, Generated, GetHead, Hello, Job, Kind, LogHead, MatrixHeader, MatrixSource, Operation, PartHead,
     PartSource, PlacedHead, Pong, PutHead, PutOutcome, ResidentView, Wants, Welcome, Work, encode_number,
 };

@@ -9,7 +9,7 @@ use bramble_link::{
     thread_pair,
 };
 use bramble_matrix::{Element, Layout, Output, Rect, Shape, Span, TileLease};
-use bramble_schedule::message::{
+use bramble_wire::message::{
     Bye, Hello, Job, Kind, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead, Then, Wants,
     decode_error, decode_number,
 };

@@ -5,8 +5,8 @@
 
 use bramble_matrix::{Rect, Span};
 use bramble_plan::Plan;
-use bramble_schedule::message::ResultHead;
 use bramble_schedule::primary::{ResultDestination, ResultPlace};
+use bramble_wire::message::ResultHead;
 use std::collections::BTreeMap;
 
 /// A tile of C.

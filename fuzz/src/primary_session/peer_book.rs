@@ -3,9 +3,9 @@
 //! Invariants: credit covers every sent matrix; a link is given no more than its window and one message; every matrix
 //! precedes the jobs that name it, and is used exactly as often as its header says.
 
-use bramble_schedule::limits::{CHUNK_BYTES_MAX, LINK_WINDOW_BYTES};
-use bramble_schedule::message::{Job, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead, Then};
 use bramble_schedule::primary::Outgoing;
+use bramble_wire::limits::{CHUNK_BYTES_MAX, LINK_WINDOW_BYTES};
+use bramble_wire::message::{Job, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead, Then};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A matrix at the worker.

@@ -2,7 +2,7 @@
 
 use crate::bytes::Bytes;
 use bramble_matrix::{DType, Layout};
-use bramble_schedule::message::{Job, MatrixHeader, MatrixSource, Operation, StoreHead, Then};
+use bramble_wire::message::{Job, MatrixHeader, MatrixSource, Operation, StoreHead, Then};
 
 const SOURCES: [MatrixSource; 8] = [
     MatrixSource::Data,

@@ -14,8 +14,8 @@ mod relay;
 
 use crate::bytes::Bytes;
 use crate::memory::within;
-use bramble_schedule::message::{Forward, Job, MatrixHeader, MatrixSource, StoreHead, Then};
 use bramble_schedule::worker::{RunnableJob, StartLimits, Worker, WorkerAction, WorkerEvent};
+use bramble_wire::message::{Forward, Job, MatrixHeader, MatrixSource, StoreHead, Then};
 use input::{any_store, product, sums};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

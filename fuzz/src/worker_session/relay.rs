@@ -5,8 +5,8 @@
 
 use super::Session;
 use crate::bytes::Bytes;
-use bramble_schedule::message::{Forward, MatrixSource, Missing, PieceHead};
 use bramble_schedule::worker::WorkerEvent;
+use bramble_wire::message::{Forward, MatrixSource, Missing, PieceHead};
 
 impl Session {
     /// One event between workers; false where the primary has broken the protocol.

@@ -6,11 +6,11 @@ use super::inspection;
 use super::trial_data::wrong_digits;
 use super::{Scenario, Trial, Values};
 use crate::participants;
-use bramble_schedule::limits::{
+use bramble_schedule::primary::PrimaryEvent;
+use bramble_wire::limits::{
     CHUNK_BYTES_MAX, LINK_WINDOW_BYTES, NEIGHBOUR_SILENCE_MAX, PRIMARY_SILENCE_MAX, SILENCE_MAX,
 };
-use bramble_schedule::message::{Missing, ResultHead};
-use bramble_schedule::primary::PrimaryEvent;
+use bramble_wire::message::{Missing, ResultHead};
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -20,8 +20,8 @@ use crate::fault::{FaultKind, FaultSite, Faults, LinkEnd};
 use crate::random::mixed;
 use bramble_matrix::Rect;
 use bramble_plan::{PlanOptions, Problem};
-use bramble_schedule::message::{Kind, StoreHead};
 use bramble_schedule::primary::{InspectionVerdict, PeerInfo, Primary, PrimaryEvent};
+use bramble_wire::message::{Kind, StoreHead};
 use std::time::Duration;
 
 /// What happens after which number of events; the last first.

@@ -1,4 +1,4 @@
-//! The journal writer, modelled on the primary's thread (`crates/primary/src/journal_writer`): one step after another,
+//! The journal writer, modelled on the primary's thread (`crates/record/src/journal`): one step after another,
 //! each of which takes time; after each the primary may die.
 //!
 //! Place in the flow: gets each committed tile; its `Log` decides, and this file applies the actions to the trial's disk.

@@ -6,8 +6,8 @@
 use super::Trial;
 use super::lanes::{AfterSend, FrameBody, LaneItem, TrialFrame};
 use super::node::decoded;
-use bramble_schedule::message::{Kind, StoreHead};
 use bramble_schedule::primary::PrimaryEvent;
+use bramble_wire::message::{Kind, StoreHead};
 
 impl Trial {
     pub(super) fn out(&self, peer: usize) -> usize {

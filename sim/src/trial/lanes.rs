@@ -11,7 +11,7 @@
 use crate::clock::{EventQueue, VirtualTime};
 use crate::fault::FaultKind;
 use bramble_matrix::Rect;
-use bramble_schedule::message::{Forward, Kind};
+use bramble_wire::message::{Forward, Kind};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of a frame's header.

@@ -10,7 +10,7 @@ use super::lanes::{AfterSend, FrameBody, TrialFrame};
 use super::node::decoded;
 use super::trial_data::{GARBAGE, line_places};
 use bramble_matrix::Span;
-use bramble_schedule::message::{Forward, Kind, MatrixHeader, PieceHead, encode_number};
+use bramble_wire::message::{Forward, Kind, MatrixHeader, PieceHead, encode_number};
 
 impl Trial {
     /// Relays a matrix, if there is a link.

@@ -16,11 +16,11 @@ use crate::setting::SimRates;
 use bramble_matrix::{Rect, Span};
 use bramble_plan::Machine;
 use bramble_schedule::clock::{StepClock, WORKER_STEP};
-use bramble_schedule::message::{
-    Generated, Kind, MatrixSource, Operation, Reached, ResultHead, StoreHead, decode_forwards, encode_number,
-};
 use bramble_schedule::primary::PeerInfo;
 use bramble_schedule::worker::{RunnableJob, Silence};
+use bramble_wire::message::{
+    Generated, Kind, MatrixSource, Operation, Reached, ResultHead, StoreHead, decode_forwards, encode_number,
+};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -318,7 +318,7 @@ impl Trial {
         }
         self.nodes[peer].machine.die();
         let last = last.map(|text| {
-            let head = bramble_schedule::message::encode_error(&text);
+            let head = bramble_wire::message::encode_error(&text);
             TrialFrame::new(Kind::Error, head, FrameBody::Empty, AfterSend::Nothing)
         });
         let (back, out) = (self.back(peer), self.out(peer));
@@ -358,6 +358,6 @@ impl Trial {
 }
 
 /// Unwraps a result that the state machine of the other end must not make fail.
-pub(super) fn decoded<T>(result: Result<T, bramble_schedule::ProtocolError>) -> T {
+pub(super) fn decoded<T>(result: Result<T, bramble_wire::ProtocolError>) -> T {
     result.unwrap_or_else(|e| panic!("an end broke the protocol: {e}"))
 }

@@ -5,9 +5,9 @@
 use super::{Scenario, Values};
 use crate::fault::Faults;
 use bramble_plan::{LinkRate, Machine, PanelOrder, PlanOptions, Problem, TileSize, decide};
-use bramble_schedule::limits::NEIGHBOURS_MAX;
 use bramble_schedule::primary::{PeerInfo, Referred};
 use bramble_schedule::worker::StartLimits;
+use bramble_wire::limits::NEIGHBOURS_MAX;
 
 /// The machines, their links and their failures.
 #[derive(Clone, Debug)]

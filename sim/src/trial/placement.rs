@@ -15,7 +15,7 @@ use bramble_plan::{
     Machine, OperandSource, OwnedSpan, Ownership, Plan, PlanOptions, Problem, ProductSide, TileSize,
     decide_resident,
 };
-use bramble_schedule::message::{MatrixHeader, ResidentView};
+use bramble_wire::message::{MatrixHeader, ResidentView};
 
 /// The first seed of trials with a placed operand. Trials with smaller seeds have none.
 pub const PLACED_SEEDS: u64 = 1 << 40;

@@ -12,9 +12,9 @@ use bramble_plan::{
     Base, LinkRate, Machine, MadeOperands, OperandSource, PanelOrder, Plan, PlanOptions, Preference, Problem,
     Relay, Strategy, TileSize, decide, neighbour_pairs,
 };
-use bramble_schedule::limits::NEIGHBOURS_MAX;
 use bramble_schedule::primary::PeerInfo;
 use bramble_schedule::worker::StartLimits;
+use bramble_wire::limits::NEIGHBOURS_MAX;
 use std::fmt::{self, Display, Formatter};
 
 /// The kind of elements.

@@ -11,12 +11,12 @@ use super::trial_data::{GARBAGE, at, places};
 use super::{Trial, TrialEvent};
 use crate::primary_shell::{PeerLink, PendingResult, PrimaryMessage, PrimaryShell, SimPendingResults};
 use bramble_matrix::{Layout, Rect, Span};
-use bramble_schedule::message::{
-    Generated, Kind, MatrixSource, Missing, Reached, ResidentView, ResultHead, decode_error, decode_number,
-    encode_forwards, encode_number,
-};
 use bramble_schedule::primary::{
     InspectionTask, Outgoing, PrimaryEvent, ResultDestination, ResultPlace, Which,
+};
+use bramble_wire::message::{
+    Generated, Kind, MatrixSource, Missing, Reached, ResidentView, ResultHead, decode_error, decode_number,
+    encode_forwards, encode_number,
 };
 use std::collections::BTreeMap;
 
@@ -389,6 +389,6 @@ impl PrimaryShell for Trial {
 
 /// The number of multiplications in a message.
 fn multiplications(message: &Outgoing) -> u64 {
-    use bramble_schedule::message::Operation;
+    use bramble_wire::message::Operation;
     message.head.jobs.iter().filter(|job| job.operation == Operation::Multiply).count() as u64
 }

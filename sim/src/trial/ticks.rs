@@ -1,10 +1,10 @@
 //! Effects of time on all ends: ticks, silence limits, stalled frames.
 //!
-//! Invariants: the limits are those of `schedule/src/limits.rs`, and as in reality any byte that moves counts as heard.
+//! Invariants: the limits are those of `wire/src/limits.rs`, and as in reality any byte that moves counts as heard.
 
 use super::{TICK_S, Trial, TrialEvent};
-use bramble_schedule::limits::{NEIGHBOUR_BEAT, PRIMARY_SILENCE_MAX, STALL_MAX};
 use bramble_schedule::primary::PrimaryEvent;
+use bramble_wire::limits::{NEIGHBOUR_BEAT, PRIMARY_SILENCE_MAX, STALL_MAX};
 
 /// Ticks between signs of life that workers send each other.
 const TICKS_A_BEAT: u64 = (NEIGHBOUR_BEAT.as_millis() as f64 / 1e3 / TICK_S) as u64;

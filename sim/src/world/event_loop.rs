@@ -9,8 +9,8 @@ use super::{LoopTask, SimEnd, World, WorldEvent, frame_bytes};
 use crate::machine::WorkerMessage;
 use crate::primary_shell::{PeerLink, PendingResult, PrimaryMessage, PrimaryShell, SimPendingResults};
 use bramble_matrix::Rect;
-use bramble_schedule::message::ResultHead;
 use bramble_schedule::primary::{InspectionTask, PrimaryEvent, ResultPlace};
+use bramble_wire::message::ResultHead;
 
 impl World<'_> {
     /// By how much everything on the primary's cores is slowed by what runs there now.

@@ -1,7 +1,7 @@
 //! Effects of faults on machines in the timing mode: they die, are suspended, slow down, are lost, and join.
 //!
 //! Place in the flow: faults begin and end by the clock; the primary learns of them as its shell does: it sees a link end at
-//! once, and its state machine gives up a silent one (`schedule/src/limits.rs`).
+//! once, and its state machine gives up a silent one (`wire/src/limits.rs`).
 //!
 //! Invariants: the primary's own threads have no faults. A fault stays with the session that it struck. Frames that had left a
 //! machine before its death arrive. A machine that was given up while suspended joins again as a new session when it resumes.

@@ -14,11 +14,12 @@ pub(crate) use ways::AccumulateMethod;
 
 use super::error::of_bound;
 use super::kernel::numbers;
+use super::machine;
 use super::show::Form;
-use super::{chart, machine};
 use crate::args::{BenchAccumulateArgs, BenchSize};
 use bramble_kernel::{Choice, Kernel, open_on};
 use bramble_matrix::DType;
+use bramble_report::chart;
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::times::Times;
 use bramble_worker::{available_memory, default_threads};

@@ -5,10 +5,10 @@
 use super::AccumulatePoint;
 use super::ways::ThreadTotals;
 use crate::args::BenchSize;
-use crate::chart::{Chart, Series};
-use crate::plot::threads as thread_count;
 use crate::show::{Form, size, values};
+use bramble_report::chart::{Chart, Series};
 use bramble_report::quantity::brief;
+use bramble_report::quantity::counted;
 use bramble_report::table as lines_of;
 use serde_json::{Value, json};
 
@@ -132,7 +132,7 @@ pub(crate) fn charts(points: &[AccumulatePoint]) -> Vec<Chart> {
             "{}, {} jobs a block, {}: Gflop/s",
             p.dtype,
             p.case.jobs,
-            thread_count(p.case.threads as u64)
+            counted(p.case.threads as u64, "thread")
         );
         let at = charts.iter().position(|chart| chart.title == title).unwrap_or_else(|| {
             let (below, mark) = ("edge of a job".to_owned(), |edge: f64| format!("{edge:.0}"));

@@ -7,7 +7,7 @@
 use super::function::Function;
 use super::measure::LinkPoint;
 use super::mesh::LinkName;
-use crate::chart::{Chart, Ground, Series, drawing};
+use bramble_report::chart::{Chart, Ground, Series, drawing};
 use bramble_report::quantity::size_text;
 
 /// The plot: one panel per function and number of ends.

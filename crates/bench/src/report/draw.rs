@@ -6,7 +6,7 @@
 use super::compare::{Compared, fastest, figures};
 use super::measure::{Measure, MeasureKind, Pages, Unit};
 use super::read::MeasuredMachine;
-use crate::chart::{Chart, Ground, Series, drawing, escaped};
+use bramble_report::chart::{Chart, Ground, Series, drawing, escaped};
 use std::fmt::Write;
 
 /// A panel with more lines would be unreadable and is not drawn.

@@ -8,7 +8,7 @@ use super::draw;
 use super::measure::{Measure, MeasureKind, Pages, SPREAD_MAX, Unit};
 use super::read::{FACTS, MeasuredMachine};
 use super::schema::KINDS;
-use crate::chart::escaped;
+use bramble_report::chart::escaped;
 use bramble_report::quantity;
 use std::fmt::Write;
 

@@ -6,7 +6,6 @@
 //! or has a wrong type; fields that are only displayed may be missing.
 
 use super::measure::{Measure, MeasureKind, Pages, Spot, Unit, short};
-use crate::plot::threads as thread_count;
 use bramble_report::quantity::{self, counted};
 use serde_json::Value;
 
@@ -212,7 +211,7 @@ pub(super) fn kernel(line: &Line<'_>) -> Result<Vec<Measure>, String> {
     let (kernel, dtype, threads) = (line.text("kernel")?, line.text("dtype")?, line.count("threads")?);
     let (size, edge) = line.size()?;
     let of = [("type", dtype.clone()), ("size", size)];
-    let by = format!("{kernel}, {}", thread_count(threads));
+    let by = format!("{kernel}, {}", counted(threads, "thread"));
     let mut one = Measure::new(&KERNELS, of.to_vec(), line.number("gflops")?);
     line.runs("seconds", &mut one);
     one.spot = at_size(dtype.clone(), by.clone(), edge);
@@ -235,7 +234,7 @@ pub(super) fn accumulate(line: &Line<'_>) -> Result<Vec<Measure>, String> {
     let (way, kernel, dtype) = (line.text("way")?, line.text("kernel")?, line.text("dtype")?);
     let (jobs, threads) = (line.count("jobs")?, line.count("threads")?);
     let (size, edge) = line.size()?;
-    let panel = format!("{dtype}, {} a block, {}", counted(jobs, "job"), thread_count(threads));
+    let panel = format!("{dtype}, {} a block, {}", counted(jobs, "job"), counted(threads, "thread"));
     let counts = [("jobs", jobs.to_string()), ("threads", threads.to_string())];
     let names = [("way", way.clone()), ("kernel", kernel), ("type", dtype), ("size", size)];
     let key = names.into_iter().chain(counts).collect();

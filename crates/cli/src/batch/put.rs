@@ -8,7 +8,7 @@
 use super::language::BatchOperand;
 use super::tasks::{KeptMatrix, TaskOutcome, TaskRunner};
 use super::words::Word;
-use crate::multiply::sessions_of;
+use bramble_cluster::random::session_request;
 use bramble_plan::{Placement, ShardAxis, ShardUnits};
 use bramble_primary::{PutRequest, SessionRequest};
 use bramble_report::exit::Failure;
@@ -109,7 +109,7 @@ impl TaskRunner<'_> {
     /// The sessions of a task with the machines.
     pub(super) fn sessions(&self) -> Result<SessionRequest, Failure> {
         let args = self.args;
-        sessions_of(args.cut.credits, !args.no_steal, args.verbose, args.team.degraded)
+        session_request(args.cut.credits, !args.no_steal, args.verbose, args.team.degraded)
     }
 }
 

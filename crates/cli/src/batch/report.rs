@@ -39,7 +39,7 @@ pub(super) fn exit_of(outcome: &TaskOutcome) -> Exit {
 /// Names the machines whose tiles were wrong, also with `--quiet`: the result is right, but they need attention.
 pub(super) fn warn(outcome: &TaskOutcome) {
     if let TaskOutcome::Product(report, _) = outcome {
-        report.check.wrong.iter().for_each(|wrong| bramble_report::say(&crate::multiply::told(wrong)));
+        report.check.wrong.iter().for_each(|wrong| bramble_report::say(&product::wrong_tiles(wrong)));
     }
 }
 

@@ -10,7 +10,6 @@
 use super::language::{BatchOperand, BatchTask, Expression, MatrixReference, ResultTarget, ScaledOperand};
 use super::progress_options;
 use crate::args::BatchArgs;
-use crate::multiply::check_factor;
 use crate::operands::oriented;
 use crate::resume::begin_without_journal;
 use bramble_cluster::random::seed;
@@ -130,9 +129,9 @@ impl<'a> TaskRunner<'a> {
         };
         let dtype = left.matrix.promoted(&right.matrix);
         let dtype = old.as_ref().map_or(dtype, |(_, old)| dtype.promoted(old.dtype()));
-        check_factor("the factor of the product", alpha, dtype)?;
+        dtype.check_factor("the factor of the product", alpha).map_err(Failure::usage)?;
         let beta = old.as_ref().map_or(0.0, |(beta, _)| *beta);
-        check_factor("the factor of the matrix that is added", beta, dtype)?;
+        dtype.check_factor("the factor of the matrix that is added", beta).map_err(Failure::usage)?;
         self.args.cut.check(dtype)?;
         let product = ProductTask {
             a: converted(left, dtype)?,
@@ -212,7 +211,7 @@ impl<'a> TaskRunner<'a> {
         };
         let dtype = second.as_ref().map_or_else(|| first.dtype(), |(_, second)| first.promoted(second));
         for factor in [Some(x.factor), y.map(|y| y.factor)].into_iter().flatten() {
-            check_factor("the factor of a matrix", factor, dtype)?;
+            dtype.check_factor("the factor of a matrix", factor).map_err(Failure::usage)?;
         }
         let x: Scaled = (x.factor, first.converted(dtype)?);
         let y: Option<Scaled> = match second {

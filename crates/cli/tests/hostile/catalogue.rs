@@ -4,8 +4,8 @@ use crate::client::Client;
 use crate::support::{closing_sum, data, elements, generated, hello, how, job, last_job, made, store, tile};
 use crate::worker::{BOTH, IDLE_BYTES_MAX, MEMORY_MIB, Trust, Worker};
 use bramble_matrix::{DType, Layout};
-use bramble_schedule::limits::{JOBS_MAX, MATRICES_MAX};
-use bramble_schedule::message::{Job, Kind, MatrixHeader, Operation, encode_number};
+use bramble_wire::limits::{JOBS_MAX, MATRICES_MAX};
+use bramble_wire::message::{Job, Kind, MatrixHeader, Operation, encode_number};
 
 const STORE: u8 = Kind::Store.code();
 

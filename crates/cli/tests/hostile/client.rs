@@ -6,8 +6,8 @@
 use crate::support::hello;
 use crate::worker::{KEY, Trust};
 use bramble_link::{Body, ClusterKey, Frame, HEADER_BYTES, SharedRegion};
-use bramble_schedule::limits::{ACCEPTS_PER_ADDRESS_PER_S_MAX, PROTOCOL};
-use bramble_schedule::message::{Hello, Kind, Welcome, decode_error};
+use bramble_wire::limits::{ACCEPTS_PER_ADDRESS_PER_S_MAX, PROTOCOL};
+use bramble_wire::message::{Hello, Kind, Welcome, decode_error};
 use ring::hmac;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{ring as provider, verify_tls13_signature_with_raw_key};

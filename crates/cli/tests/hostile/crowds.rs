@@ -2,7 +2,7 @@
 
 use crate::client::{client_config, connection};
 use crate::worker::{SOON, Trust, Worker, honest_digest, within};
-use bramble_schedule::limits::{STRANGERS_MAX, STRANGERS_PER_ADDRESS_MAX};
+use bramble_wire::limits::{STRANGERS_MAX, STRANGERS_PER_ADDRESS_MAX};
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

@@ -2,8 +2,7 @@
 
 use crate::client::Client;
 use crate::worker::{BOTH, Worker};
-use bramble_schedule::lu::LuRing;
-use bramble_schedule::message::{Kind, LuBegin, LuFill, LuPanelHead, LuRows, LuStatus, encode_number};
+use bramble_wire::message::{Kind, LuBegin, LuFill, LuPanelHead, LuRing, LuRows, LuStatus, encode_number};
 
 /// A system of order 20 in blocks of 8, all of it at one worker.
 fn begin() -> LuBegin {

@@ -3,7 +3,7 @@
 use crate::client::{Client, frame};
 use crate::support::{ELEMENT, Random, data, elements, hello, how, last_job, store, tile};
 use crate::worker::{BOTH, Trust, Worker};
-use bramble_schedule::message::{Bye, Kind, encode_error, encode_number};
+use bramble_wire::message::{Bye, Kind, encode_error, encode_number};
 
 const STORE: u8 = 3;
 const PING: u8 = 9;

@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::support::{closing_sum, data, elements, generated, hello, how, job, last_job, made, store, tile};
 use crate::worker::{Trust, Worker};
-use bramble_schedule::message::{Hello, Job, Kind, MatrixHeader, MatrixSource, ResultHead};
+use bramble_wire::message::{Hello, Job, Kind, MatrixHeader, MatrixSource, ResultHead};
 
 const STORE: u8 = Kind::Store.code();
 

@@ -2,7 +2,7 @@
 
 use crate::client::{Sealed, client_config, connect, introduction, is_timeout, seal};
 use crate::worker::{KEY, SOON, Trust, Worker, honest_digest, within};
-use bramble_schedule::limits::PROTOCOL;
+use bramble_wire::limits::PROTOCOL;
 use ring::aead::{AES_128_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use rustls::ConnectionTrafficSecrets;
 use std::io::{Read, Write};

@@ -5,8 +5,8 @@ use crate::client::{Came, Client, frame};
 use crate::support::elements;
 use crate::worker::{Trust, within};
 use bramble_link::{ClusterKey, Security};
-use bramble_schedule::limits::PROTOCOL;
-use bramble_schedule::message::{
+use bramble_wire::limits::PROTOCOL;
+use bramble_wire::message::{
     Bye, Hello, Kind, LogHead, Operation, Pong, ResultHead, StoreHead, Welcome, Work, WorkRecord,
     decode_number, encode_number,
 };

@@ -5,8 +5,8 @@ use crate::client::Client;
 use crate::support::{Random, data, store};
 use crate::worker::{BOTH, Trust, Worker};
 use bramble_link::{Body, ClusterKey, Frame, Link, NoBodies, Proven, Security, tcp_connect};
-use bramble_schedule::limits::{NEIGHBOURS_MAX, PROTOCOL};
-use bramble_schedule::message::{
+use bramble_wire::limits::{NEIGHBOURS_MAX, PROTOCOL};
+use bramble_wire::message::{
     Forward, Join, Kind, MatrixHeader, MatrixSource, Neighbour, Reached, decode_error, encode_forwards,
 };
 use bramble_worker::{Config, SessionLedger, serve_link};

@@ -3,7 +3,7 @@
 use crate::client::{Client, frame};
 use crate::support::{data, elements, generated, how, last_job, store, tile};
 use crate::worker::{MEMORY_MIB, Trust, Worker, within};
-use bramble_schedule::message::{Kind, encode_number};
+use bramble_wire::message::{Kind, encode_number};
 use std::time::{Duration, Instant};
 
 const STORE: u8 = Kind::Store.code();

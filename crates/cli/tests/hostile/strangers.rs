@@ -3,8 +3,8 @@
 use crate::client::{client_config, connect, connection, frame, is_timeout};
 use crate::support::{Random, hello};
 use crate::worker::{Trust, Worker};
-use bramble_schedule::limits::HANDSHAKE_DEADLINE;
-use bramble_schedule::message::Kind;
+use bramble_wire::limits::HANDSHAKE_DEADLINE;
+use bramble_wire::message::Kind;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Instant;

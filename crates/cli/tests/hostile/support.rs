@@ -1,7 +1,7 @@
 //! Messages for the tests: hellos, matrices, jobs, stores; and pseudo-random numbers.
 
 use bramble_matrix::{DType, Layout};
-use bramble_schedule::message::{
+use bramble_wire::message::{
     Generated, Hello, Job, MatrixHeader, MatrixSource, Operation, StoreHead, Then, Wants,
 };
 

@@ -224,6 +224,12 @@ impl World {
         self.end(rank, self.rank > rank, peer)
     }
 
+    /// Polls the library; whether nothing is in flight: then the process may leave, or use its links with itself again.
+    pub fn is_quiet(&self) -> bool {
+        self.engine.poll();
+        self.engine.is_quiet()
+    }
+
     /// Both ends of a link of this process with itself.
     pub fn own_links(&self) -> Result<(Link, Link), LinkError> {
         let left = self.end(self.rank, false, "right")?;
@@ -346,15 +352,6 @@ impl World {
     }
 }
 
-#[cfg(test)]
-impl World {
-    /// Polls the library; whether nothing is in flight.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.engine.poll();
-        self.engine.is_quiet()
-    }
-}
-
 impl std::fmt::Debug for World {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "World(rank {} of {}, {})", self.rank, self.size, self.library)
@@ -408,4 +405,4 @@ fn portion(all: &[u8], each: usize, rank: usize) -> Portion {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

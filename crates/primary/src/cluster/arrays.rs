@@ -13,7 +13,7 @@ use crate::inspector::{LazySketch, OperandSketch};
 use crate::product::{ProductOperand, Request};
 use bramble_matrix::{Digest128, Matrix, Rect, Shape};
 use bramble_plan::{ArrayLayout, Ownership, PlacedPart};
-use bramble_schedule::message::ResidentView;
+use bramble_wire::message::ResidentView;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -13,7 +13,7 @@ use crate::measure::ping;
 use crate::opening::{Connection, LostConnection, Session, dismiss, end_session};
 use crate::product::MachineLink;
 use crate::run::CLOSING;
-use bramble_schedule::limits::{PING_AFTER, SILENCE_MAX};
+use bramble_wire::limits::{PING_AFTER, SILENCE_MAX};
 use std::rc::Rc;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};

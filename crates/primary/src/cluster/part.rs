@@ -14,8 +14,8 @@ use crate::error::off_loop;
 use crate::opening::{LostConnection, Session};
 use bramble_link::{Body, Frame, NoBodies, Receiver, Sender, SharedRegion};
 use bramble_matrix::{Digest128, Digester, Matrix, Rect};
-use bramble_schedule::limits::{PING_AFTER, SILENCE_MAX};
-use bramble_schedule::message::{
+use bramble_wire::limits::{PING_AFTER, SILENCE_MAX};
+use bramble_wire::message::{
     Generated, Kind, PartSource, PlacedHead, PutHead, PutOutcome, decode_error, encode_number, part_pieces,
 };
 use std::sync::Arc;

@@ -20,8 +20,8 @@ use crate::opening::{LostConnection, Opening, Session, open};
 use crate::product::{ProductObserver, SessionRequest};
 use bramble_matrix::{DType, Matrix, Rect, Shape};
 use bramble_plan::{ArrayLayout, Placement, Preference, ShardAxis};
-use bramble_schedule::limits::ARRAYS_MAX;
-use bramble_schedule::message::Wants;
+use bramble_wire::limits::ARRAYS_MAX;
+use bramble_wire::message::Wants;
 use std::time::Instant;
 use tokio::task::JoinSet;
 

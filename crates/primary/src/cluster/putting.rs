@@ -15,7 +15,7 @@ use crate::product::ProductObserver;
 use bramble_link::{Body, Frame};
 use bramble_matrix::Matrix;
 use bramble_plan::{ArrayLayout, PartHolder, PlacedPart};
-use bramble_schedule::message::{Kind, encode_number};
+use bramble_wire::message::{Kind, encode_number};
 use tokio::task::JoinSet;
 
 /// Machines that are given parts, by their number in the layout; a lost one is `None`.

@@ -6,10 +6,10 @@ use super::{Finished, Request};
 use crate::PrimaryError;
 use crate::account::{CheckReport, PlanReport, Report, TeamChanges};
 use crate::inspector::Inspector;
-use crate::log::Phase;
 use bramble_kernel::factors;
 use bramble_matrix::{DType, Element, Matrix, Output, Rect, Span};
 use bramble_plan::Problem;
+use bramble_record::log::Phase;
 use std::time::Instant;
 
 /// Products without multiplications (no elements, no depth, or α = 0): C = βC.

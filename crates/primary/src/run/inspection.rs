@@ -15,7 +15,7 @@ use super::supervise::{Supervisor, supervise, while_alive};
 use crate::PrimaryError;
 use crate::account::{VerifyReport, WrongTiles};
 use crate::inspector::Inspector;
-use crate::log::Phase;
+use bramble_record::log::Phase;
 use bramble_schedule::primary::{
     InspectionEnd, InspectionEvent, InspectionTask, InspectionVerdict, PrimaryEvent, Recomputation,
     WrongResults,

@@ -222,7 +222,7 @@ impl Tasks {
         };
         {
             let mut core = core.borrow_mut();
-            core.recorder.peers(std::slice::from_ref(&session), 1);
+            core.recorder.peers(std::iter::once(session.logged()), 1);
             let (number, at) = (core.machines.len(), core.times.advance());
             core.observed.joined.push((number, at));
             core.machines.push(report_stub(&session, 0.0));

@@ -13,9 +13,9 @@ use crate::partial_sums::{DiscardedRows, PendingRows, bytes_of, copy_lines};
 use bramble_link::{ArrivedBody, Landing};
 use bramble_matrix::number::to_usize;
 use bramble_matrix::{Buffer, Rect, TileLease};
-use bramble_schedule::ProtocolError;
-use bramble_schedule::message::ResultHead;
 use bramble_schedule::primary::{ResultDestination, ResultPlace};
+use bramble_wire::ProtocolError;
+use bramble_wire::message::ResultHead;
 
 impl Core {
     /// The memory in which the rows of a result land.

@@ -6,8 +6,8 @@
 
 use super::Core;
 use bramble_link::{BodyPlacer, Frame, HEADER_BYTES, Landing, Receiver, Section, Sender};
-use bramble_schedule::message::{Kind, ResultHead};
 use bramble_schedule::primary::PrimaryEvent;
+use bramble_wire::message::{Kind, ResultHead};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};

@@ -3,11 +3,11 @@
 use super::resume_point::ResumePoint;
 use super::{Core, JoinTerms};
 use crate::inspector::Inspector;
-use crate::journal_writer::{JournalOptions, JournalSubject};
-use crate::log::{EventRecorder, Phase};
 use crate::stop::Stop;
 use bramble_link::Body;
-use bramble_schedule::message::{Bye, Kind};
+use bramble_record::journal::{JournalOptions, JournalSubject};
+use bramble_record::log::{EventRecorder, Phase};
+use bramble_wire::message::{Bye, Kind};
 use std::rc::Rc;
 use std::sync::Arc;
 

@@ -2,9 +2,9 @@
 
 use super::Core;
 use bramble_link::{Arrived, Body};
-use bramble_schedule::ProtocolError;
-use bramble_schedule::message::{Forward, Kind, Missing, Reached, encode_forwards};
 use bramble_schedule::primary::PrimaryEvent;
+use bramble_wire::ProtocolError;
+use bramble_wire::message::{Forward, Kind, Missing, Reached, encode_forwards};
 
 impl Core {
     /// Orders a worker to pass matrices on.

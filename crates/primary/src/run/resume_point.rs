@@ -7,9 +7,9 @@
 
 use super::Core;
 use crate::PrimaryError;
-use crate::journal_writer::{JournalEnding, JournalFile, JournalOptions, JournalSubject, JournalWriter};
 use crate::stop::Stop;
 use bramble_plan::Plan;
+use bramble_record::journal::{JournalEnding, JournalFile, JournalOptions, JournalSubject, JournalWriter};
 use bramble_schedule::journal::Journal;
 use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryEvent};
 use std::cell::RefCell;
@@ -95,5 +95,5 @@ pub(super) async fn end_journal_writer(
     let is_finished = core.borrow().finished.is_some();
     let Some(journal_writer) = journal_writer else { return Ok(None) };
     let how = if is_finished { journal_writer.ending_with_c() } else { JournalEnding::Last };
-    journal_writer.end(how).await.map(Some)
+    Ok(journal_writer.end(how).await.map(Some)?)
 }

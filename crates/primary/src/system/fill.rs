@@ -9,7 +9,7 @@ use crate::PrimaryError;
 use bramble_link::{Body, Frame, SharedRegion};
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{DType, Layout, Matrix, Rect, Span};
-use bramble_schedule::message::{Kind, LuBegin, LuFill, lu_frames};
+use bramble_wire::message::{Kind, LuBegin, LuFill, lu_frames};
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::mpsc;

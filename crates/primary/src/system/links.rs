@@ -14,8 +14,8 @@ use bramble_link::{
     ArrivedBody, Body, BodyPlacer, DiscardedBody, Frame, Landing, LinkFacts, Receiver, Sender,
 };
 use bramble_matrix::Matrix;
-use bramble_schedule::limits::{NEIGHBOUR_SILENCE_MAX, PING_AFTER, SILENCE_MAX};
-use bramble_schedule::message::{Bye, Kind, LuBegin, LuRows, LuStatus, Reached, decode_error, encode_number};
+use bramble_wire::limits::{NEIGHBOUR_SILENCE_MAX, PING_AFTER, SILENCE_MAX};
+use bramble_wire::message::{Bye, Kind, LuBegin, LuRows, LuStatus, Reached, decode_error, encode_number};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};

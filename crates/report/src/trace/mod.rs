@@ -11,7 +11,7 @@ mod render;
 use crate::exit::Failure;
 use crate::out_file::OutFile;
 use bramble_primary::Report;
-use bramble_primary::log::EventLog;
+use bramble_record::log::EventLog;
 use std::fs::{self, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::Path;

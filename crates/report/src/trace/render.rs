@@ -6,7 +6,7 @@
 //! Units in the JSON: microseconds, with three significant decimals.
 
 use bramble_primary::Report;
-use bramble_primary::log::{
+use bramble_record::log::{
     ClockSample, EventLog, FrameTransfer, LogEvent, LogEventKind, MachineHistory, MachineState, Operation,
     Phase, Work,
 };

@@ -3,11 +3,11 @@
 use super::*;
 use bramble_matrix::DType;
 use bramble_plan::{Binding, Bound, OperandSource, Prediction, Problem, Sums};
-use bramble_primary::log::{
+use bramble_primary::{CheckReport, PlanReport, TeamChanges, ThreadUse, VerifyReport};
+use bramble_record::log::{
     FrameTransfer, LogEvent, LogEventKind, LoggedMachine, MachineState, Operation, PeerStatus, Phase,
     WaitsFor, Work,
 };
-use bramble_primary::{CheckReport, PlanReport, TeamChanges, ThreadUse, VerifyReport};
 use bramble_verify::{Effort, Verdict};
 use proptest::prelude::*;
 use serde_json::Value;

@@ -17,10 +17,10 @@ use bramble_base::{DType, Layout};
 use bramble_plan::{
     LinkRate, Machine, OperandSource, Plan, PlanOptions, Preference, Problem, Strategy, TileSize, decide,
 };
-use bramble_schedule::message::{Job, MatrixHeader, ResultHead, Then};
 use bramble_schedule::primary::{
     Operands, Outgoing, PeerInfo, Primary, PrimaryAction, PrimaryEvent, Referred,
 };
+use bramble_wire::message::{Job, MatrixHeader, ResultHead, Then};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 

@@ -7,5 +7,5 @@
 mod node;
 mod order;
 
-pub use node::{LuAction, LuEvent, LuNode, LuRing};
+pub use node::{LuAction, LuEvent, LuNode};
 pub use order::{LuOrder, LuShape, LuTask};

@@ -17,20 +17,10 @@
 //! the machine.
 
 use super::{LuOrder, LuShape, LuTask};
-use crate::ProtocolError;
 use alloc::format;
 use alloc::vec::Vec;
-
-/// The machines, and the owner of each block column.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LuRing {
-    /// The owner of each block column.
-    pub owners: Vec<usize>,
-    /// Number of machines.
-    pub machines: usize,
-    /// This machine.
-    pub me: usize,
-}
+use bramble_wire::ProtocolError;
+use bramble_wire::message::LuRing;
 
 /// What happens at a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,23 +71,6 @@ pub struct LuNode {
     next_spent: usize,
     told: usize,
     is_over: bool,
-}
-
-impl LuRing {
-    /// The next machine.
-    pub fn next(&self) -> usize {
-        (self.me + 1) % self.machines
-    }
-
-    /// The machine before this one.
-    pub fn previous(&self) -> usize {
-        (self.me + self.machines - 1) % self.machines
-    }
-
-    /// The block columns of this machine, ascending.
-    pub fn columns(&self) -> Vec<usize> {
-        self.owners.iter().enumerate().filter(|(_, owner)| **owner == self.me).map(|(at, _)| at).collect()
-    }
 }
 
 impl LuNode {

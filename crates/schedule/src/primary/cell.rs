@@ -11,10 +11,10 @@
 use super::outgoing::{BodyMatrix, Delivery, Operands, Which, small, small_index, uses};
 use super::relay::PanelRole;
 use super::work::BlockWork;
-use crate::message::{Job, MatrixHeader, MatrixSource, Operation, Then};
 use bramble_base::number::{to_u64, to_usize};
 use bramble_base::{Layout, Rect, Span};
 use bramble_plan::{Block, OperandRecipe, OperandSource, Plan, Recipe, Region, ResultTerm, Term};
+use bramble_wire::message::{Job, MatrixHeader, MatrixSource, Operation, Then};
 
 /// A panel of the current step, for one row or column of cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

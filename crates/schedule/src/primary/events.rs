@@ -5,10 +5,10 @@
 
 use super::inspection::{InspectionEvent, InspectionTask};
 use super::outgoing::Outgoing;
-use crate::message::{Forward, Missing, ResultHead};
 use alloc::string::String;
 use alloc::vec::Vec;
 use bramble_base::Rect;
+use bramble_wire::message::{Forward, Missing, ResultHead};
 
 /// A worker as the primary's state machine knows it.
 #[derive(Clone, Debug)]

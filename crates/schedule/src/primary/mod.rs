@@ -46,15 +46,15 @@ pub use peer_status::{PeerStatus, WaitsFor};
 pub use pinned::PartLost;
 pub use steal::WorkMoves;
 
-use crate::ProtocolError;
-use crate::limits::{FORWARDS_MAX, SILENCE_MAX};
-use crate::message::ResultHead;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
 use bramble_base::Span;
 use bramble_base::number::{nearest_f64, to_u64};
 use bramble_plan::{Plan, Recipe, Sums};
+use bramble_wire::ProtocolError;
+use bramble_wire::limits::{FORWARDS_MAX, SILENCE_MAX};
+use bramble_wire::message::ResultHead;
 use core::time::Duration;
 use inspection::Inspection;
 use panel_stream::{StreamContext, recipes};

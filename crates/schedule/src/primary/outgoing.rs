@@ -4,13 +4,13 @@
 //! Matrices without a body precede those with one; jobs come with the last frame.
 
 use super::events::Referred;
-use crate::limits::{JOBS_MAX, MATRICES_MAX, lines_per_frame};
-use crate::message::{Job, MatrixHeader, MatrixSource, StoreHead};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use bramble_base::number::to_u64;
 use bramble_base::{Layout, Rect, Span};
 use bramble_plan::OperandSource;
+use bramble_wire::limits::{JOBS_MAX, MATRICES_MAX, lines_per_frame};
+use bramble_wire::message::{Job, MatrixHeader, MatrixSource, StoreHead};
 
 /// Properties of the operands that decide which messages are sent.
 #[derive(Clone, Copy, Debug)]

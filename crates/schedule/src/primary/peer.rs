@@ -9,15 +9,15 @@ use super::slow_link::LinkFlow;
 use super::spot_check::SpotCheckCounts;
 use super::work::WorkItem;
 use super::{PeerInfo, ResultPlace};
-use crate::ProtocolError;
-use crate::limits::{HELD_UP_AFTER, LINK_WINDOW_BYTES, PING_AFTER};
-use crate::message::{Forward, Missing, ResultHead, Then};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::vec::Vec;
 use bramble_base::number::{nearest_f64, to_u64};
 use bramble_base::{Rect, Span};
 use bramble_plan::{Plan, charged_bytes};
+use bramble_wire::ProtocolError;
+use bramble_wire::limits::{HELD_UP_AFTER, LINK_WINDOW_BYTES, PING_AFTER};
+use bramble_wire::message::{Forward, Missing, ResultHead, Then};
 use core::time::Duration;
 
 /// State of one peer.

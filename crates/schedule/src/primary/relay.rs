@@ -19,11 +19,11 @@
 //! Deliberately absent: the matrices themselves, and whether they have arrived.
 
 use super::outgoing::small_index;
-use crate::message::Forward;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 use bramble_base::{Rect, Span};
+use bramble_wire::message::Forward;
 
 /// Identity of a panel that members may share. Keys sort by age, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

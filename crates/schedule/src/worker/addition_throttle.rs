@@ -16,7 +16,7 @@
 //! that reads a sum waits for that sum only.
 
 use super::{Priority, PriorityQueue, RunnableJob, TaskLength};
-use crate::limits::{BRIEF_ADDITIONS_PER_THREAD, LONG_ADDITIONS_PER_THREAD};
+use bramble_wire::limits::{BRIEF_ADDITIONS_PER_THREAD, LONG_ADDITIONS_PER_THREAD};
 
 /// Additions that could run.
 #[derive(Debug)]
@@ -78,8 +78,8 @@ const fn weight(length: TaskLength) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Job, Operation, Then};
     use crate::worker::StartLimits;
+    use bramble_wire::message::{Job, Operation, Then};
 
     fn sum(c: u32) -> RunnableJob {
         let job = Job { operation: Operation::Add, c, a: 1, b: 2, step: 0, epoch: 0, then: Then::Close };

@@ -30,14 +30,14 @@ use self::send_backpressure::SendBackpressure;
 pub use self::silence::Silence;
 pub use self::start::{StartLimits, TaskLength};
 use self::stored::Stored;
-use crate::ProtocolError;
-use crate::message::{
-    Forward, Job, MatrixHeader, MatrixSource, Missing, Operation, PieceHead, StoreHead, Then,
-};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec::Vec;
 use bramble_base::Layout;
+use bramble_wire::ProtocolError;
+use bramble_wire::message::{
+    Forward, Job, MatrixHeader, MatrixSource, Missing, Operation, PieceHead, StoreHead, Then,
+};
 
 /// Something that the shell has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@
 //!
 //! Deliberately absent: threads.
 
-use crate::message::{Job, Operation};
 use alloc::collections::BTreeMap;
+use bramble_wire::message::{Job, Operation};
 
 /// Priority of a task: lower numbers first, then in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

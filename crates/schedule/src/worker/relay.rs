@@ -10,10 +10,10 @@
 //! expected from it: the missing lines are requested from the primary, once for each matrix.
 
 use super::{Worker, WorkerAction};
-use crate::ProtocolError;
-use crate::message::{Forward, MatrixHeader, MatrixSource, Missing, PieceHead};
 use alloc::format;
 use alloc::vec::Vec;
+use bramble_wire::ProtocolError;
+use bramble_wire::message::{Forward, MatrixHeader, MatrixSource, Missing, PieceHead};
 
 impl Worker {
     /// Whether lines from another worker may land now. Returns the matrix they belong to, or `None` if it was

@@ -14,8 +14,8 @@
 //! jobs whose result other jobs need. Tiles in the primary's own memory have no bytes to send.
 
 use super::{RunnableJob, StartLimits};
-use crate::message::{Operation, Then};
 use alloc::collections::{BTreeMap, VecDeque};
+use bramble_wire::message::{Operation, Then};
 
 /// Tiles that the link has not sent, and jobs that wait.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl SendBackpressure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::Job;
+    use bramble_wire::message::Job;
 
     const MIB: u64 = 1 << 20;
 

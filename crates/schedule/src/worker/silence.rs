@@ -11,7 +11,7 @@
 //! Deliberately absent: reading a clock, and the reaction to silence.
 
 use crate::clock::{NEIGHBOUR_STEP, StepClock};
-use crate::limits::NEIGHBOUR_SILENCE_MAX;
+use bramble_wire::limits::NEIGHBOUR_SILENCE_MAX;
 use core::time::Duration;
 
 /// Silence of one other worker.

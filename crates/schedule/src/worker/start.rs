@@ -11,9 +11,9 @@
 
 use super::stored::Stored;
 use super::{RunnableJob, Worker, WorkerAction};
-use crate::limits::{BRIEF_ADDITIONS_PER_THREAD, UNSENT_BYTES_MAX, UNSENT_TILES_PER_THREAD};
-use crate::message::{Job, MatrixHeader, Operation, Then};
 use alloc::vec::Vec;
+use bramble_wire::limits::{BRIEF_ADDITIONS_PER_THREAD, UNSENT_BYTES_MAX, UNSENT_TILES_PER_THREAD};
+use bramble_wire::message::{Job, MatrixHeader, Operation, Then};
 
 /// How far computing runs ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,12 +11,12 @@
 //! Deliberately absent: anything that concerns two matrices at once.
 
 use super::RunnableJob;
-use crate::ProtocolError;
-use crate::message::{Forward, Job, MatrixHeader, MatrixSource};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::vec::Vec;
+use bramble_wire::ProtocolError;
+use bramble_wire::message::{Forward, Job, MatrixHeader, MatrixSource};
 
 /// A matrix that was announced and not freed.
 pub(super) struct Stored {

@@ -3,8 +3,8 @@
 use super::*;
 use crate::ledger::{MemoryRequest, SessionLedger, SessionOwner};
 use bramble_link::Body;
-use bramble_schedule::limits::CHUNK_BYTES_MAX;
-use bramble_schedule::message::MatrixSource;
+use bramble_wire::limits::CHUNK_BYTES_MAX;
+use bramble_wire::message::MatrixSource;
 
 const CAPACITY: u64 = 64 << 20;
 

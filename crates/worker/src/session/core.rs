@@ -15,12 +15,12 @@ use crate::pool::{ComputePool, ComputeTask, EndedTask};
 use bramble_kernel::{Kernel, KernelElement, Sign, factors};
 use bramble_link::{Arrived, ArrivedBody, Body, Frame, Section, SectionMeter};
 use bramble_matrix::{Buffer, DType, Generator, Rect, Span, TileLease};
-use bramble_schedule::ProtocolError;
-use bramble_schedule::message::{
+use bramble_schedule::worker::{Priority, RunnableJob, TaskLength, Worker, WorkerAction, WorkerEvent};
+use bramble_wire::ProtocolError;
+use bramble_wire::message::{
     Bye, Generated, Hello, Job, Kind, MatrixHeader, MatrixSource, Operation, ResidentView, ResultHead,
     StoreHead, Then,
 };
-use bramble_schedule::worker::{Priority, RunnableJob, TaskLength, Worker, WorkerAction, WorkerEvent};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;

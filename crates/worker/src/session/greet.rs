@@ -11,9 +11,9 @@ use crate::speeds::{ProbeEffort, Speed, Speeds};
 use bramble_kernel::{Choice, KernelError, KernelName, Pick};
 use bramble_link::{Body, Frame, FrameLimits, Link, LinkError, NoBodies, Proven, Slot};
 use bramble_matrix::DType;
-use bramble_schedule::ProtocolError;
-use bramble_schedule::limits::{DIALLED_HELLO_PATIENCE, HANDSHAKE_DEADLINE};
-use bramble_schedule::message::{Hello, Join, Kind, Welcome};
+use bramble_wire::ProtocolError;
+use bramble_wire::limits::{DIALLED_HELLO_PATIENCE, HANDSHAKE_DEADLINE};
+use bramble_wire::message::{Hello, Join, Kind, Welcome};
 use std::time::Duration;
 
 /// How long a primary waits for memory that other sessions hold, before it is refused.

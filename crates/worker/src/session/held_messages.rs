@@ -9,8 +9,8 @@
 
 use crate::held::{FillPart, HeldStore, PutProgress};
 use bramble_link::{Arrived, ArrivedBody, Body, Frame, Landing};
-use bramble_schedule::ProtocolError;
-use bramble_schedule::message::{GetHead, Kind, PlacedHead, PutHead, decode_number};
+use bramble_wire::ProtocolError;
+use bramble_wire::message::{GetHead, Kind, PlacedHead, PutHead, decode_number};
 
 /// What a message about an array asks of the caller.
 pub(super) enum HeldAnswer {

@@ -5,8 +5,8 @@ use super::core::{Core, TaskResult};
 use crate::job_recorder::ns;
 use crate::pool::EndedTask;
 use bramble_link::Body;
-use bramble_schedule::limits::{CLOCK_NS_MAX, LOG_EVERY};
-use bramble_schedule::message::{Kind, Then, Work, WorkRecord};
+use bramble_wire::limits::{CLOCK_NS_MAX, LOG_EVERY};
+use bramble_wire::message::{Kind, Then, Work, WorkRecord};
 use std::cell::RefCell;
 use std::rc::Rc;
 

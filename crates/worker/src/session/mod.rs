@@ -35,13 +35,13 @@ use bramble_link::{
     Sender, Slot, clock_ns,
 };
 use bramble_matrix::number::to_u64;
-use bramble_schedule::ProtocolError;
-use bramble_schedule::limits::CHUNK_BYTES_MAX;
-use bramble_schedule::message::{
+use bramble_schedule::worker::{StartLimits, Worker, WorkerEvent};
+use bramble_wire::ProtocolError;
+use bramble_wire::limits::CHUNK_BYTES_MAX;
+use bramble_wire::message::{
     Hello, Kind, Neighbour, Pong, Reached, StoreHead, decode_error, decode_forwards, decode_number,
     encode_error,
 };
-use bramble_schedule::worker::{StartLimits, Worker, WorkerEvent};
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;

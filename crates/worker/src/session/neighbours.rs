@@ -20,9 +20,9 @@ use bramble_link::{
     NoBodies, Receiver, Section, Sender, SharedRegion, Until,
 };
 use bramble_matrix::number::{to_u64, to_usize};
-use bramble_schedule::limits::{NEIGHBOUR_BEAT, NEIGHBOURS_DEADLINE, PRIMARY_SILENCE_MAX, lines_per_frame};
-use bramble_schedule::message::{Forward, Join, Kind, Neighbour, PieceHead, encode_number};
 use bramble_schedule::worker::{Silence, WorkerEvent};
+use bramble_wire::limits::{NEIGHBOUR_BEAT, NEIGHBOURS_DEADLINE, PRIMARY_SILENCE_MAX, lines_per_frame};
+use bramble_wire::message::{Forward, Join, Kind, Neighbour, PieceHead, encode_number};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;

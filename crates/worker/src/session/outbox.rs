@@ -7,7 +7,7 @@
 
 use super::core::OutgoingFrame;
 use bramble_link::{Body, Frame};
-use bramble_schedule::message::{Kind, encode_number};
+use bramble_wire::message::{Kind, encode_number};
 use std::cell::Cell;
 use tokio::sync::mpsc;
 

@@ -2,7 +2,7 @@
 
 use super::WorkerError;
 use bramble_schedule::clock::{StepClock, WORKER_STEP};
-use bramble_schedule::limits::{PING_AFTER, PRIMARY_SILENCE_MAX};
+use bramble_wire::limits::{PING_AFTER, PRIMARY_SILENCE_MAX};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};

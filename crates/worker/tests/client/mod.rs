@@ -7,7 +7,7 @@ use bramble_link::{
     tcp_link,
 };
 use bramble_matrix::{DType, Layout};
-use bramble_schedule::message::{
+use bramble_wire::message::{
     Hello, Job, Kind, MatrixHeader, MatrixSource, Operation, StoreHead, Then, Wants, Welcome, decode_error,
     decode_number,
 };

@@ -1,6 +1,5 @@
 //! Products with a placed operand, with the workers' state machine at the other end.
 
-use crate::message::{MatrixSource, ResultHead};
 use crate::primary::{
     Operands, Outgoing, PartLost, PeerInfo, Primary, PrimaryAction, PrimaryEvent, Referred, Which,
 };
@@ -11,6 +10,7 @@ use bramble_plan::{
     ArrayLayout, LinkRate, Machine, OperandSource, Ownership, PartHolder, Placement, Plan, PlanOptions,
     Problem, ShardAxis, ShardUnits, TileSize, decide_resident,
 };
+use bramble_wire::message::{MatrixSource, ResultHead};
 use core::time::Duration;
 
 const GRANT: u64 = 32 << 20;

@@ -11,10 +11,10 @@ use crate::session::WorkerError;
 use bramble_kernel::lu::PackedPanel;
 use bramble_link::{Body, Frame, SharedRegion};
 use bramble_matrix::number::to_u64;
-use bramble_schedule::ProtocolError;
-use bramble_schedule::limits::{CHUNK_BYTES_MAX, LU_FRAME_BYTES};
 use bramble_schedule::lu::LuEvent;
-use bramble_schedule::message::{Kind, LuPanelHead, decode_number, encode_number};
+use bramble_wire::ProtocolError;
+use bramble_wire::limits::{CHUNK_BYTES_MAX, LU_FRAME_BYTES};
+use bramble_wire::message::{Kind, LuPanelHead, decode_number, encode_number};
 use std::sync::Arc;
 
 /// A panel at this machine.

@@ -1,0 +1,47 @@
+//! The options of `bramble bench hpl`.
+
+use bramble_cluster::args::{MachineArgs, kernel};
+use bramble_kernel::Choice;
+use bramble_report::quantity::size;
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+#[allow(missing_docs)] // A comment here would become the help text of the verb.
+pub struct BenchHplArgs {
+    /// Orders N of the system, comma-separated (default: the largest that fits in the memory of --memory)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) size: Vec<u32>,
+    /// Columns NB of a panel, comma-separated (default: by N); several make a sweep, whose plot --plot draws
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) nb: Vec<u16>,
+    /// Without workers: threads, comma-separated (default: one per core)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Vec<u16>,
+    /// Kernel of the products: auto, simd, openblas or blis
+    #[arg(long, value_name = "K", env = "BRAMBLE_KERNEL", default_value = "auto", value_parser = kernel)]
+    pub(crate) kernel: Choice,
+    /// Memory that the system may take, such as 512M or 4G; with workers, of each of them (default: three quarters of the free
+    /// memory, or what the workers offer)
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) memory: Option<u64>,
+    /// Measured runs of each case, in turns; their median counts
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) rounds: u16,
+    /// Run the official program (xhpl, or the HPL inside hpcc) under mpirun on the same N and threads, too, in every layout with
+    /// every NB, and print its best beside ours
+    #[arg(long)]
+    pub(crate) official: bool,
+    /// Print one JSON object per line for each case, instead of the text (docs/json.md)
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// With workers: how many of them take part, the first ones, comma-separated, such as 1,2,4,8 (default: as is fastest)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) nodes: Vec<u16>,
+    /// The machines; without any, the threads of this process.
+    #[command(flatten)]
+    pub(crate) machines: MachineArgs,
+    /// Write a plot of the measurements to this file
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
+}

@@ -1,0 +1,182 @@
+//! `bramble bench hpl` on workers: `primary` solves, this file repeats, checks and draws.
+//!
+//! Place in the flow: `mod.rs` comes here if the options name machines.
+//!
+//! Invariants: as in this process. The clock runs from the last column that was generated to the last element of the
+//! solution; X is checked here, with a matrix that this process generates again.
+//!
+//! Deliberately absent: the official program, which starts its own processes on the machines (docs/solve.md).
+
+use super::BenchHplArgs;
+use super::point::{HplEstimate, HplPlace, HplPoint};
+use super::stamp::Stamp;
+use super::{draw, text};
+use crate::on_workers::{accuse, announce, display, sessions};
+use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec};
+use bramble_cluster::until::{Completion, done_or_signal};
+use bramble_kernel::KernelName;
+use bramble_lu::{LuKernels, hpl};
+use bramble_matrix::DType;
+use bramble_primary::{Cluster, ClusterOptions, SystemProgress, SystemRequest, SystemSolution, SystemSource};
+use bramble_report::exit::{Exit, Failure};
+use bramble_report::progress::ProgressDisplay;
+use bramble_report::times::Times;
+use bramble_worker::default_threads;
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Runs the verb on the machines that the options name; `None` if they name none.
+pub(super) fn run(args: &BenchHplArgs) -> Option<Result<Exit, Failure>> {
+    let team = args.machines.team();
+    match TeamSpec::of(&team) {
+        Ok(TeamSpec::Alone) if args.nodes.is_empty() => None,
+        Ok(TeamSpec::Alone) => {
+            let text = "--nodes: needs workers; name some with -w, --hostfile, --await or --local";
+            Some(Err(Failure::usage(text)))
+        }
+        Ok(spec) => Some(refuse(args).and_then(|()| on_workers(args, spec))),
+        Err(e) => Some(Err(e)),
+    }
+}
+
+/// Refuses options that have no meaning with workers.
+fn refuse(args: &BenchHplArgs) -> Result<(), Failure> {
+    let refused = [
+        (!args.threads.is_empty(), "--threads: workers use their own; start them with --threads"),
+        (
+            args.official,
+            "--official: starts processes on this machine only; docs/solve.md says how to run it on several",
+        ),
+        (args.size.is_empty(), "--size: name the order N; with workers it has no default"),
+    ];
+    match refused.into_iter().find(|(is_given, _)| *is_given) {
+        Some((_, text)) => Err(Failure::usage(text)),
+        None => Ok(()),
+    }
+}
+
+fn on_workers(args: &BenchHplArgs, spec: TeamSpec) -> Result<Exit, Failure> {
+    let work = async {
+        let purpose = Purpose { kernel: args.kernel, dtype: DType::F64, flops: 0.0 };
+        let gathered = spec.gather(&args.machines.team(), purpose).await?;
+        let (kernel, is_local) = (gathered.kernel.clone(), gathered.is_local);
+        let display = display(args.json, args.json);
+        let GatheredTeam { ends, processes, .. } = gathered;
+        let mut cluster = Cluster::open(ends, ClusterOptions { keeps_links: true }, &display).await?;
+        let measured = measure(args, &mut cluster, (&kernel, is_local), &display).await;
+        cluster.close().await;
+        drop(processes);
+        measured
+    };
+    match done_or_signal(work)? {
+        Completion::Signal(exit) => Ok(exit),
+        Completion::Done(points) => {
+            let lines: String = match args.json {
+                true => points.iter().map(HplPoint::json_line).collect(),
+                false if args.nodes.len() > 1 => text::text(&points) + &text::scaling(&points),
+                false => text::text(&points),
+            };
+            bramble_report::out(lines.as_bytes())?;
+            draw(args, &points)?;
+            let is_valid = points.iter().all(|point| point.check.is_valid());
+            Ok(if is_valid { Exit::Done } else { Exit::Unverified })
+        }
+    }
+}
+
+/// Order, columns of a panel and number of workers of a case, with its runs.
+type Case = ((usize, Option<usize>, Option<usize>), Vec<Run>);
+
+/// One run of a case.
+struct Run {
+    solution: SystemSolution,
+    start: Stamp,
+    end: Stamp,
+    check: hpl::HplCheck,
+}
+
+/// Measures all cases, in turns.
+async fn measure(
+    args: &BenchHplArgs,
+    cluster: &mut Cluster,
+    (kernel, is_local): (&str, bool),
+    display: &ProgressDisplay,
+) -> Result<Vec<HplPoint>, Failure> {
+    let or_none = |list: &[u16]| -> Vec<Option<usize>> {
+        if list.is_empty() { vec![None] } else { list.iter().map(|x| Some(usize::from(*x))).collect() }
+    };
+    let mut cases: Vec<Case> = Vec::new();
+    for order in args.size.iter().map(|n| *n as usize) {
+        for nodes in or_none(&args.nodes) {
+            let blocks = or_none(&args.nb).into_iter().map(|nb| nb.map(|nb| nb.min(order)));
+            cases.extend(blocks.map(|nb| ((order, nb, nodes), Vec::new())));
+        }
+    }
+    for _ in 0..args.rounds {
+        for (case, runs) in &mut cases {
+            let ran = one_run(args, cluster, *case, kernel, display).await;
+            runs.push(ran.map_err(|failure| GatheredTeam::failure(is_local, failure))?);
+        }
+    }
+    Ok(cases.into_iter().filter_map(|(_, runs)| HplPoint::of_workers(runs)).collect())
+}
+
+async fn one_run(
+    args: &BenchHplArgs,
+    cluster: &mut Cluster,
+    (order, width, workers): (usize, Option<usize>, Option<usize>),
+    kernel: &str,
+    display: &ProgressDisplay,
+) -> Result<Run, Failure> {
+    let request = SystemRequest {
+        source: SystemSource::Hpl(order),
+        width,
+        workers,
+        kernel: kernel.to_owned(),
+        sessions: sessions(args.memory)?,
+    };
+    // Our own kernel, since a library that has computed wrongly may do so again.
+    let threads = default_threads();
+    let checking = LuKernels::open(Some(KernelName::Simd), DType::F64, 0.0, threads);
+    let checking = checking.map_err(|e| Failure::failed(e.to_string()))?;
+    let start = Cell::new(Stamp::now());
+    let found: Arc<Mutex<Option<(Stamp, hpl::HplCheck)>>> = Arc::default();
+    let judged = found.clone();
+    let check = move |x: &[f64]| {
+        let end = Stamp::now();
+        let check = hpl::check(x, threads, &checking);
+        *judged.lock().unwrap_or_else(PoisonError::into_inner) = Some((end, check));
+        check.is_valid()
+    };
+    let progress = |state: SystemProgress<'_>| match state {
+        SystemProgress::Planned(plan) => announce(plan),
+        SystemProgress::Began => start.set(Stamp::now()),
+        SystemProgress::Eliminated(_) => {}
+    };
+    let solution = cluster.solve(request, Box::new(check), display, &progress).await?;
+    accuse(&solution);
+    if let Some(column) = solution.zero {
+        return Err(Failure::failed(format!("--size {order}: all pivots of column {column} are 0")));
+    }
+    let found = found.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let (end, check) = found.ok_or_else(|| Failure::failed("the solution was not checked"))?;
+    Ok(Run { solution, start: start.get(), end, check })
+}
+
+impl HplPoint {
+    /// The runs of a case on workers: the median of the times, the last run's stamps and plan, and the worst check.
+    fn of_workers(runs: Vec<Run>) -> Option<Self> {
+        let times = Times::new(runs.iter().map(|run| run.solution.seconds).collect());
+        let worst = |a: &&Run, b: &&Run| a.check.scaled_residual.total_cmp(&b.check.scaled_residual);
+        let check = runs.iter().max_by(worst)?.check;
+        let Run { solution, start, end, .. } = runs.into_iter().next_back()?;
+        let plan = solution.plan;
+        let estimate = HplEstimate {
+            bound_seconds: plan.estimate.bound_seconds,
+            bound_by: if plan.estimate.is_bound_by_links { "links" } else { "compute" },
+            seconds: plan.estimate.seconds,
+        };
+        let (order, block, place) = (plan.order, plan.width, HplPlace::Workers(plan));
+        Some(Self { order, block, place, times, start, end, check, estimate, official: None })
+    }
+}

@@ -1,0 +1,303 @@
+//! `bramble bench hpl`: the High Performance Linpack benchmark on the threads of this process, or on workers.
+//!
+//! Place in the flow: the crate `lu` generates, solves and checks; `plan` has the bound and the prediction; `text` prints them in
+//! the form of HPL's output.
+//!
+//! Invariants: the rules of HPL: its matrix, its count of operations, f64, no Strassen, a residual below 16. The clock runs from
+//! the generated system to the solution. All cases of one order take turns.
+//!
+//! `cluster` runs it on workers; `official` runs the official program beside ours, where it is installed.
+
+mod args;
+mod cluster;
+mod official;
+mod point;
+mod stamp;
+mod text;
+
+pub use args::BenchHplArgs;
+
+use bramble_cluster::until::{Completion, done_or_signal};
+use bramble_kernel::{Choice, KernelName};
+use bramble_lu::{LuFactors, LuKernels, LuOptions, WorkingMatrix, block_columns, hpl, memory_bytes, probe};
+use bramble_matrix::DType;
+use bramble_plan::{LuRates, estimate_lu};
+use bramble_report::chart::{Chart, Ground, Series, drawing};
+use bramble_report::exit::{Exit, Failure};
+use bramble_report::plot_file;
+use bramble_report::quantity::{bytes, seconds};
+use bramble_report::times::Times;
+use bramble_worker::{available_memory, default_threads};
+use official::OfficialRun;
+use point::{HplCase, HplEstimate, HplPlace, HplPoint};
+use stamp::Stamp;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::time::Instant;
+
+/// Runs the verb.
+pub fn run(args: &BenchHplArgs) -> Result<Exit, Failure> {
+    args.plot.as_deref().map_or(Ok(()), plot_file::check)?;
+    if args.official {
+        official::check()?;
+    }
+    let kernel = kernel(args.kernel)?;
+    if let Some(result) = cluster::run(args) {
+        return result;
+    }
+    let memory = args.memory.unwrap_or_else(available_memory);
+    let threads: Vec<usize> = match args.threads.is_empty() {
+        true => vec![default_threads()],
+        false => args.threads.iter().map(|t| usize::from(*t)).collect(),
+    };
+    let orders = if args.size.is_empty() {
+        let most = threads.iter().max().copied().unwrap_or(1);
+        let order = largest(memory, most);
+        bramble_report::say(&format!(
+            "bramble: N = {order}, which takes {} of memory; --size sets another",
+            bytes(memory as f64)
+        ));
+        vec![order]
+    } else {
+        args.size.iter().map(|n| *n as usize).collect()
+    };
+    let mut points = Vec::new();
+    for order in orders {
+        let mut new = at_order(args, order, &threads, kernel, memory)?;
+        if args.official
+            && let Completion::Signal(exit) = done_or_signal(beside(args, &mut new))?
+        {
+            return Ok(exit);
+        }
+        let lines: String =
+            if args.json { new.iter().map(HplPoint::json_line).collect() } else { text::text(&new) };
+        bramble_report::out(lines.as_bytes())?;
+        points.extend(new);
+    }
+    draw(args, &points)?;
+    let is_valid = points.iter().all(|point| point.check.is_valid());
+    Ok(if is_valid { Exit::Done } else { Exit::Unverified })
+}
+
+/// Writes the plot, if `--plot` is given.
+fn draw(args: &BenchHplArgs, points: &[HplPoint]) -> Result<(), Failure> {
+    args.plot.as_deref().map_or(Ok(()), |path| plot_file::write(path, &svg(points)))
+}
+
+/// Adds the official program's best run with the same order and threads to each point.
+async fn beside(args: &BenchHplArgs, points: &mut [HplPoint]) -> Result<(), Failure> {
+    let blocks: Vec<usize> = args.nb.iter().map(|nb| usize::from(*nb)).collect();
+    let mut known: BTreeMap<usize, OfficialRun> = BTreeMap::new();
+    for point in points {
+        let threads = point.threads();
+        if let Entry::Vacant(place) = known.entry(threads) {
+            place.insert(official::run(point.order, threads, &blocks).await?);
+        }
+        point.official = known.get(&threads).cloned();
+    }
+    Ok(())
+}
+
+/// The kernel that the option names; `None` picks the fastest.
+fn kernel(choice: Choice) -> Result<Option<KernelName>, Failure> {
+    match choice {
+        Choice::Auto => Ok(None),
+        Choice::Named(name) => Ok(Some(name)),
+        Choice::Blocked { .. } | Choice::Strassen { .. } => Err(Failure::usage(format!(
+            "--kernel {choice}: the benchmark's rules exclude Strassen's method, and the factorisation cuts its products itself; \
+             use auto, simd, openblas or blis"
+        ))),
+    }
+}
+
+/// Bytes that a system of this order takes.
+fn needed(order: usize, options: LuOptions) -> u64 {
+    memory_bytes::<f64>(order, order, 1, options)
+}
+
+/// The largest order, a multiple of its panel's columns, whose system fits in that memory.
+fn largest(memory: u64, threads: usize) -> usize {
+    let fits = |order: usize| needed(order, LuOptions { threads, block: block_columns(order) }) <= memory;
+    let (mut fit, mut over) = (1, 2);
+    while fits(over) {
+        (fit, over) = (over, over * 2);
+    }
+    while over - fit > 1 {
+        let middle = fit + (over - fit) / 2;
+        if fits(middle) { fit = middle } else { over = middle }
+    }
+    let block = block_columns(fit);
+    (fit / block * block).max(1)
+}
+
+/// Measures all cases of one order, in turns.
+fn at_order(
+    args: &BenchHplArgs,
+    order: usize,
+    threads: &[usize],
+    kernel: Option<KernelName>,
+    memory: u64,
+) -> Result<Vec<HplPoint>, Failure> {
+    let blocks = match args.nb.is_empty() {
+        true => vec![block_columns(order)],
+        false => args.nb.iter().map(|nb| usize::from(*nb).min(order)).collect(),
+    };
+    let mut points = Vec::new();
+    for options in threads
+        .iter()
+        .flat_map(|threads| blocks.iter().map(|block| LuOptions { threads: *threads, block: *block }))
+    {
+        if needed(order, options) > memory {
+            return Err(Failure::failed(format!(
+                "--size {order}: the system takes {} of memory, and {} are free; use a smaller one, at most {}",
+                bytes(needed(order, options) as f64),
+                bytes(memory as f64),
+                largest(memory, options.threads)
+            )));
+        }
+        let cannot = |e| Failure::failed(format!("--kernel: {e}"));
+        let kernels =
+            LuKernels::open(kernel, DType::F64, hpl::operations(order), options.threads).map_err(cannot)?;
+        points.push((
+            HplCase { order, options, kernels: kernels.clone(), rates: rates(order, &kernels, options) },
+            Vec::new(),
+        ));
+    }
+    for (case, _) in &points {
+        announce(case);
+    }
+    for _ in 0..args.rounds {
+        for (case, runs) in &mut points {
+            runs.push(one_run(case)?);
+        }
+    }
+    Ok(points.into_iter().filter_map(|(case, runs)| HplPoint::new(case, runs)).collect())
+}
+
+/// The measured rates as the planner takes them.
+fn rates(order: usize, kernels: &LuKernels, options: LuOptions) -> LuRates {
+    let found = probe::<f64>(order, kernels, options);
+    LuRates {
+        threads: options.threads,
+        product_gflops: found.product_gflops,
+        update_gflops: found.update_gflops,
+        panel_gflops: found.panel_gflops,
+        read_bytes_per_s: found.read_bytes_per_s,
+    }
+}
+
+/// Says what will take long.
+fn announce(case: &HplCase) {
+    let estimate = estimate_lu(case.order, case.options.block, &case.rates);
+    if estimate.seconds >= 10.0 {
+        let HplCase { order, options, .. } = case;
+        bramble_report::say(&format!(
+            "bramble: N = {order}, NB = {} on {} threads: {} predicted",
+            options.block,
+            options.threads,
+            seconds(estimate.seconds)
+        ));
+    }
+}
+
+/// One run of a case.
+struct HplRun {
+    seconds: f64,
+    start: Stamp,
+    end: Stamp,
+    check: hpl::HplCheck,
+}
+
+fn one_run(case: &HplCase) -> Result<HplRun, Failure> {
+    let HplCase { order, options, kernels, .. } = case;
+    // Our own, since a library that has computed wrongly may do so again.
+    let checking = LuKernels::open(Some(KernelName::Simd), DType::F64, 0.0, options.threads);
+    let checking = checking.map_err(|e| Failure::failed(e.to_string()))?;
+    let failed = |e: bramble_lu::LuError| Failure::failed(format!("--size {order}: {e}"));
+    let working = WorkingMatrix::zeros::<f64>(*order, order + 1)?;
+    hpl::generate(&working, options.threads);
+    let (start, clock) = (Stamp::now(), Instant::now());
+    let factors = LuFactors::<f64>::new(&working, *order, kernels, *options).map_err(failed)?;
+    factors.check().map_err(failed)?;
+    let x = factors.back_substitute(1);
+    let (seconds, end) = (clock.elapsed().as_secs_f64(), Stamp::now());
+    drop((factors, working));
+    Ok(HplRun { seconds, start, end, check: hpl::check(&x, options.threads, &checking) })
+}
+
+impl HplPoint {
+    /// A case with its runs: the median of the times, the stamps of the last run, and the worst check. `None` without a run.
+    fn new(case: HplCase, runs: Vec<HplRun>) -> Option<Self> {
+        let times = Times::new(runs.iter().map(|run| run.seconds).collect());
+        let (start, end) = runs.last().map(|run| (run.start, run.end))?;
+        let worst = runs
+            .into_iter()
+            .map(|run| run.check)
+            .max_by(|a, b| a.scaled_residual.total_cmp(&b.scaled_residual))?;
+        let estimate = estimate_lu(case.order, case.options.block, &case.rates);
+        let estimate = HplEstimate {
+            bound_seconds: estimate.bound_seconds,
+            bound_by: "compute",
+            seconds: estimate.seconds,
+        };
+        let HplCase { order, options, kernels, rates } = case;
+        let place =
+            HplPlace::Threads { threads: options.threads, kernel: kernels.one.name().to_owned(), rates };
+        Some(Self {
+            order,
+            block: options.block,
+            place,
+            times,
+            start,
+            end,
+            check: worst,
+            estimate,
+            official: None,
+        })
+    }
+}
+
+/// The plot: Gflop/s by NB, a line for each order and number of threads or workers; or by workers, if their number varies.
+fn svg(points: &[HplPoint]) -> String {
+    let mut series: Vec<Series> = Vec::new();
+    let by_workers = points.iter().any(|point| point.machines() != points[0].machines());
+    for point in points {
+        let threads = bramble_report::quantity::counted(point.threads() as u64, "thread");
+        let name = match point.machines() {
+            _ if by_workers => format!("N = {}", point.order),
+            1 => format!("N = {}, {threads}", point.order),
+            machines => format!("N = {}, {machines} workers", point.order),
+        };
+        let at = series.iter().position(|one| one.name == name).unwrap_or_else(|| {
+            series.push(Series { name, colour: series.len(), ..Series::default() });
+            series.len() - 1
+        });
+        let x = if by_workers { point.machines() } else { point.block };
+        series[at].points.push((x as f64, point.gflops()));
+    }
+    let chart = Chart {
+        title: "HPL, Gflop/s".to_owned(),
+        below: if by_workers { "workers" } else { "NB, columns of a panel" }.to_owned(),
+        mark: |x| format!("{x:.0}"),
+        series,
+        is_log: false,
+        levels: Vec::new(),
+    };
+    drawing(&[chart], Ground::White)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_order_fits_and_the_next_does_not() {
+        for memory in [64 << 20, 1 << 30, 17 << 30] {
+            let order = largest(memory, 4);
+            let block = block_columns(order);
+            let options = LuOptions { threads: 4, block };
+            assert!(order.is_multiple_of(block) && needed(order, options) <= memory, "{order}");
+            assert!(needed(order + 2 * block, options) > memory, "{order}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! A measured case, and its JSON object (docs/json.md).
+
+use super::official::OfficialRun;
+use super::stamp::Stamp;
+use bramble_lu::hpl::{HplCheck, operations};
+use bramble_lu::{LuKernels, LuOptions};
+use bramble_plan::LuRates;
+use bramble_primary::{SystemPlan, SystemShare};
+use bramble_report::times::Times;
+use serde_json::{Value, json};
+
+/// Order, panels, threads and kernels of a measurement in this process.
+pub(super) struct HplCase {
+    /// N.
+    pub(super) order: usize,
+    pub(super) options: LuOptions,
+    pub(super) kernels: LuKernels,
+    pub(super) rates: LuRates,
+}
+
+/// Where a system was solved.
+pub(super) enum HplPlace {
+    /// In this process: its threads, the kernel and its rates.
+    Threads { threads: usize, kernel: String, rates: LuRates },
+    /// On workers.
+    Workers(SystemPlan),
+}
+
+/// The bound and the prediction.
+#[derive(Clone, Copy)]
+pub(super) struct HplEstimate {
+    pub(super) bound_seconds: f64,
+    /// `compute` or `links`.
+    pub(super) bound_by: &'static str,
+    pub(super) seconds: f64,
+}
+
+/// The measurement of a case.
+pub(super) struct HplPoint {
+    /// N.
+    pub(super) order: usize,
+    /// Columns of a panel.
+    pub(super) block: usize,
+    pub(super) place: HplPlace,
+    pub(super) times: Times,
+    pub(super) start: Stamp,
+    pub(super) end: Stamp,
+    pub(super) check: HplCheck,
+    pub(super) estimate: HplEstimate,
+    /// The best run of the official program, with `--official`.
+    pub(super) official: Option<OfficialRun>,
+}
+
+impl HplPoint {
+    /// The rate by HPL's count of operations, of the median time.
+    pub(super) fn gflops(&self) -> f64 {
+        operations(self.order) / self.times.median() / 1e9
+    }
+
+    /// The rate of large products on the same threads, or on all workers together.
+    pub(super) fn product_gflops(&self) -> f64 {
+        match &self.place {
+            HplPlace::Threads { rates, .. } => rates.product_gflops,
+            HplPlace::Workers(plan) => plan.shares.iter().map(|share| share.gflops).sum(),
+        }
+    }
+
+    /// Compute threads, here or at all workers.
+    pub(super) fn threads(&self) -> usize {
+        match &self.place {
+            HplPlace::Threads { threads, .. } => *threads,
+            HplPlace::Workers(plan) => plan.shares.iter().map(|share| share.threads).sum(),
+        }
+    }
+
+    /// Machines that computed.
+    pub(super) fn machines(&self) -> usize {
+        match &self.place {
+            HplPlace::Threads { .. } => 1,
+            HplPlace::Workers(plan) => plan.shares.len(),
+        }
+    }
+
+    /// The object on a line of its own.
+    pub(super) fn json_line(&self) -> String {
+        let mut object = json!({
+            "schema": "bramble.bench.hpl/1",
+            "n": self.order,
+            "nb": self.block,
+            "threads": self.threads(),
+            "rounds": self.times.count(),
+            "seconds": self.times.median(),
+            "seconds_min": self.times.min(),
+            "seconds_max": self.times.max(),
+            "gflops": self.gflops(),
+            "residual": self.check.scaled_residual,
+            "passed": self.check.is_valid(),
+            "norms": {
+                "a_inf": self.check.norms.inf,
+                "a_one": self.check.norms.one,
+                "b_inf": self.check.b_inf,
+                "x_inf": self.check.x_inf,
+                "x_one": self.check.x_one,
+            },
+            "start": self.start.iso(),
+            "end": self.end.iso(),
+            "bound": {"seconds": self.estimate.bound_seconds, "by": self.estimate.bound_by},
+            "predicted": {"seconds": self.estimate.seconds},
+            "dgemm_gflops": self.product_gflops(),
+            "official": self.official.as_ref().map(OfficialRun::json),
+            "machine": bramble_report::machine::object(&bramble_worker::host_name(), bramble_worker::default_threads()),
+        });
+        let more = match &self.place {
+            HplPlace::Threads { kernel, rates, .. } => json!({
+                "kernel": kernel,
+                "update_gflops": rates.update_gflops,
+                "panel_gflops": rates.panel_gflops,
+            }),
+            HplPlace::Workers(plan) => json!({
+                "workers": plan.shares.iter().map(worker).collect::<Vec<_>>(),
+                "left_out": plan.left_out,
+            }),
+        };
+        if let (Some(object), Some(more)) = (object.as_object_mut(), more.as_object()) {
+            object.extend(more.clone());
+        }
+        format!("{object}\n")
+    }
+}
+
+fn worker(share: &SystemShare) -> Value {
+    json!({
+        "name": share.name,
+        "threads": share.threads,
+        "columns": share.columns,
+        "dgemm_gflops": share.gflops,
+        "memory_bytes": share.bytes,
+    })
+}

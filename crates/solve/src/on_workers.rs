@@ -1,0 +1,48 @@
+//! What `solve` and `bench hpl` on workers have in common: the settings of a run, and what the user is told.
+
+use bramble_cluster::random::session_request;
+use bramble_primary::{SessionRequest, SystemPlan, SystemSolution};
+use bramble_report::exit::Failure;
+use bramble_report::progress::{ProgressDisplay, ProgressOptions};
+use bramble_report::quantity::{counted, seconds};
+use bramble_report::say;
+use tokio::sync::mpsc;
+
+/// A run that takes longer is announced.
+const LONG_S: f64 = 10.0;
+
+/// The display of a run; machines that are lost end it, so nothing waits for them.
+pub(crate) fn display(is_quiet: bool, is_json: bool) -> ProgressDisplay {
+    let (lost, _) = mpsc::unbounded_channel();
+    let options =
+        ProgressOptions { is_quiet, is_json, is_verbose: false, is_brief: true, keeps_journal: false };
+    ProgressDisplay::new(options, lost)
+}
+
+/// The sessions of a run; each worker offers at most `memory` bytes.
+pub(crate) fn sessions(memory: Option<u64>) -> Result<SessionRequest, Failure> {
+    session_request(memory, false, false, false)
+}
+
+/// Says what will take long.
+pub(crate) fn announce(plan: &SystemPlan) {
+    if plan.estimate.seconds >= LONG_S {
+        say(&format!(
+            "bramble: N = {}, NB = {} on {}: {} predicted",
+            plan.order,
+            plan.width,
+            counted(plan.shares.len() as u64, "worker"),
+            seconds(plan.estimate.seconds)
+        ));
+    }
+}
+
+/// Names the workers that have computed wrongly.
+pub(crate) fn accuse(solution: &SystemSolution) {
+    for (name, deviation) in &solution.wrong {
+        say(&format!(
+            "bramble: worker {name} has computed wrongly: its columns differ from their checksums by {deviation:.0} times what \
+             rounding explains; check its memory, clock and cooling"
+        ));
+    }
+}

@@ -1,0 +1,378 @@
+//! Messages of a factorisation that several machines do together.
+//!
+//! Place in the flow: after hello, welcome and introductions. The primary tells each worker the whole system
+//! (`LuBegin`) and, if it is not generated, sends the worker's columns (`LuFill`). Each worker reports when its columns
+//! are there, and again when they are eliminated (`LuStatus`). Panels go from worker to worker (`LuPanelHead`). Then
+//! right-hand sides go through the workers that own the columns, from the last to the first (`LuRows`).
+//!
+//! Invariants: as for all messages. A panel's elements are by columns, right-hand sides and filled columns by rows; f64.
+//!
+//! Deliberately absent: whether a panel, or rows, are expected.
+
+use super::{FieldReader, FieldWriter};
+use crate::ProtocolError;
+use crate::limits::{CHUNK_BYTES_MAX, LU_BLOCKS_MAX, LU_MACHINES_MAX, LU_ORDER_MAX, LU_WIDTH_MAX};
+use alloc::format;
+use alloc::vec::Vec;
+use bramble_base::number::{to_u64, to_usize};
+use core::ops::Range;
+
+/// Bytes of an element.
+const ELEMENT: usize = 8;
+/// Elements in a cache line.
+const CACHE_LINE: u64 = 8;
+
+/// The machines, and the owner of each block column.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LuRing {
+    /// The owner of each block column.
+    pub owners: Vec<usize>,
+    /// Number of machines.
+    pub machines: usize,
+    /// This machine.
+    pub me: usize,
+}
+
+impl LuRing {
+    /// The next machine.
+    pub fn next(&self) -> usize {
+        (self.me + 1) % self.machines
+    }
+
+    /// The machine before this one.
+    pub fn previous(&self) -> usize {
+        (self.me + self.machines - 1) % self.machines
+    }
+
+    /// The block columns of this machine, ascending.
+    pub fn columns(&self) -> Vec<usize> {
+        self.owners.iter().enumerate().filter(|(_, owner)| **owner == self.me).map(|(at, _)| at).collect()
+    }
+}
+
+/// The system that the machines factor together: order, block columns, owners.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LuBegin {
+    /// Rows, and columns that are eliminated.
+    pub order: usize,
+    /// Columns of a block; the last one may have fewer.
+    pub width: usize,
+    /// Right-hand sides: columns right of the eliminated ones, all in one block.
+    pub extra: usize,
+    /// Most panels that a machine keeps.
+    pub live_max: usize,
+    /// Whether the workers generate the system of the High Performance Linpack benchmark.
+    pub is_generated: bool,
+    /// The owners of the block columns, and this machine. The right-hand sides are the last block.
+    pub ring: LuRing,
+}
+
+impl LuBegin {
+    /// Block columns that are eliminated.
+    pub fn panels(&self) -> usize {
+        self.order.div_ceil(self.width)
+    }
+
+    /// Columns of a block.
+    pub fn columns(&self, block: usize) -> Range<usize> {
+        match block < self.panels() {
+            true => block * self.width..((block + 1) * self.width).min(self.order),
+            false => self.order..self.order + self.extra,
+        }
+    }
+
+    /// Bytes that a machine with `columns` of the columns and so many threads needs, without its kernel's own memory.
+    pub fn part_bytes(&self, columns: usize, threads: usize) -> u64 {
+        let (order, width, columns) = (to_u64(self.order), to_u64(self.width), to_u64(columns));
+        // Rows begin an odd number of cache lines apart. One column more is the checksum of the others.
+        let pitch = ((columns + 1).div_ceil(CACHE_LINE) | 1) * CACHE_LINE;
+        // A panel arrives while the others are kept, and frames of one are on their way.
+        let panels = (to_u64(self.live_max) + 2) * order * width;
+        let scratch = to_u64(threads) * (columns + width) * width;
+        to_u64(ELEMENT) * (order * pitch + panels + scratch + 2 * order * to_u64(self.extra))
+    }
+
+    /// Encodes the head.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = FieldWriter::default();
+        w.u64(to_u64(self.order));
+        w.u32(u32::try_from(self.width).unwrap_or(u32::MAX));
+        w.u32(u32::try_from(self.extra).unwrap_or(u32::MAX));
+        w.u8(u8::try_from(self.live_max).unwrap_or(u8::MAX));
+        w.u8(u8::from(self.is_generated));
+        w.u16(u16::try_from(self.ring.machines).unwrap_or(u16::MAX));
+        w.u16(u16::try_from(self.ring.me).unwrap_or(u16::MAX));
+        w.count(self.ring.owners.len());
+        self.ring.owners.iter().for_each(|owner| w.u8(u8::try_from(*owner).unwrap_or(u8::MAX)));
+        w.finish()
+    }
+
+    /// Decodes and checks the head.
+    pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
+        let mut r = FieldReader::new(head);
+        let (order, width, extra) = (to_usize_of(r.u64()?), to_usize(r.u32()?), to_usize(r.u32()?));
+        let (live_max, is_generated) = (usize::from(r.u8()?), r.u8()?);
+        let (machines, me, count) = (usize::from(r.u16()?), usize::from(r.u16()?), usize::from(r.u16()?));
+        if count > LU_BLOCKS_MAX {
+            return Err(ProtocolError::new(format!("a system in {count} blocks")));
+        }
+        let mut owners = Vec::new();
+        for _ in 0..count {
+            owners.push(usize::from(r.u8()?));
+        }
+        r.end()?;
+        let has_sizes = (1..=LU_ORDER_MAX).contains(&order)
+            && (1..=LU_WIDTH_MAX).contains(&width)
+            && (1..=LU_WIDTH_MAX).contains(&extra)
+            && (1..=16).contains(&live_max);
+        let is_ring = (1..=LU_MACHINES_MAX).contains(&machines)
+            && me < machines
+            && owners.iter().all(|owner| *owner < machines);
+        let blocks = order.div_ceil(width.max(1)) + 1;
+        if !has_sizes || !is_ring || blocks > LU_BLOCKS_MAX || owners.len() != blocks || is_generated > 1 {
+            return Err(ProtocolError::new(format!(
+                "a system of order {order} in {count} blocks of {width} on {machines} machines"
+            )));
+        }
+        let ring = LuRing { owners, machines, me };
+        Ok(Self { order, width, extra, live_max, is_generated: is_generated == 1, ring })
+    }
+}
+
+/// Head of a fill message: rows of a block column. 20 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LuFill {
+    /// The block.
+    pub block: usize,
+    /// First row.
+    pub first: usize,
+    /// Rows in this frame.
+    pub rows: usize,
+}
+
+impl LuFill {
+    /// Encodes the head.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = FieldWriter::default();
+        w.u32(u32::try_from(self.block).unwrap_or(u32::MAX));
+        w.u64(to_u64(self.first));
+        w.u64(to_u64(self.rows));
+        w.finish()
+    }
+
+    /// Decodes the head.
+    pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
+        let mut r = FieldReader::new(head);
+        let fill =
+            Self { block: to_usize(r.u32()?), first: to_usize_of(r.u64()?), rows: to_usize_of(r.u64()?) };
+        r.end()?;
+        Ok(fill)
+    }
+}
+
+/// Head of a panel message, worker to worker: consecutive elements of a panel. The first frame brings the pivots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LuPanelHead {
+    /// The step.
+    pub step: usize,
+    /// The body's first element, counted by columns of the panel.
+    pub first: usize,
+    /// For each column, the row with which its diagonal row was exchanged, counted from the panel's first row; none after the
+    /// first frame.
+    pub pivots: Vec<usize>,
+}
+
+impl LuPanelHead {
+    /// Encodes the head.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = FieldWriter::default();
+        w.u32(u32::try_from(self.step).unwrap_or(u32::MAX));
+        w.u64(to_u64(self.first));
+        w.count(self.pivots.len());
+        self.pivots.iter().for_each(|pivot| w.u32(u32::try_from(*pivot).unwrap_or(u32::MAX)));
+        w.finish()
+    }
+
+    /// Decodes the head.
+    pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
+        let mut r = FieldReader::new(head);
+        let (step, first, count) = (to_usize(r.u32()?), to_usize_of(r.u64()?), usize::from(r.u16()?));
+        if count > LU_WIDTH_MAX {
+            return Err(ProtocolError::new(format!("a panel of {count} columns")));
+        }
+        let mut pivots = Vec::new();
+        for _ in 0..count {
+            pivots.push(to_usize(r.u32()?));
+        }
+        r.end()?;
+        Ok(Self { step, first, pivots })
+    }
+}
+
+/// Head of a report, worker to primary.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LuStatus {
+    /// All columns of the worker are there.
+    Ready,
+    /// The worker has factored the panel of this step.
+    Factored(usize),
+    /// All columns of the worker are eliminated.
+    Eliminated {
+        /// The first column of the system whose pivot is 0, among those of this worker.
+        zero: Option<usize>,
+        /// The first whose pivot is infinite or NaN.
+        overflow: Option<usize>,
+    },
+    /// How far the sums of the worker's columns are from their checksums, in units of the largest deviation by rounding.
+    Checked(f64),
+}
+
+impl LuStatus {
+    /// Encodes the head.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = FieldWriter::default();
+        let column = |column: Option<usize>| column.map_or(u64::MAX, to_u64);
+        match self {
+            Self::Ready => w.u8(0),
+            Self::Eliminated { zero, overflow } => {
+                w.u8(1);
+                w.u64(column(*zero));
+                w.u64(column(*overflow));
+            }
+            Self::Checked(deviation) => {
+                w.u8(2);
+                w.f64(*deviation);
+            }
+            Self::Factored(step) => {
+                w.u8(3);
+                w.u64(to_u64(*step));
+            }
+        }
+        w.finish()
+    }
+
+    /// Decodes the head.
+    pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
+        let mut r = FieldReader::new(head);
+        let column = |x: u64| (x != u64::MAX).then(|| to_usize_of(x));
+        let report = match r.u8()? {
+            0 => Self::Ready,
+            1 => Self::Eliminated { zero: column(r.u64()?), overflow: column(r.u64()?) },
+            2 => Self::Checked(r.f64()?),
+            3 => Self::Factored(to_usize_of(r.u64()?)),
+            other => return Err(ProtocolError::new(format!("a report of kind {other}"))),
+        };
+        r.end()?;
+        Ok(report)
+    }
+}
+
+/// Head of a rows message: some rows of right-hand sides that are solved from the last row to the first. 40 bytes.
+///
+/// To a worker: it solves for the columns of `blocks`, which are its own, and returns all rows. To the primary: the result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LuRows {
+    /// The blocks to solve for, or that were solved for; empty for right-hand sides as the elimination left them.
+    pub blocks: Range<usize>,
+    /// All rows of this transfer: 0 to `total`.
+    pub total: usize,
+    /// First row of this frame.
+    pub first: usize,
+    /// Rows of this frame.
+    pub rows: usize,
+}
+
+impl LuRows {
+    /// Encodes the head.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = FieldWriter::default();
+        for x in [self.blocks.start, self.blocks.end, self.total, self.first, self.rows] {
+            w.u64(to_u64(x));
+        }
+        w.finish()
+    }
+
+    /// Decodes the head.
+    pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
+        let mut r = FieldReader::new(head);
+        let mut next = || r.u64().map(to_usize_of);
+        let (start, end, total, first, rows) = (next()?, next()?, next()?, next()?, next()?);
+        r.end()?;
+        let is_within = first.checked_add(rows).is_some_and(|end| end <= total);
+        if start > end || total > LU_ORDER_MAX || !is_within {
+            return Err(ProtocolError::new(format!("{rows} rows from {first} on, of {total}")));
+        }
+        Ok(Self { blocks: start..end, total, first, rows })
+    }
+}
+
+/// The frames in which `count` lines of `width` elements travel, as ranges of lines. Each frame has at least one line: a line
+/// is at most `LU_WIDTH_MAX` elements.
+pub fn lu_frames(count: usize, width: usize) -> impl Iterator<Item = Range<usize>> {
+    let each = (CHUNK_BYTES_MAX / ELEMENT / width.max(1)).max(1);
+    (0..count).step_by(each).map(move |first| first..count.min(first + each))
+}
+
+/// Larger than all sizes of a system if it is none of this machine.
+fn to_usize_of(x: u64) -> usize {
+    usize::try_from(x).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn begin() -> LuBegin {
+        let ring = LuRing { owners: vec![0, 1, 0, 1], machines: 2, me: 1 };
+        LuBegin { order: 300, width: 128, extra: 2, live_max: 3, is_generated: true, ring }
+    }
+
+    #[test]
+    fn messages_survive_encoding() {
+        assert_eq!(LuBegin::decode(&begin().encode()), Ok(begin()));
+        assert_eq!((begin().columns(2), begin().columns(3)), (256..300, 300..302));
+        let fill = LuFill { block: 3, first: 1 << 33, rows: 7 };
+        assert_eq!(LuFill::decode(&fill.encode()), Ok(fill));
+        for pivots in [vec![], vec![0, 5, 1 << 20]] {
+            let panel = LuPanelHead { step: 9, first: 1 << 34, pivots };
+            assert_eq!(LuPanelHead::decode(&panel.encode()), Ok(panel));
+        }
+        let eliminated = LuStatus::Eliminated { zero: None, overflow: Some(4) };
+        for report in [LuStatus::Ready, LuStatus::Factored(7), eliminated, LuStatus::Checked(0.5)] {
+            assert_eq!(LuStatus::decode(&report.encode()), Ok(report));
+        }
+        let rows = LuRows { blocks: 2..5, total: 10, first: 3, rows: 7 };
+        assert_eq!(LuRows::decode(&rows.encode()), Ok(rows));
+    }
+
+    #[test]
+    fn systems_without_sense_are_refused() {
+        type Change = fn(&mut LuBegin);
+        let changes: [Change; 9] = [
+            |b| b.order = 0,
+            |b| b.order = 1 << 40,
+            |b| b.width = 0,
+            |b| b.width = 1 << 20,
+            |b| b.extra = 0,
+            |b| b.live_max = 0,
+            |b| b.ring.me = 2,
+            |b| b.ring.owners[1] = 2,
+            |b| b.ring.owners.truncate(3),
+        ];
+        for (at, change) in changes.iter().enumerate() {
+            let mut bad = begin();
+            change(&mut bad);
+            assert!(LuBegin::decode(&bad.encode()).is_err(), "{at}");
+        }
+        assert!(LuRows::decode(&LuRows { blocks: 0..0, total: 4, first: 3, rows: 2 }.encode()).is_err());
+        assert!(LuStatus::decode(&[4]).is_err());
+    }
+
+    #[test]
+    fn frames_cover_all_lines() {
+        let frames: Vec<_> = lu_frames(300_000, 1).collect();
+        assert_eq!(frames, [0..131_072, 131_072..262_144, 262_144..300_000]);
+        assert_eq!(lu_frames(3, LU_WIDTH_MAX).map(|f| f.len()).sum::<usize>(), 3);
+    }
+}
