@@ -6,6 +6,8 @@
   steps     W @ (W @ (… x)), a vector: against NumPy on one machine with as much processor time as the workers together, and
             against W sent each time
   speeds    workers of 4 : 2 : 2 : 1: columns by speed against equal columns
+  top       the ten largest elements of each row of V @ V.T, V as large as the word vectors of a small language model, placed:
+            reduced at the workers, against the product brought home and reduced there; the same neighbours
   small     x (64 x 256) @ W (256 x 256) over four local workers, W placed and sent; and resident memory, threads and descriptors
             while a matrix of 4 MB is placed and freed 1,000 times
 
@@ -178,6 +180,32 @@ def speeds(args, folder):
             f"{ratio(taken['by speed'], figures):.2f}"] for who, figures in taken.items()])
 
 
+def top(args, folder):
+    n, k = args.n or (3000 if args.quick else 30522), 384
+    path, = files(args, folder, {"V": (n, k)})
+    taken, digests, sent, back, checked = {"at the workers": [], "brought home": []}, set(), 0, 0, 0
+    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster, Session(args, cluster) as batch:
+        batch.task(f"W = put {path} shard=0")
+        batch.task(f"I, T = topk({path} @ W.T, 10)")
+        for _ in range(args.rounds):
+            one = batch.task(f"I, T = topk({path} @ W.T, 10)")
+            taken["at the workers"].append(one["round_trip_s"])
+            sent, back, checked = one["bytes_sent"], sum(worker["bytes"] for worker in one["machines"]), one["rows_checked"]
+            product = batch.task(f"C = {path} @ W.T")
+            other = batch.task("J, U = topk(C, 10)")
+            taken["brought home"].append(product["round_trip_s"] + other["round_trip_s"])
+            digests |= {(one["results"][0]["digest"], "at"), (other["results"][0]["digest"], "home")}
+            batch.task("free C")
+    same = len({digest for digest, _ in digests}) == 1
+    record(args, "placed_matrices", "top 10", taken, n=n, k=k, dtype=args.dtype, cores=args.cores, mbit=args.mbit, sent=sent,
+           back=back, same=same)
+    table(f"top 10 of each row of V @ V.T, V {n} x {k} {args.dtype}, workers of {'/'.join(f'{c:g}' for c in args.cores)} processors, "
+          f"{args.mbit:g} Mbit/s; {sent / 1e6:.1f} MB sent, {back / 1e6:.1f} MB back, {checked} rows checked; "
+          f"{'the same' if same else 'OTHER'} columns",
+          ["who", "seconds: median (range)", "times as long as at the workers"],
+          [[who, spread(figures), f"{ratio(taken['at the workers'], figures):.2f}"] for who, figures in taken.items()])
+
+
 def small(args, folder):
     path_w, path_x, path_v = files(args, folder, {"W": (256, 256), "x": (64, 256), "V": (1000, 1000)})
     count, cycles = 20 if args.quick else 500, 50 if args.quick else 1000
@@ -207,7 +235,7 @@ def small(args, folder):
                                               taken.items()}, held=held)
 
 
-CASES = {"products": products, "steps": steps, "speeds": speeds, "small": small}
+CASES = {"products": products, "steps": steps, "speeds": speeds, "top": top, "small": small}
 
 
 def main():

@@ -13,7 +13,8 @@ import numpy as np
 
 HELLO, WELCOME, STORE, RESULT, CREDIT, PING, PONG, ERROR, BYE, LOG = 1, 2, 3, 4, 5, 9, 10, 11, 12, 18
 NEIGHBOUR, REACHED = 13, 14
-FREE, PUT, PLACED = 7, 19, 20
+FREE, PUT, PLACED, REDUCE, REDUCED = 7, 19, 20, 25, 26
+ROWSUM, COLSUM, NORM, MAX, MIN, TOPK = range(1, 7)
 DTYPES = [np.float32, np.float64, np.int32, np.int64]
 DATA, VACANT, GENERATED, PARTIAL, RESIDENT = 0, 1, 2, 3, 5
 MULTIPLY, ADD, SUBTRACT = 0, 1, 2
@@ -143,6 +144,8 @@ class WireWorker(threading.Thread):
                 self.put(head, body)
             elif kind == FREE:
                 del self.arrays[struct.unpack("<Q", head)[0]]
+            elif kind == REDUCE:
+                self.reduce(head)
             elif kind == BYE:
                 self.log(1)
                 self.send(BYE, struct.pack(
@@ -224,6 +227,43 @@ class WireWorker(threading.Thread):
         digest = blake3.blake3(struct.pack("<QQ", rows, cols) + part["bytes"]).digest()[:16]
         part["elements"] = np.frombuffer(bytes(part["bytes"]), DTYPES[dtype]).reshape(rows, cols)
         self.send(PLACED, struct.pack("<QBQ", number, 1, len(part["bytes"])) + digest)
+
+    def reduce(self, head):
+        """The reduction of a rectangle of a part, or of a product of two."""
+        number, which, count, dtype, row, rows, col, cols = struct.unpack("<QBQBQQQQ", head[:50])
+        (depth, alpha, is_product), left, right = struct.unpack("<QdB", head[114:]), head[50:82], head[82:114]
+        dtype = np.dtype(DTYPES[dtype])
+        matrix = self.rectangle(left, rows, depth if is_product else cols)
+        if is_product:
+            matrix = (dtype.type(alpha) * (matrix @ self.rectangle(right, depth, cols))).astype(dtype)
+        wide = np.float64 if dtype.kind == "f" else np.int64
+        if which in (ROWSUM, COLSUM):
+            body = matrix.sum(1 if which == ROWSUM else 0, dtype=wide).tobytes()
+        elif which == NORM:
+            body = struct.pack("<qd", 0, float(np.square(matrix.astype(np.float64)).sum()))
+        elif which in (MAX, MIN):
+            body = (matrix.max() if which == MAX else matrix.min()).tobytes()
+        else:
+            order = cols - 1 - np.argsort(matrix[:, ::-1], axis=1, kind="stable")[:, ::-1][:, :count]
+            body = (order + col).astype(np.uint64).tobytes() + np.take_along_axis(matrix, order, 1).tobytes()
+        if is_product:
+            body += matrix.sum(1, dtype=wide).tobytes()
+        # In two frames, to show that an answer may have several.
+        half = len(body) // 2
+        for first, some in ((0, body[:half]), (half, body[half:])):
+            if some:
+                self.send(REDUCED, struct.pack("<QQQ", number, first, len(body)), some)
+
+    def rectangle(self, view, rows, cols):
+        """A matrix that is a rectangle of a part, or its transpose."""
+        number, transposed, row, col = struct.unpack("<QB7xQQ", view)
+        part = self.arrays[number]
+        if transposed:
+            rows, cols = cols, rows
+        row, col = row - part["row"], col - part["col"]
+        assert 0 <= row <= row + rows <= part["rows"] and 0 <= col <= col + cols <= part["cols"]
+        found = part["elements"][row:row + rows, col:col + cols]
+        return found.T if transposed else found
 
     def view(self, body, rows, cols, by_rows, uses):
         """A panel that is a rectangle of a part, or its transpose."""

@@ -9,9 +9,9 @@ use bramble_matrix::{DType, Digest128, Generator, Layout, Rect, Shape, Span};
 use bramble_wire::message::{
     Bye, Forward, Generated, GetHead, Hello, IoReport, Job, Join, Kind, LogHead, LuBegin, LuFill,
     LuPanelHead, LuRows, LuStatus, MatrixHeader, MatrixSource, Missing, Neighbour, Operation, PartHead,
-    PartSource, PieceHead, PlacedHead, Pong, PutHead, PutOutcome, Reached, ResidentView, ResultHead,
-    StoreHead, Then, ThreadReport, Wants, Welcome, Work, WorkRecord, decode_error, decode_forwards,
-    decode_number, encode_error, encode_forwards, encode_number, part_pieces,
+    PartSource, PieceHead, PlacedHead, Pong, PutHead, PutOutcome, Reached, ReduceHead, ReducedHead,
+    ResidentView, ResultHead, StoreHead, Then, ThreadReport, Wants, Welcome, Work, WorkRecord, decode_error,
+    decode_forwards, decode_number, encode_error, encode_forwards, encode_number, part_pieces,
 };
 
 /// A head has at most 64 KiB; the decoded message and its encoding have about the same size.
@@ -47,6 +47,8 @@ pub fn codec(data: &[u8]) {
         25 => same(LuFill::decode(head).map(|m| m.encode()), head),
         26 => same(LuPanelHead::decode(head).map(|m| m.encode()), head),
         27 => same(LuStatus::decode(head).map(|m| m.encode()), head),
+        22 => same(ReduceHead::decode(head).map(|m| m.encode()), head),
+        23 => same(ReducedHead::decode(head).map(|m| m.encode()), head),
         28 => same(LuRows::decode(head).map(|m| m.encode()), head),
         _ => view(head),
     });

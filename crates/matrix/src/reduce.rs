@@ -9,6 +9,8 @@
 //!
 //! Deliberately absent: reading matrices, and threads.
 
+mod bytes;
+
 use crate::{Buffer, DType, Element, MatrixError, Rect, Shape, View};
 use std::cmp::Ordering;
 
@@ -98,6 +100,8 @@ pub struct RectReduction<T: Reducible> {
 pub struct Reducer<T: Reducible> {
     reduction: Reduction,
     shape: Shape,
+    /// First row and first column of what is reduced: of a matrix, 0.
+    origin: (u64, u64),
     whole: Partial<T>,
 }
 
@@ -292,6 +296,15 @@ impl<T: Reducible> Reducer<T> {
         if let Some(why) = reduction.refusal(shape) {
             return Err(MatrixError::format(name, why));
         }
+        Self::empty(reduction, shape, (0, 0))
+    }
+
+    /// The reduction of a rectangle of a matrix, which may have fewer columns than topk asks for.
+    fn of_part(reduction: Reduction, rect: Rect) -> Result<Self, MatrixError> {
+        Self::empty(reduction, rect.shape(), (rect.rows.start, rect.cols.start))
+    }
+
+    fn empty(reduction: Reduction, shape: Shape, origin: (u64, u64)) -> Result<Self, MatrixError> {
         let side = |side: u64| {
             usize::try_from(side).map_err(|_| MatrixError::OutOfMemory { bytes: side.saturating_mul(8) })
         };
@@ -302,14 +315,23 @@ impl<T: Reducible> Reducer<T> {
             Reduction::Max | Reduction::Min => Partial::Extreme(None),
             Reduction::TopK(_) => Partial::Top(filled(side(shape.rows)?, Vec::new())?),
         };
-        Ok(Self { reduction, shape, whole })
+        Ok(Self { reduction, shape, origin, whole })
     }
 
     /// Adds a rectangle. Panics if it lies outside the matrix or belongs to another reduction: a bug of the caller.
     pub fn merge(&mut self, part: RectReduction<T>) {
-        assert!(part.rect.fits(self.shape), "a rectangle outside the matrix that is reduced");
+        let (row, col) = self.origin;
+        let end = |start: u64, len: u64| start.saturating_add(len);
+        let fits = part.rect.rows.start >= row
+            && part.rect.cols.start >= col
+            && part.rect.rows.end <= end(row, self.shape.rows)
+            && part.rect.cols.end <= end(col, self.shape.cols);
+        assert!(fits, "a rectangle outside the matrix that is reduced");
         let reduction = self.reduction;
-        let first = if reduction == Reduction::ColSum { part.rect.cols.start } else { part.rect.rows.start };
+        let first = match reduction {
+            Reduction::ColSum => part.rect.cols.start - col,
+            _ => part.rect.rows.start - row,
+        };
         // Within the matrix, whose result has been allocated.
         let first = usize::try_from(first).unwrap_or(usize::MAX);
         match (&mut self.whole, part.partial) {

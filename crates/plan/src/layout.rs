@@ -296,7 +296,7 @@ impl ArrayLayout {
 }
 
 /// The speeds of the machines; one that is unknown counts as very slow, and if none is known, all are equal.
-fn known_speeds(holders: &[PartHolder]) -> Vec<f64> {
+pub(crate) fn known_speeds(holders: &[PartHolder]) -> Vec<f64> {
     let is_known = |speed: &f64| speed.is_finite() && *speed > 0.0;
     let least = holders.iter().map(|h| h.gflops).filter(is_known).fold(f64::INFINITY, f64::min);
     let unknown = if least.is_finite() { least * 1e-3 } else { 1.0 };
@@ -306,7 +306,7 @@ fn known_speeds(holders: &[PartHolder]) -> Vec<f64> {
 /// Divides `pieces` so that the machine that takes longest for its number of them, at the speed `weights`, takes as
 /// short as possible, and none has more than its `room`: all are filled to the same level, those with little room up to
 /// their brim. Among equals the first machine gets the piece. `None` if there is not enough room.
-fn apportion(pieces: u64, weights: &[f64], room: &[u64]) -> Option<Vec<u64>> {
+pub(crate) fn apportion(pieces: u64, weights: &[f64], room: &[u64]) -> Option<Vec<u64>> {
     let all = room.iter().copied().fold(0, u64::saturating_add);
     if all < pieces {
         return None;

@@ -10,10 +10,13 @@
 //! Deliberately absent: where links come from (the caller knows).
 
 mod arrays;
+mod asking;
 mod idle;
 mod part;
 mod placing;
 mod putting;
+mod reducing;
+mod sampled;
 
 use crate::PrimaryError;
 use crate::opening::Connection;
@@ -23,6 +26,7 @@ pub use arrays::{ArrayId, PlacedOperand};
 pub(crate) use arrays::{ResidentOperands, ResidentPanels, sketch_of};
 pub(crate) use idle::IdleConnections;
 pub use placing::{PartReport, PutReport, PutRequest};
+pub use reducing::{ReduceReport, ReduceRequest, ReduceSubject};
 use std::cell::Cell;
 use std::rc::Rc;
 

@@ -37,7 +37,8 @@ pub use account::{
     RelayReport, Report, TeamChanges, ThreadUse, Unreachable, VerifyReport, WrongTiles,
 };
 pub use cluster::{
-    ArrayId, Cluster, ClusterOptions, PartReport, PlacedOperand, PutReport, PutRequest, multiply,
+    ArrayId, Cluster, ClusterOptions, PartReport, PlacedOperand, PutReport, PutRequest, ReduceReport,
+    ReduceRequest, ReduceSubject, multiply,
 };
 pub use elementwise::{Scaled, scaled_sum};
 pub use error::{PrimaryError, off_loop};

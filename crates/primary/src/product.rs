@@ -105,6 +105,7 @@ pub struct SessionRequest {
 }
 
 /// The verification of a product.
+#[derive(Clone, Copy)]
 pub struct CheckRequest {
     /// How thoroughly C is checked.
     pub effort: Effort,

@@ -395,6 +395,8 @@ impl Core {
             | Kind::Placed
             | Kind::Get
             | Kind::Part
+            | Kind::Reduce
+            | Kind::Reduced
             | Kind::LuBegin
             | Kind::LuFill
             | Kind::LuGo

@@ -13,7 +13,6 @@
 use crate::ledger::{HoldAccount, HoldActivity, HoldGrant};
 use crate::memory::Operand;
 use bramble_link::{Body, DiscardedBody, Frame, Landing, SharedRegion};
-use bramble_matrix::number::to_usize;
 use bramble_matrix::{Buffer, DType, Digest128, Digester, Generator, Layout, Lines, Rect, Shape, Span};
 use bramble_wire::ProtocolError;
 use bramble_wire::limits::{ARRAYS_MAX, MATRIX_BYTES_MIN};
@@ -291,35 +290,43 @@ impl HeldStore {
         }
     }
 
-    /// An operand that is a view into a part.
+    /// An operand that is a view into a part, as a message about jobs describes it.
     pub(crate) fn view(&self, header: &MatrixHeader, view: &ResidentView) -> Result<Operand, ProtocolError> {
-        let part = self.part(view.array)?;
-        let rect = view.rect(header.shape());
-        let Some((start, line_bytes, pitch_bytes)) = rect.and_then(|rect| part.rows_of(rect)) else {
-            let what = format!(
-                "matrix {} of {} is not in the part of array {}",
-                header.id,
-                header.shape(),
-                view.array
-            );
-            return Err(ProtocolError::new(what));
-        };
-        if header.dtype != part.dtype || header.layout != view.layout() {
-            let what = format!("matrix {} has another type or layout than array {}", header.id, view.array);
+        if header.layout != view.layout() {
+            let what = format!("matrix {} has another layout than array {}", header.id, view.array);
             return Err(ProtocolError::new(what));
         }
-        let (shape, layout, dtype) = (header.shape(), header.layout, header.dtype);
-        let lines = to_usize(header.lines_total().0);
-        Ok(Operand::Borrowed(Lines {
-            owner: part.clone(),
-            start,
-            line_bytes,
-            pitch_bytes,
-            lines,
-            shape,
-            layout,
-            dtype,
-        }))
+        self.operand(view, header.shape(), header.dtype)
+    }
+
+    /// A matrix of that shape that is a view into a part.
+    pub(crate) fn operand(
+        &self,
+        view: &ResidentView,
+        shape: Shape,
+        dtype: DType,
+    ) -> Result<Operand, ProtocolError> {
+        let part = self.part(view.array)?;
+        let rect = view.rect(shape);
+        let Some((start, line_bytes, pitch_bytes)) = rect.and_then(|rect| part.rows_of(rect)) else {
+            let what = format!("a matrix of {shape} is not in the part of array {}", view.array);
+            return Err(ProtocolError::new(what));
+        };
+        if dtype != part.dtype {
+            return Err(ProtocolError::new(format!(
+                "array {} has another type than a view of it",
+                view.array
+            )));
+        }
+        let lines = if view.transposed { shape.cols } else { shape.rows };
+        let lines = usize::try_from(lines).map_err(|_| ProtocolError::new("a part with too many lines"))?;
+        let (owner, layout) = (part.clone(), view.layout());
+        Ok(Operand::Borrowed(Lines { owner, start, line_bytes, pitch_bytes, lines, shape, layout, dtype }))
+    }
+
+    /// Memory beside the parts, for as long as the grant lives; or why there is none.
+    pub(crate) fn room(&self, bytes: u64) -> Result<HoldGrant, String> {
+        self.account.take(bytes)
     }
 
     /// The frames with the elements of a rectangle, read from the part as they are sent.

@@ -24,7 +24,7 @@ pub(super) enum BatchTask {
     /// `NAME = put MATRIX …`: places a matrix on the machines; `None`: by its shape and size.
     Put(String, BatchOperand, Option<Placement>),
     /// `TARGET = rowsum(MATRIX)` and the like; topk has two targets.
-    Reduce(Vec<ResultTarget>, Reduction, BatchOperand),
+    Reduce(Vec<ResultTarget>, Reduction, ReducedTerm),
     /// `NAME -> PATH`: writes a kept matrix to a file.
     Write(String, PathBuf),
     /// `free NAME`: forgets a kept matrix.
@@ -61,6 +61,15 @@ pub(super) enum MatrixReference {
 pub(super) struct ScaledOperand {
     pub(super) factor: f64,
     pub(super) matrix: BatchOperand,
+}
+
+/// What a function reduces: a matrix, or a product.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum ReducedTerm {
+    /// A.
+    Matrix(BatchOperand),
+    /// αAB.
+    Product { alpha: f64, a: BatchOperand, b: BatchOperand },
 }
 
 /// The right side of `=`.
@@ -130,7 +139,10 @@ impl BatchTask {
     pub(super) fn uses(&self) -> Vec<&str> {
         let operands = match self {
             Self::Write(name, _) | Self::Free(name) => return vec![name],
-            Self::Put(_, matrix, _) | Self::Reduce(_, _, matrix) => [Some(matrix), None, None],
+            Self::Put(_, matrix, _) | Self::Reduce(_, _, ReducedTerm::Matrix(matrix)) => {
+                [Some(matrix), None, None]
+            }
+            Self::Reduce(_, _, ReducedTerm::Product { a, b, .. }) => [Some(a), Some(b), None],
             Self::Compute(_, Expression::Product { a, b, plus, .. }) => {
                 [Some(a), Some(b), plus.as_ref().map(|plus| &plus.matrix)]
             }
@@ -250,6 +262,16 @@ impl Reader<'_> {
             );
         }
         Ok(Factored { factor, left, right })
+    }
+
+    /// What stands between the parentheses of a function, or before its comma.
+    pub(super) fn reduced(&mut self) -> Result<ReducedTerm, String> {
+        let Factored { factor, left, right } = self.term()?;
+        match right {
+            Some(right) => Ok(ReducedTerm::Product { alpha: factor, a: left, b: right }),
+            None if factor == 1.0 => Ok(ReducedTerm::Matrix(left)),
+            None => Err(format!("{factor} * {left}: a factor goes with a product, as in 2 * A @ B")),
+        }
     }
 
     pub(super) fn operand(&mut self) -> Result<BatchOperand, String> {

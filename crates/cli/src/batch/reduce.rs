@@ -7,16 +7,21 @@
 //!
 //! Deliberately absent: the reductions themselves (`matrix`, `primary`).
 
-use super::language::{BatchOperand, BatchTask, Reader, ResultTarget, target_of};
-use super::tasks::{TaskOutcome, TaskRunner, output};
+use super::language::{BatchTask, Reader, ReducedTerm, ResultTarget, target_of};
+use super::tasks::{RESTORES_MAX, TaskOutcome, TaskRunner, converted, output};
 use super::words::Word;
+use bramble_cluster::random::seed;
 use bramble_matrix::{Output, ReducedMatrix, Reduction, Sealed};
-use bramble_primary::{off_loop, reduced};
+use bramble_primary::{
+    CheckRequest, PrimaryError, ReduceReport, ReduceRequest, ReduceSubject, off_loop, reduced,
+};
 use bramble_report::exit::Failure;
 use std::num::NonZeroUsize;
 
-const FORM: &str =
-    "use TARGET = rowsum(A), colsum(A), norm(A), max(A) or min(A), or INDICES, VALUES = topk(A, 10)";
+const FORM: &str = "use TARGET = rowsum(A), colsum(A), norm(A), max(A) or min(A), or INDICES, VALUES = topk(A, 10); \
+                    A may be a product, as in topk(x @ W, 10)";
+/// The name of a product while this process reduces it: no name of a user's has a space.
+const WHOLE: &str = "the product";
 
 /// The reduction that a line asks for; `None` if it asks for something else.
 pub(super) fn reduction_of(words: &[Word]) -> Option<Result<BatchTask, String>> {
@@ -66,7 +71,8 @@ fn parsed(
         return Err(format!("{first}: cannot hold both results of topk; name two targets"));
     }
     let mut reader = Reader { words: arguments };
-    let matrix = reader.operand().map_err(|_| format!("{name}(…): takes one matrix; {FORM}"))?;
+    let what =
+        reader.reduced().map_err(|e| format!("{name}(…): takes one matrix or product: {e}; {FORM}"))?;
     let reduction =
         match reader.words {
             [Word::Sign(")")] if !is_topk => reduction,
@@ -78,20 +84,22 @@ fn parsed(
             _ if is_topk => return Err(format!("topk(…): takes one matrix and a count; {FORM}")),
             _ => return Err(format!("{name}(…): takes one matrix, and nothing follows; {FORM}")),
         };
-    Ok(BatchTask::Reduce(targets, reduction, matrix))
+    Ok(BatchTask::Reduce(targets, reduction, what))
 }
 
 impl TaskRunner<'_> {
-    /// Reduces a matrix, and keeps the results.
+    /// Reduces a matrix or a product, and keeps the results.
     pub(super) async fn reduce(
         &mut self,
         targets: &[ResultTarget],
         reduction: Reduction,
-        operand: &BatchOperand,
+        what: &ReducedTerm,
     ) -> Result<TaskOutcome, Failure> {
-        let matrix = self.open(operand, false).await?.matrix;
-        let threads = NonZeroUsize::new(self.threads).unwrap_or(NonZeroUsize::MIN);
-        let results = off_loop("reducing a matrix", move || reduced(&matrix, reduction, threads)).await??;
+        let subject = self.subject(what).await?;
+        let (results, at) = match subject.is_placed() {
+            true => self.reduced_at_workers(reduction, subject).await?,
+            false => (self.reduced_here(reduction, what, subject).await?, None),
+        };
         let mut outputs = Vec::new();
         for (target, result) in targets.iter().zip(&results) {
             outputs.push(output(target, result.shape, result.dtype)?);
@@ -105,7 +113,81 @@ impl TaskRunner<'_> {
         for ((target, sealed), (shape, dtype)) in targets.iter().zip(sealed).zip(described) {
             kept.push((shape, dtype, self.keep(target, sealed).await?));
         }
-        Ok(TaskOutcome::Reduced(kept))
+        Ok(TaskOutcome::Reduced(kept, at))
+    }
+
+    /// What is reduced, with its operands open and of one type.
+    async fn subject(&self, what: &ReducedTerm) -> Result<ReduceSubject, Failure> {
+        let (alpha, a, b) = match what {
+            ReducedTerm::Matrix(matrix) => return Ok(ReduceSubject::Matrix(self.open(matrix, false).await?)),
+            ReducedTerm::Product { alpha, a, b } => (*alpha, a, b),
+        };
+        let (left, right) = self.factors(a, b).await?;
+        let dtype = left.matrix.promoted(&right.matrix);
+        dtype.check_factor("the factor of the product", alpha).map_err(Failure::usage)?;
+        self.args.cut.check(dtype)?;
+        Ok(ReduceSubject::Product { alpha, a: converted(left, dtype)?, b: converted(right, dtype)? })
+    }
+
+    /// The workers reduce their parts; again if one of them is lost.
+    async fn reduced_at_workers(
+        &mut self,
+        reduction: Reduction,
+        subject: ReduceSubject,
+    ) -> Result<(Vec<ReducedMatrix>, Option<ReduceReport>), Failure> {
+        let (dtype, flops) = match &subject {
+            ReduceSubject::Matrix(of) => (of.matrix.dtype(), 1.0),
+            ReduceSubject::Product { a, b, .. } => {
+                let (dtype, a, b) = (a.matrix.dtype(), a.matrix.shape(), b.matrix.shape());
+                (dtype, 2.0 * a.rows as f64 * a.cols as f64 * b.cols as f64)
+            }
+        };
+        let kernel = self.kernel(dtype, flops)?;
+        for _ in 0..RESTORES_MAX {
+            let request = ReduceRequest {
+                reduction,
+                subject: subject.clone(),
+                kernel: kernel.clone(),
+                who: self.who(),
+                sessions: self.sessions()?,
+                check: CheckRequest { effort: self.args.verify, threads: self.threads, seed: seed()? },
+            };
+            let watch = self.display();
+            let result = self.cluster.reduce(request, &watch).await;
+            watch.done();
+            match result {
+                Err(PrimaryError::PartLost(why)) => self.restore(&why).await?,
+                result => {
+                    let (results, report) = result.map_err(|e| self.failure(e))?;
+                    return Ok((results, Some(report)));
+                }
+            }
+        }
+        Err(Failure::failed(format!("machines with parts were lost {RESTORES_MAX} times in this task")))
+    }
+
+    /// This process reduces a matrix that it can read; a product is computed first, as in a line of its own.
+    async fn reduced_here(
+        &mut self,
+        reduction: Reduction,
+        what: &ReducedTerm,
+        subject: ReduceSubject,
+    ) -> Result<Vec<ReducedMatrix>, Failure> {
+        let (matrix, name) = match (what, subject) {
+            (ReducedTerm::Product { alpha, a, b }, _) => {
+                let whole = ResultTarget::Name(WHOLE.to_owned());
+                self.product(&whole, *alpha, (a, b), None).await?;
+                let kept = self.kept.get(WHOLE).map(|kept| kept.matrix.clone());
+                (kept.ok_or_else(|| self.unknown(WHOLE))?, Some(WHOLE))
+            }
+            (_, ReduceSubject::Matrix(of) | ReduceSubject::Product { a: of, .. }) => (of.matrix, None),
+        };
+        let threads = NonZeroUsize::new(self.threads).unwrap_or(NonZeroUsize::MIN);
+        let results = off_loop("reducing a matrix", move || reduced(&matrix, reduction, threads)).await?;
+        if let Some(name) = name {
+            self.free(name).await?;
+        }
+        Ok(results?)
     }
 }
 
@@ -126,7 +208,7 @@ fn written(output: Output, result: &ReducedMatrix) -> Result<Sealed, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::language::{MatrixReference, parse};
+    use super::super::language::{BatchOperand, MatrixReference, parse};
     use super::*;
     use std::collections::BTreeSet;
 
@@ -134,7 +216,13 @@ mod tests {
     fn a_function_is_a_word_before_a_parenthesis() {
         let kept = |name: &str| ResultTarget::Name(name.to_owned());
         let w = |transposed| BatchOperand { source: MatrixReference::Kept("W".to_owned()), transposed };
-        let reduce = |targets, reduction, operand| Ok(Some(BatchTask::Reduce(targets, reduction, operand)));
+        let reduce = |targets, reduction, operand| {
+            Ok(Some(BatchTask::Reduce(targets, reduction, ReducedTerm::Matrix(operand))))
+        };
+        let product = ReducedTerm::Product { alpha: -2.0, a: w(true), b: w(false) };
+        let parsed = parse("I, V = topk(-2 * W.T @ W, 3)");
+        let targets = vec![kept("I"), kept("V")];
+        assert_eq!(parsed, Ok(Some(BatchTask::Reduce(targets, Reduction::TopK(3), product))));
         assert_eq!(parse("S = rowsum(W.T) # note"), reduce(vec![kept("S")], Reduction::RowSum, w(true)));
         let file = ResultTarget::File("v.npy".into());
         assert_eq!(
@@ -160,6 +248,9 @@ mod tests {
     fn errors_say_what_to_write() {
         for (line, expected) in [
             ("t = rowsum(W, 3)", "takes one matrix"),
+            ("t = rowsum(2 * W)", "goes with a product"),
+            ("t = max(A @ B @ C)", "one product a line"),
+            ("t = max(A @ B + C)", "nothing follows"),
             ("t = max(W) + W", "nothing follows"),
             ("t = topk(W, 3)", "two results"),
             ("i, v = max(W)", "one result"),

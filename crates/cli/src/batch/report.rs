@@ -3,11 +3,11 @@
 use super::tasks::TaskOutcome;
 use bramble_matrix::{DType, Shape};
 use bramble_plan::ShardAxis;
-use bramble_primary::{PartReport, PutReport, Report};
+use bramble_primary::{PartReport, PutReport, ReduceReport, Report};
 use bramble_report::error_object;
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::product;
-use bramble_report::quantity::{counted, seconds};
+use bramble_report::quantity::{bytes, counted, seconds};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ pub(super) fn exit_of(outcome: &TaskOutcome) -> Exit {
     match outcome {
         TaskOutcome::Product(report, _) => product::exit(report),
         TaskOutcome::Put(put) if !put.lost.is_empty() => Exit::Degraded,
-        TaskOutcome::Sum(..) | TaskOutcome::Reduced(_) | TaskOutcome::Put(_) | TaskOutcome::Freed => {
+        TaskOutcome::Sum(..) | TaskOutcome::Reduced(..) | TaskOutcome::Put(_) | TaskOutcome::Freed => {
             Exit::Done
         }
     }
@@ -63,10 +63,11 @@ pub(super) fn text(line: &TaskLine<'_>, outcome: &TaskOutcome, is_verbose: bool)
             head + &rest.unwrap_or_default()
         }
         TaskOutcome::Sum(shape, dtype, _) => format!("line {number}: {task}: {shape} {dtype} in {took}\n"),
-        TaskOutcome::Reduced(results) => {
+        TaskOutcome::Reduced(results, at) => {
             let one = |(shape, dtype, _): &(Shape, DType, Option<String>)| format!("{shape} {dtype}");
             let results = results.iter().map(one).collect::<Vec<_>>().join(" and ");
-            format!("line {number}: {task}: {results} in {took}\n")
+            let at = at.as_ref().map_or_else(String::new, reduced_where);
+            format!("line {number}: {task}: {results} in {took}{at}\n")
         }
         TaskOutcome::Put(put) => {
             let (shape, dtype, parts) = (put.shape, put.dtype, parts(put));
@@ -89,6 +90,17 @@ fn parts(put: &PutReport) -> String {
         Some(ShardAxis::Cols) => "columns",
     };
     format!("{what} at {}", put.parts.iter().map(one).collect::<Vec<_>>().join(", "))
+}
+
+/// `, at 4 machines, 56 MiB sent, 3 MiB back; 4 rows checked`.
+fn reduced_where(at: &ReduceReport) -> String {
+    let back: u64 = at.machines.iter().map(|(_, bytes)| bytes).sum();
+    let checked = match at.rows_checked {
+        0 => "not checked".to_owned(),
+        rows => format!("{} checked", counted(rows, "row")),
+    };
+    let machines = counted(at.machines.len() as u64, "machine");
+    format!(", at {machines}, {} sent, {} back; {checked}", bytes(at.bytes_sent as f64), bytes(back as f64))
 }
 
 fn put_json(put: &PutReport) -> Value {
@@ -136,12 +148,22 @@ pub(super) fn json(line: &TaskLine<'_>, outcome: &TaskOutcome) -> Value {
         TaskOutcome::Sum(shape, dtype, digest) => {
             json!({"kind": "sum", "digest": digest, "rows": shape.rows, "cols": shape.cols, "dtype": dtype.name()})
         }
-        TaskOutcome::Reduced(results) => {
+        TaskOutcome::Reduced(results, at) => {
             let mut all = Vec::new();
             for (Shape { rows, cols }, dtype, digest) in results {
                 all.push(json!({"digest": digest, "rows": rows, "cols": cols, "dtype": dtype.name()}));
             }
-            json!({"kind": "reduction", "results": all})
+            let mut fields = json!({"kind": "reduction", "results": all});
+            if let Some(at) = at {
+                let machine = |(name, bytes): &(String, u64)| json!({"machine": name, "bytes": bytes});
+                let machines: Vec<Value> = at.machines.iter().map(machine).collect();
+                let (sent, checked) = (at.bytes_sent, at.rows_checked);
+                merge(
+                    &mut fields,
+                    json!({"machines": machines, "bytes_sent": sent, "rows_checked": checked}),
+                );
+            }
+            fields
         }
         TaskOutcome::Put(put) => put_json(put),
         TaskOutcome::Freed => json!({"kind": "free"}),
@@ -183,7 +205,7 @@ impl TaskTally {
         let kind = match result {
             Ok(TaskOutcome::Product(..)) => "product",
             Ok(TaskOutcome::Sum(..)) => "sum",
-            Ok(TaskOutcome::Reduced(_)) => "reduction",
+            Ok(TaskOutcome::Reduced(..)) => "reduction",
             Ok(TaskOutcome::Put(_)) => "put",
             Ok(TaskOutcome::Freed) => return,
             Err(_) => "failure",

@@ -18,8 +18,8 @@ use bramble_kernel::{AutoPicks, Choice};
 use bramble_matrix::{DType, Matrix, Output, Sealed, Shape};
 use bramble_plan::Preference;
 use bramble_primary::{
-    ArrayId, CheckRequest, Cluster, Finished, PlacedOperand, PrimaryError, ProductOperand, PutReport, Report,
-    Request, Scaled, Stop, off_loop, scaled_sum,
+    ArrayId, CheckRequest, Cluster, Finished, PlacedOperand, PrimaryError, ProductOperand, PutReport,
+    ReduceReport, Report, Request, Scaled, Stop, off_loop, scaled_sum,
 };
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::progress::ProgressDisplay;
@@ -35,8 +35,9 @@ pub(super) enum TaskOutcome {
     Product(Box<Report>, Option<String>),
     /// A sum, or a copy: its shape, its type, and the digest of its bytes, if that was asked for.
     Sum(Shape, DType, Option<String>),
-    /// A reduction: its results, each with its shape, its type, and the digest of its bytes, if that was asked for.
-    Reduced(Vec<(Shape, DType, Option<String>)>),
+    /// A reduction: its results, each with its shape, its type, and the digest of its bytes, if that was asked for; and how the
+    /// workers made it, if they did.
+    Reduced(Vec<(Shape, DType, Option<String>)>, Option<ReduceReport>),
     /// A matrix was placed on the machines.
     Put(PutReport),
     /// A kept matrix was forgotten.
@@ -52,7 +53,7 @@ pub(super) struct KeptMatrix {
 }
 
 /// How often a product runs again after a machine with a part of a placed operand was lost.
-const RESTORES_MAX: usize = 16;
+pub(super) const RESTORES_MAX: usize = 16;
 
 /// The open cluster, and the matrices that tasks have kept.
 pub(super) struct TaskRunner<'a> {
@@ -95,7 +96,7 @@ impl<'a> TaskRunner<'a> {
                     .await
             }
             BatchTask::Put(name, matrix, placement) => self.put(name, matrix, placement.clone()).await,
-            BatchTask::Reduce(targets, reduction, matrix) => self.reduce(targets, *reduction, matrix).await,
+            BatchTask::Reduce(targets, reduction, what) => self.reduce(targets, *reduction, what).await,
             BatchTask::Free(name) => self.free(name).await,
         }
     }
@@ -106,7 +107,7 @@ impl<'a> TaskRunner<'a> {
     }
 
     /// C = αAB + βD.
-    async fn product(
+    pub(super) async fn product(
         &mut self,
         target: &ResultTarget,
         alpha: f64,
@@ -114,15 +115,8 @@ impl<'a> TaskRunner<'a> {
         plus: Option<&ScaledOperand>,
     ) -> Result<TaskOutcome, Failure> {
         let began = Instant::now();
-        let (left, right) = (self.open(a, false).await?, self.open(b, true).await?);
-        let (sa, sb) = (left.matrix.shape(), right.matrix.shape());
-        if sa.cols != sb.rows {
-            return Err(Failure::failed(format!(
-                "{a} is {sa} and {b} is {sb}: the columns of the first must equal the rows of the second{}",
-                transpose_hint(a, b, sa, sb)
-            )));
-        }
-        let shape = Shape::new(sa.rows, sb.cols);
+        let (left, right) = self.factors(a, b).await?;
+        let shape = Shape::new(left.matrix.shape().rows, right.matrix.shape().cols);
         let old = match plus {
             Some(term) => Some(self.addend(term, shape).await?),
             None => None,
@@ -153,6 +147,23 @@ impl<'a> TaskRunner<'a> {
         }
         let digest = self.keep(target, finished.sealed).await?;
         Ok(TaskOutcome::Product(Box::new(finished.report), digest))
+    }
+
+    /// The operands of a product, whose shapes fit.
+    pub(super) async fn factors(
+        &self,
+        a: &BatchOperand,
+        b: &BatchOperand,
+    ) -> Result<(ProductOperand, ProductOperand), Failure> {
+        let (left, right) = (self.open(a, false).await?, self.open(b, true).await?);
+        let (sa, sb) = (left.matrix.shape(), right.matrix.shape());
+        if sa.cols == sb.rows {
+            return Ok((left, right));
+        }
+        Err(Failure::failed(format!(
+            "{a} is {sa} and {b} is {sb}: the columns of the first must equal the rows of the second{}",
+            transpose_hint(a, b, sa, sb)
+        )))
     }
 
     /// Computes C; again if a machine with a part of a placed operand is lost.
@@ -341,7 +352,7 @@ struct ProductTask {
 }
 
 /// The operand with elements of that type. A placed matrix has its own, so the cluster refuses another one.
-fn converted(operand: ProductOperand, dtype: DType) -> Result<ProductOperand, Failure> {
+pub(super) fn converted(operand: ProductOperand, dtype: DType) -> Result<ProductOperand, Failure> {
     Ok(ProductOperand { matrix: operand.matrix.converted(dtype)?, ..operand })
 }
 

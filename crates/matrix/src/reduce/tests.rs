@@ -25,7 +25,11 @@ fn results<T: Reducible>(
             true => View::new(&turned[(j * rows + i).min(turned.len())..], m as usize, n as usize, 1, rows),
             false => View::new(&data[(i * cols + j).min(data.len())..], m as usize, n as usize, cols, 1),
         };
-        reducer.merge(RectReduction::of(reduction, *rect, &view));
+        let part = RectReduction::of(reduction, *rect, &view);
+        // A rectangle with elements may have come as bytes.
+        let sent = RectReduction::from_bytes(reduction, *rect, &part.to_bytes());
+        assert_eq!(sent.is_some(), m > 0 && n > 0, "{reduction:?} of {rect:?}");
+        reducer.merge(sent.unwrap_or(part));
     }
     reducer.finish().unwrap()
 }
@@ -186,5 +190,49 @@ fn reductions_that_do_not_exist_are_refused() {
     ] {
         let refused = Reducer::<f32>::new(reduction, "m", shape).err().unwrap().to_string();
         assert!(refused.contains(why), "{refused}");
+    }
+}
+
+/// The largest elements and the extremes of a rectangle that was reduced in pieces are those of the whole, wherever it lies.
+#[test]
+fn rectangles_join_their_pieces() {
+    let data: Vec<i32> = (0..35).map(|i| i * 11 % 17 - 8).collect();
+    let view = View::new(&data, 5, 7, 7, 1);
+    let rect = Rect::new(Span::new(100, 105), Span::new(40, 47));
+    for reduction in [
+        Reduction::RowSum,
+        Reduction::ColSum,
+        Reduction::Max,
+        Reduction::Min,
+        Reduction::TopK(3),
+        Reduction::TopK(9),
+    ] {
+        let pieces = (0..5usize).map(|i| {
+            let rows = Span::new(100 + i as u64, 101 + i as u64);
+            let row = View::new(&data[7 * i..], 1, 7, 7, 1);
+            RectReduction::of(reduction, Rect::new(rows, rect.cols), &row)
+        });
+        let joined = RectReduction::joined(reduction, rect, pieces).unwrap();
+        let whole = RectReduction::of(reduction, rect, &view);
+        assert_eq!(joined.to_bytes(), whole.to_bytes(), "{reduction:?}");
+        assert_eq!(whole.to_bytes().len() as u64, reduction.bytes_of(rect, DType::I32));
+    }
+}
+
+#[test]
+fn bytes_of_a_reduction_that_cannot_be_are_refused() {
+    let rect = Rect::new(Span::new(0, 2), Span::new(10, 14));
+    let top = Reduction::TopK(2);
+    let mut bytes = vec![0; top.bytes_of(rect, DType::F32) as usize];
+    let read = |bytes: &[u8]| RectReduction::<f32>::from_bytes(top, rect, bytes).is_some();
+    assert!(!read(&bytes), "column 0 is outside");
+    for column in bytes[..32].chunks_mut(8) {
+        column.copy_from_slice(&11u64.to_le_bytes());
+    }
+    assert!(read(&bytes) && !read(&bytes[1..]) && !read(&[]));
+    let far = [2000i64.to_le_bytes(), [0; 8]].concat();
+    assert!(RectReduction::<f64>::from_bytes(Reduction::Norm, rect, &far).is_none());
+    for (code, count) in [(0, 0), (7, 0), (6, 0), (1, 1)] {
+        assert!(Reduction::from_code(code, count).is_none());
     }
 }

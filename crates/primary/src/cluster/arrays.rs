@@ -243,7 +243,7 @@ pub(crate) fn sketch_of(request: &Request, arrays: &PlacedArrays) -> Option<Oper
 }
 
 /// Checks that an operand is the array that it claims to be.
-fn fits(operand: &ProductOperand, arrays: &PlacedArrays) -> Result<(), PrimaryError> {
+pub(super) fn fits(operand: &ProductOperand, arrays: &PlacedArrays) -> Result<(), PrimaryError> {
     let Some(PlacedOperand { array, transposed }) = operand.placed else { return Ok(()) };
     let ArrayLayout { shape, dtype, .. } = arrays.get(array)?.layout;
     let shape = if transposed { shape.transposed() } else { shape };

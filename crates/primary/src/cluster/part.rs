@@ -12,12 +12,14 @@ use crate::PrimaryError;
 use crate::bodies::rows_of;
 use crate::error::off_loop;
 use crate::opening::{LostConnection, Session};
-use bramble_link::{Body, Frame, NoBodies, Receiver, Sender, SharedRegion};
+use bramble_link::{Body, Frame, NoBodies, Receiver, SendProgressProbe, Sender, SharedRegion};
 use bramble_matrix::{Digest128, Digester, Matrix, Rect};
 use bramble_wire::limits::{PING_AFTER, SILENCE_MAX};
 use bramble_wire::message::{
     Generated, Kind, PartSource, PlacedHead, PutHead, PutOutcome, decode_error, encode_number, part_pieces,
 };
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -108,7 +110,7 @@ fn recorded(
 async fn exchange(session: &mut Session, part: &PartToPut) -> Result<PutOutcome, String> {
     let is_silent_link = session.link.shares_memory;
     let (sender, receiver) = (&mut *session.link.sender, &mut *session.link.receiver);
-    let (arriving, leaving) = (receiver.arriving(), sender.send_progress());
+    let silence = silence(receiver.arriving(), sender.send_progress(), is_silent_link);
     let (answered, is_answered) = watch::channel(false);
     let both = async {
         let sending = send(sender, part, is_answered);
@@ -119,20 +121,10 @@ async fn exchange(session: &mut Session, part: &PartToPut) -> Result<PutOutcome,
         };
         tokio::try_join!(sending, answer).map(|((), outcome)| outcome)
     };
-    let silence = async {
-        let (mut moved, mut since) = ((arriving.get(), leaving().acknowledged), Instant::now());
-        while is_silent_link || since.elapsed() < SILENCE_MAX {
-            tokio::time::sleep(LOOK).await;
-            let now = (arriving.get(), leaving().acknowledged);
-            if now != moved {
-                (moved, since) = (now, Instant::now());
-            }
-        }
-    };
     tokio::select! {
         biased;
         outcome = both => outcome,
-        () = silence => Err(format!("it has been silent for {} s", SILENCE_MAX.as_secs())),
+        why = silence => Err(why),
     }
 }
 
@@ -142,25 +134,7 @@ async fn send(
     part: &PartToPut,
     mut is_answered: watch::Receiver<bool>,
 ) -> Result<(), String> {
-    let dtype = part.source.dtype();
-    let head = |first: u64, source: PartSource| {
-        PutHead { array: part.number, part: part.rect, first, dtype, source }.encode()
-    };
-    let frame = |head: Vec<u8>, body: SharedRegion| Frame::new(Kind::Put.code(), head, Body::Shared(body));
-    if let Some(generator) = part.source.generator() {
-        let (row, col) = (part.rect.rows.start, part.rect.cols.start);
-        let description = Generated { generator: generator.to_bytes(), row, col }.encode();
-        let body = SharedRegion::whole(Arc::new(description));
-        sender.send(frame(head(0, PartSource::Generated), body)).await.map_err(|e| e.to_string())?;
-    } else {
-        for piece in part_pieces(part.rect, dtype) {
-            if *is_answered.borrow() {
-                break;
-            }
-            let body = rows_of(&part.source, piece.rect).map_err(|e| e.to_string())?;
-            sender.send(frame(head(piece.first, PartSource::Data), body)).await.map_err(|e| e.to_string())?;
-        }
-    }
+    send_elements(sender, part, &|| *is_answered.borrow()).await?;
     // An answer that is overdue shows by its pings that the machine is alive.
     loop {
         tokio::select! {
@@ -171,6 +145,50 @@ async fn send(
         let ping = Frame::new(Kind::Ping.code(), encode_number(0), Body::Empty);
         sender.send(ping).await.map_err(|e| e.to_string())?;
     }
+}
+
+/// Sends the frames of a part, until `is_over`.
+pub(super) async fn send_elements(
+    sender: &mut dyn Sender,
+    part: &PartToPut,
+    is_over: &dyn Fn() -> bool,
+) -> Result<(), String> {
+    let dtype = part.source.dtype();
+    let head = |first: u64, source: PartSource| {
+        PutHead { array: part.number, part: part.rect, first, dtype, source }.encode()
+    };
+    let frame = |head: Vec<u8>, body: SharedRegion| Frame::new(Kind::Put.code(), head, Body::Shared(body));
+    if let Some(generator) = part.source.generator() {
+        let (row, col) = (part.rect.rows.start, part.rect.cols.start);
+        let description = Generated { generator: generator.to_bytes(), row, col }.encode();
+        let body = SharedRegion::whole(Arc::new(description));
+        return sender.send(frame(head(0, PartSource::Generated), body)).await.map_err(|e| e.to_string());
+    }
+    for piece in part_pieces(part.rect, dtype) {
+        if is_over() {
+            break;
+        }
+        let body = rows_of(&part.source, piece.rect).map_err(|e| e.to_string())?;
+        sender.send(frame(head(piece.first, PartSource::Data), body)).await.map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
+/// Ends when no byte has moved on a link for `SILENCE_MAX`, with the reason why the machine is lost.
+pub(super) async fn silence(
+    arriving: Rc<Cell<u64>>,
+    leaving: SendProgressProbe,
+    is_silent_link: bool,
+) -> String {
+    let (mut moved, mut since) = ((arriving.get(), leaving().acknowledged), Instant::now());
+    while is_silent_link || since.elapsed() < SILENCE_MAX {
+        tokio::time::sleep(LOOK).await;
+        let now = (arriving.get(), leaving().acknowledged);
+        if now != moved {
+            (moved, since) = (now, Instant::now());
+        }
+    }
+    format!("it has been silent for {} s", SILENCE_MAX.as_secs())
 }
 
 /// What the machine says of the part.

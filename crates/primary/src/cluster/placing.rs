@@ -181,7 +181,7 @@ impl Cluster {
 
     /// Sessions with the machines that may hold parts: the workers and, if it has cores of its own, this process. The
     /// others end. And the names of machines that were lost.
-    async fn holders(
+    pub(super) async fn holders(
         &mut self,
         sessions: &SessionRequest,
         (kernel, matrix, who): (String, &Matrix, Preference),
@@ -199,7 +199,7 @@ impl Cluster {
     }
 
     /// The machines of an array, by their numbers in its layout; new machines come last.
-    fn known_holders(&mut self, id: ArrayId, sessions: Vec<Session>) -> Holders {
+    pub(super) fn known_holders(&mut self, id: ArrayId, sessions: Vec<Session>) -> Holders {
         let mut slots: Vec<Option<Session>> = Vec::new();
         if let Some(array) = self.arrays.get_mut(id) {
             for session in sessions {

@@ -9,6 +9,7 @@ mod fields;
 mod log;
 mod lu;
 mod placed;
+mod reduce;
 mod relay;
 mod session;
 mod store;
@@ -19,6 +20,7 @@ pub use lu::{LuBegin, LuFill, LuPanelHead, LuRing, LuRows, LuStatus, lu_frames};
 pub use placed::{
     GetHead, PartHead, PartPiece, PartSource, PlacedHead, PutHead, PutOutcome, ResidentView, part_pieces,
 };
+pub use reduce::{ReduceHead, ReducedFactor, ReducedHead};
 pub use relay::{Forward, Join, Missing, Neighbour, PieceHead, Reached, decode_forwards, encode_forwards};
 pub use session::{Bye, Hello, IoReport, ThreadReport, Welcome};
 pub use store::{Generated, Job, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead, Then};
@@ -74,6 +76,10 @@ pub enum Kind {
     Get,
     /// Worker to primary: elements of that rectangle.
     Part,
+    /// Primary to worker: asks for the reduction of a part, or of a product of parts.
+    Reduce,
+    /// Worker to primary: bytes of that reduction.
+    Reduced,
     /// Primary to worker: a system that several machines factor together.
     LuBegin,
     /// Primary to worker: rows of a block column of that system.
@@ -117,6 +123,8 @@ impl Kind {
             20 => Self::Placed,
             21 => Self::Get,
             22 => Self::Part,
+            25 => Self::Reduce,
+            26 => Self::Reduced,
             29 => Self::LuBegin,
             30 => Self::LuFill,
             31 => Self::LuGo,
@@ -153,6 +161,8 @@ impl Kind {
             Self::Placed => 20,
             Self::Get => 21,
             Self::Part => 22,
+            Self::Reduce => 25,
+            Self::Reduced => 26,
             Self::LuBegin => 29,
             Self::LuFill => 30,
             Self::LuGo => 31,

@@ -310,14 +310,14 @@ pub fn part_pieces(rect: Rect, dtype: DType) -> impl Iterator<Item = PartPiece> 
     })
 }
 
-fn write_rect(w: &mut FieldWriter, rect: Rect) {
+pub(super) fn write_rect(w: &mut FieldWriter, rect: Rect) {
     for x in [rect.rows.start, rect.rows.len(), rect.cols.start, rect.cols.len()] {
         w.u64(x);
     }
 }
 
 /// A rectangle with elements, within the longest sides.
-fn read_rect(r: &mut FieldReader<'_>) -> Result<Rect, ProtocolError> {
+pub(super) fn read_rect(r: &mut FieldReader<'_>) -> Result<Rect, ProtocolError> {
     let (row, rows, col, cols) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
     let side =
         |from: u64, len: u64| span(from, len).filter(|side| !side.is_empty() && side.end <= Shape::SIDE_MAX);

@@ -1,7 +1,7 @@
 //! Round trips, and arbitrary bytes.
 
 use super::*;
-use bramble_base::{DType, Digest128, Layout, Rect, Span};
+use bramble_base::{DType, Digest128, Layout, Rect, Shape, Span};
 use proptest::prelude::*;
 
 fn dtype() -> impl Strategy<Value = DType> {
@@ -130,6 +130,8 @@ proptest! {
         if let Ok(bye) = Bye::decode(&bytes) { prop_assert_eq!(bye.encode(), bytes.clone()); }
         if let Ok(forwards) = decode_forwards(&bytes) { prop_assert_eq!(encode_forwards(&forwards), bytes.clone()); }
         if let Ok(reached) = Reached::decode(&bytes) { prop_assert_eq!(reached.encode(), bytes.clone()); }
+        if let Ok(reduce) = ReduceHead::decode(&bytes) { prop_assert_eq!(reduce.encode(), bytes.clone()); }
+        if let Ok(reduced) = ReducedHead::decode(&bytes) { prop_assert_eq!(reduced.encode(), bytes.clone()); }
         if let Ok(neighbour) = Neighbour::decode(&bytes) { prop_assert_eq!(neighbour.encode(), bytes.clone()); }
         let _ = (Hello::decode(&bytes), Welcome::decode(&bytes), decode_error(&bytes), decode_number(&bytes));
     }
@@ -281,6 +283,15 @@ proptest! {
         prop_assert_eq!(PartHead::decode(&head.encode()).unwrap(), head);
         let view = ResidentView::of(array, yes, part);
         prop_assert_eq!(ResidentView::decode(&view.encode()).unwrap(), view);
+        let right = yes.then_some(ReducedFactor { view, depth: rows, alpha: -0.5 });
+        let reduce = ReduceHead { number: at, reduction: 6, count: bytes, dtype, rect: part, left: view, right };
+        prop_assert_eq!(ReduceHead::decode(&reduce.encode()).unwrap(), reduce);
+        let shape = Shape::new(rows, if yes { rows } else { cols });
+        prop_assert_eq!(reduce.left_shape(), shape);
+        let (last, last_shape) = reduce.left_rows(Span::new(part.rows.end - 1, part.rows.end));
+        prop_assert_eq!(last_shape, Shape::new(1, shape.cols));
+        let moved = if yes { last.col - view.col } else { last.row - view.row };
+        prop_assert_eq!(moved, rows - 1);
         let stored = view.rect(part.shape()).unwrap();
         prop_assert_eq!(if yes { stored.transposed() } else { stored }, part);
     }
@@ -337,7 +348,7 @@ fn parts_that_cannot_be_are_refused() {
     view[8..10].copy_from_slice(&[1, 1]);
     assert!(ResidentView::decode(&view).is_err());
     let far = ResidentView { array: 3, transposed: false, row: u64::MAX, col: 0 };
-    assert_eq!(far.rect(bramble_base::Shape::new(1, 1)), None);
+    assert_eq!(far.rect(Shape::new(1, 1)), None);
 }
 
 #[test]

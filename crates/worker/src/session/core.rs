@@ -6,6 +6,7 @@ use super::WorkerError;
 use super::held_messages::{HeldAnswer, held_message, placed_frame};
 use super::lu::{LuDone, LuSession};
 use super::outbox::Outbox;
+use super::reductions::{ReductionStep, RunningReduction};
 use super::relay::Neighbours;
 use crate::held::{FilledPart, HeldStore};
 use crate::job_recorder::{JobRecorder, io_report};
@@ -34,6 +35,8 @@ pub(super) enum TaskResult {
     Placed(FilledPart),
     /// A task of a factorisation.
     Factored(LuDone),
+    /// A step of a reduction.
+    Reduced(ReductionStep),
 }
 
 /// A task that is done, as the state machine is told.
@@ -72,6 +75,8 @@ pub(super) struct Core {
     pub(super) neighbours: Neighbours,
     /// The factorisation that this session is about, if it is.
     pub(super) lu: Option<LuSession>,
+    /// Reductions that are under way.
+    pub(super) reductions: Vec<RunningReduction>,
     /// Processor time of this thread by section, if the primary asked for it.
     pub(super) meter: Rc<SectionMeter>,
     /// Records of jobs, if the primary asked for them.
@@ -224,6 +229,7 @@ impl Core {
                     let placed = self.held.borrow_mut().filled(filled);
                     placed.into_iter().for_each(|placed| self.send_frame(placed_frame(&placed)));
                 }
+                Ok(TaskResult::Reduced(step)) => self.reduced(step)?,
                 Ok(TaskResult::Factored(done)) => self.with_lu(|lu| lu.done(done))?,
                 Ok(TaskResult::Filled(header, buffer)) => {
                     self.store.put_operand(header.id, Operand::Owned(header, buffer));

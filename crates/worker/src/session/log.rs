@@ -22,8 +22,8 @@ impl Core {
                 (Work::Job(job.operation), job.then == Then::Return, job.c, job.step)
             }
             Ok(TaskResult::Filled(header, _)) => (Work::Generate, false, header.id, 0),
-            // Parts of placed matrices and of factorisations belong to no product; a panic ends the session.
-            Ok(TaskResult::Placed(_) | TaskResult::Factored(_)) | Err(_) => return,
+            // Placing, reducing and factoring belong to no product; a panic ends the session.
+            Ok(TaskResult::Placed(_) | TaskResult::Factored(_) | TaskResult::Reduced(_)) | Err(_) => return,
         };
         let thread = u16::try_from(ended.thread).unwrap_or(u16::MAX);
         let (start_ns, took_ns) = (self.recorder.clock_ns(ended.began), ns(ended.took).min(CLOCK_NS_MAX));

@@ -12,6 +12,7 @@ mod log;
 mod lu;
 mod neighbours;
 mod outbox;
+mod reductions;
 mod relay;
 mod silence;
 
@@ -171,6 +172,7 @@ async fn run(
         sums_bodies: link.sender.sums_bodies(),
         neighbours: Neighbours::new(introduced),
         lu: None,
+        reductions: Vec::new(),
         meter: Rc::new(SectionMeter::new(wants.account)),
         recorder: JobRecorder::new(wants.log),
     }));
@@ -257,6 +259,7 @@ async fn read(
         match Kind::from_code(arrived.kind)? {
             Kind::Store => core.borrow_mut().stored(arrived)?,
             Kind::Put | Kind::Get | Kind::Free => core.borrow_mut().held_message(arrived)?,
+            Kind::Reduce => core.borrow_mut().reduce(arrived)?,
             kind @ (Kind::LuBegin | Kind::LuFill | Kind::LuGo | Kind::LuRows | Kind::LuCheck) => {
                 core.borrow_mut().lu_message(kind, arrived)?;
             }
@@ -300,6 +303,7 @@ async fn read(
             | Kind::Log
             | Kind::Placed
             | Kind::Part
+            | Kind::Reduced
             | Kind::LuPanel
             | Kind::LuSpent
             | Kind::LuStatus => {

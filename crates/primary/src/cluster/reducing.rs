@@ -1,0 +1,437 @@
+//! Reduces placed matrices, and products with one, at the machines that hold the parts.
+//!
+//! Place in the flow: as placing: a session with each machine that holds a part. The other operand of a product travels to all
+//! of them in blocks; each machine multiplies a block by its part, reduces what comes out, and forgets it (`asking.rs`). This
+//! process merges the answers.
+//!
+//! Invariants: answers are merged in the order of their rectangles, whoever came first. Nothing that was sent for a reduction
+//! stays at a machine. After an error the cluster is as before, except for machines that were lost.
+//!
+//! Deliberately absent: which machine reduces what (`plan/src/reduce.rs`), and matrices without parts (`reductions.rs`).
+
+use super::Cluster;
+use super::arrays::{ArrayId, PlacedOperand, place_of};
+use super::asking::{Question, Questions, TravellingBlock, ask};
+use super::putting::Holders;
+use super::sampled::{RowSketch, SampledRows, judge};
+use crate::PrimaryError;
+use crate::error::off_loop;
+use crate::gathering::early_loss;
+use crate::opening::LostConnection;
+use crate::product::{CheckRequest, ProductObserver, ProductOperand, SessionRequest};
+use bramble_matrix::{
+    DType, Matrix, Rect, RectReduction, ReducedMatrix, Reducer, Reducible, Reduction, Shape, Span,
+};
+use bramble_plan::{ArrayLayout, Preference, ReduceObjection, ReduceShare, ReducedRole, travel_blocks};
+use bramble_verify::Effort;
+use bramble_wire::message::{ReduceHead, ReducedFactor, ResidentView};
+use std::time::Instant;
+use tokio::task::JoinSet;
+
+/// What is reduced.
+#[derive(Clone)]
+pub enum ReduceSubject {
+    /// A placed matrix, or its transpose.
+    Matrix(ProductOperand),
+    /// The product αAB, of which an operand is placed.
+    Product {
+        /// α.
+        alpha: f64,
+        /// A.
+        a: ProductOperand,
+        /// B.
+        b: ProductOperand,
+    },
+}
+
+/// A reduction at the machines.
+pub struct ReduceRequest {
+    /// The reduction.
+    pub reduction: Reduction,
+    /// What is reduced.
+    pub subject: ReduceSubject,
+    /// Kernel of the products, by name, or `auto`.
+    pub kernel: String,
+    /// Whether this process's own threads hold parts, too.
+    pub who: Preference,
+    /// The sessions with the machines.
+    pub sessions: SessionRequest,
+    /// How thoroughly the result of a product is checked.
+    pub check: CheckRequest,
+}
+
+/// How a reduction went.
+#[derive(Clone, Debug)]
+pub struct ReduceReport {
+    /// Machines that took part, each with the bytes of its answers.
+    pub machines: Vec<(String, u64)>,
+    /// Bytes sent to all of them, all framing included.
+    pub bytes_sent: u64,
+    /// Rows of the product that this process has compared with its own; 0 if nothing was checked.
+    pub rows_checked: u64,
+    /// Seconds from the first hello to the result.
+    pub seconds: f64,
+}
+
+/// The placed operand and what it is; the operand that travels.
+struct Roles {
+    placed: PlacedOperand,
+    role: ReducedRole,
+    travelling: Option<Matrix>,
+    alpha: f64,
+}
+
+/// Where the answers of one machine lie in the reduced matrix.
+type Answers = Vec<(Rect, Vec<u8>)>;
+
+impl ReduceSubject {
+    /// Name and shape of what is reduced, and its element type.
+    fn described(&self) -> (String, Shape, DType) {
+        match self {
+            Self::Matrix(of) => (of.matrix.name().to_owned(), of.matrix.shape(), of.matrix.dtype()),
+            Self::Product { a, b, .. } => {
+                let name = format!("{} @ {}", a.matrix.name(), b.matrix.name());
+                (name, Shape::new(a.matrix.shape().rows, b.matrix.shape().cols), a.matrix.dtype())
+            }
+        }
+    }
+
+    /// Whether an operand is placed, so that the machines can reduce.
+    pub fn is_placed(&self) -> bool {
+        match self {
+            Self::Matrix(of) => of.placed.is_some(),
+            Self::Product { a, b, .. } => a.placed.is_some() || b.placed.is_some(),
+        }
+    }
+
+    /// Which operand is read where it lies: of two that could be, the larger one.
+    fn roles(&self) -> Vec<Roles> {
+        match self {
+            Self::Matrix(of) => {
+                let role = ReducedRole::Itself;
+                of.placed
+                    .map(|placed| Roles { placed, role, travelling: None, alpha: 1.0 })
+                    .into_iter()
+                    .collect()
+            }
+            Self::Product { alpha, a, b } => {
+                let of = |one: &ProductOperand, other: &ProductOperand, role| {
+                    let travelling = Some(other.matrix.clone());
+                    one.placed.map(|placed| Roles { placed, role, travelling, alpha: *alpha })
+                };
+                let mut both: Vec<Roles> = [of(b, a, ReducedRole::Right), of(a, b, ReducedRole::Left)]
+                    .into_iter()
+                    .flatten()
+                    .collect();
+                if a.matrix.shape().elements() > b.matrix.shape().elements() {
+                    both.reverse();
+                }
+                both
+            }
+        }
+    }
+}
+
+impl Cluster {
+    /// Reduces at the machines. The subject must be placed (`ReduceSubject::is_placed`).
+    pub async fn reduce(
+        &mut self,
+        request: ReduceRequest,
+        watch: &dyn ProductObserver,
+    ) -> Result<(Vec<ReducedMatrix>, ReduceReport), PrimaryError> {
+        let began = Instant::now();
+        let (name, shape, dtype) = request.subject.described();
+        self.reducible(&request, (&name, shape, dtype))?;
+        let mut objection = None;
+        for roles in request.subject.roles() {
+            let id = roles.placed.array;
+            let source = self.arrays.get(id)?.source.clone();
+            let opened = self
+                .holders(&request.sessions, (request.kernel.clone(), &source, request.who), watch)
+                .await?;
+            let mut holders = self.known_holders(id, opened.0);
+            let layout = self.arrays.get(id)?.layout.clone();
+            match layout.reduce_shares(roles.placed.transposed, roles.role, &holders.offered()) {
+                Ok(shares) => {
+                    let answered =
+                        self.at_all(&request, &roles, (&layout, shares), &mut holders, watch).await;
+                    let bytes_sent = holders.bytes_sent;
+                    self.idle.release(holders.slots.into_iter().flatten().collect()).await;
+                    let (answers, machines, sketch) = answered?;
+                    let (answers, sums) = split(request.reduction, dtype, answers);
+                    let merged = merged_as(dtype, (request.reduction, &name, shape), answers)?;
+                    let rows_checked = match sketch {
+                        Some(sketch) => checked(&request, sketch, sums, &merged).await?,
+                        None => 0,
+                    };
+                    let seconds = began.elapsed().as_secs_f64();
+                    return Ok((merged, ReduceReport { machines, bytes_sent, rows_checked, seconds }));
+                }
+                Err(ReduceObjection::Missing(missing)) => {
+                    self.idle.release(holders.slots.into_iter().flatten().collect()).await;
+                    return Err(self.lost_part(id, missing.part));
+                }
+                Err(ReduceObjection::CutDepth) => {
+                    self.idle.release(holders.slots.into_iter().flatten().collect()).await;
+                    objection.get_or_insert_with(|| cut_depth(&source, roles.role));
+                }
+            }
+        }
+        Err(objection
+            .unwrap_or_else(|| PrimaryError::Operands(format!("{name} is not placed: place it with put"))))
+    }
+
+    /// Refuses what has no such reduction.
+    fn reducible(
+        &self,
+        request: &ReduceRequest,
+        (name, shape, dtype): (&str, Shape, DType),
+    ) -> Result<(), PrimaryError> {
+        if let Some(why) = request.reduction.refusal(shape) {
+            return Err(PrimaryError::Operands(format!("{name} {why}")));
+        }
+        let operands: Vec<&ProductOperand> = match &request.subject {
+            ReduceSubject::Matrix(of) => vec![of],
+            ReduceSubject::Product { a, b, .. } => vec![a, b],
+        };
+        for operand in operands {
+            super::arrays::fits(operand, &self.arrays)?;
+            if operand.matrix.dtype() != dtype {
+                let (one, other) = (operand.matrix.name(), operand.matrix.dtype());
+                return Err(PrimaryError::Operands(format!(
+                    "{one} is {other}, and {name} is computed as {dtype}"
+                )));
+            }
+        }
+        match &request.subject {
+            ReduceSubject::Product { a, .. } if a.matrix.shape().cols == 0 => {
+                Err(PrimaryError::Operands(format!("{name} is a product of depth 0")))
+            }
+            _ if shape.elements() == Some(0) => {
+                Err(PrimaryError::Operands(format!("{name} is {shape} and has no elements")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn lost_part(&self, id: ArrayId, part: usize) -> PrimaryError {
+        let Ok(array) = self.arrays.get(id) else {
+            return PrimaryError::PartLost("a placed matrix is gone".to_owned());
+        };
+        let rect = array.layout.parts.get(part).map_or_else(|| array.layout.shape.rect(), |part| part.rect);
+        PrimaryError::PartLost(format!(
+            "{} of the placed matrix {} was on a machine that is lost",
+            place_of(rect, array.layout.shape),
+            array.source.name()
+        ))
+    }
+
+    /// Asks all machines; their answers, and what this process has computed meanwhile for the check.
+    async fn at_all(
+        &mut self,
+        request: &ReduceRequest,
+        roles: &Roles,
+        (layout, shares): (&ArrayLayout, Vec<ReduceShare>),
+        holders: &mut Holders,
+        watch: &dyn ProductObserver,
+    ) -> Result<(Answers, Vec<(String, u64)>, Option<RowSketch>), PrimaryError> {
+        let sketching = tokio::task::spawn_local(sketch_of(request.subject.clone(), request.check));
+        let mut asking = JoinSet::new();
+        let machines: Vec<usize> = (0..holders.slots.len()).collect();
+        for machine in machines {
+            let own: Vec<ReduceShare> =
+                shares.iter().filter(|share| share.machine == machine).copied().collect();
+            if own.is_empty() {
+                continue;
+            }
+            // A share's machine is there: the plan has looked.
+            let Some(session) = holders.slots[machine].take() else { continue };
+            let left_bytes = session.welcome.hold_bytes;
+            let questions = self.questions(request.reduction, roles, (layout, &own), left_bytes)?;
+            asking.spawn_local(async move { (machine, ask(session, questions).await) });
+        }
+        let (mut answers, mut reports, mut failed) = (Vec::new(), Vec::new(), None);
+        while let Some(asked) = asking.join_next().await {
+            match asked {
+                Ok((machine, (Ok(used), answered))) => {
+                    holders.bytes_sent += used.sent;
+                    let name = used.session.name.clone();
+                    holders.slots[machine] = Some(used.session);
+                    match answered {
+                        Ok(new) => {
+                            reports.push((name, new.iter().map(|(_, bytes)| bytes.len() as u64).sum()));
+                            answers.extend(new);
+                        }
+                        Err(why) => failed = Some(PrimaryError::Failed(format!("worker {name}: {why}"))),
+                    }
+                }
+                Ok((machine, (Err(LostConnection { name, why }), _))) => {
+                    early_loss(watch, name, why);
+                    let part =
+                        shares.iter().find(|share| share.machine == machine).map_or(0, |share| share.part);
+                    failed = Some(self.lost_part(roles.placed.array, part));
+                }
+                Err(e) => failed = Some(PrimaryError::Failed(format!("reducing a matrix: {e}"))),
+            }
+        }
+        if let Some(e) = failed {
+            sketching.abort();
+            return Err(e);
+        }
+        let sketch =
+            sketching.await.map_err(|e| PrimaryError::Failed(format!("checking a reduction: {e}")))??;
+        reports.sort();
+        Ok((answers, reports, sketch))
+    }
+
+    /// What one machine is asked, in order.
+    fn questions(
+        &mut self,
+        reduction: Reduction,
+        roles: &Roles,
+        (layout, shares): (&ArrayLayout, &[ReduceShare]),
+        left_bytes: u64,
+    ) -> Result<Questions, PrimaryError> {
+        let array = self.arrays.get(roles.placed.array)?;
+        let parts: Vec<u64> = shares.iter().map(|share| array.parts[share.part].number).collect();
+        let blocks: Vec<Option<TravellingBlock>> = match &roles.travelling {
+            None => vec![None],
+            Some(matrix) => {
+                let shape = matrix.shape();
+                let is_left = roles.role == ReducedRole::Right;
+                let (lines, depth) =
+                    if is_left { (shape.rows, shape.cols) } else { (shape.cols, shape.rows) };
+                let line_bytes = depth.saturating_mul(layout.dtype.size_bytes() as u64);
+                let block = |span: Span| {
+                    let whole = shape.rect();
+                    let rect =
+                        if is_left { Rect::new(span, whole.cols) } else { Rect::new(whole.rows, span) };
+                    Some(TravellingBlock { source: matrix.clone(), rect, number: 0 })
+                };
+                travel_blocks(lines, line_bytes, left_bytes).into_iter().map(block).collect()
+            }
+        };
+        let (code, count) = reduction.code();
+        let mut rounds = Vec::new();
+        for block in blocks {
+            let block = block.map(|block| TravellingBlock { number: self.arrays.number(), ..block });
+            let mut questions = Vec::new();
+            for (share, part) in shares.iter().zip(&parts) {
+                let placed = ResidentView::of(*part, roles.placed.transposed, share.operand);
+                let (rect, left, right) = operands(roles, share.operand, placed, block.as_ref());
+                let number = self.arrays.number();
+                let head =
+                    ReduceHead { number, reduction: code, count, dtype: layout.dtype, rect, left, right };
+                let sums = if right.is_some() { Reduction::RowSum.bytes_of(rect, layout.dtype) } else { 0 };
+                questions.push(Question { head, bytes: reduction.bytes_of(rect, layout.dtype) + sums });
+            }
+            rounds.push((block, questions));
+        }
+        Ok(Questions { rounds })
+    }
+}
+
+/// The reduced rectangle of a share, its left operand, and its right one if it is that of a product.
+fn operands(
+    roles: &Roles,
+    share: Rect,
+    placed: ResidentView,
+    block: Option<&TravellingBlock>,
+) -> (Rect, ResidentView, Option<ReducedFactor>) {
+    let Some(block) = block else { return (share, placed, None) };
+    let travelled = ResidentView::of(block.number, false, block.rect);
+    let (rect, left, view, depth) = match roles.role {
+        ReducedRole::Left => (Rect::new(share.rows, block.rect.cols), placed, travelled, share.cols.len()),
+        _ => (Rect::new(block.rect.rows, share.cols), travelled, placed, share.rows.len()),
+    };
+    (rect, left, Some(ReducedFactor { view, depth, alpha: roles.alpha }))
+}
+
+/// The sums of the rows of the product, if it is one and is to be checked. Integers wrap, which sums in f64 do not.
+async fn sketch_of(subject: ReduceSubject, check: CheckRequest) -> Result<Option<RowSketch>, PrimaryError> {
+    match subject {
+        ReduceSubject::Product { alpha, a, b }
+            if check.effort != Effort::Off && a.matrix.dtype().is_float() =>
+        {
+            let work = move || RowSketch::of(alpha, [&a.matrix, &b.matrix], check.threads);
+            Ok(Some(off_loop("checking a reduction", work).await??))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Compares the rows that the sums of the machines make most doubtful; how many.
+async fn checked(
+    request: &ReduceRequest,
+    sketch: RowSketch,
+    sums: Vec<(Span, Vec<f64>)>,
+    merged: &[ReducedMatrix],
+) -> Result<u64, PrimaryError> {
+    let ReduceSubject::Product { alpha, a, b } = request.subject.clone() else { return Ok(0) };
+    let (reduction, check) = (request.reduction, request.check);
+    let rows = sketch.doubtful(sums, check.effort);
+    let work = move || SampledRows::of(reduction, alpha, [&a.matrix, &b.matrix], (rows, sketch));
+    let sampled = off_loop("checking a reduction", work).await??;
+    judge(reduction, &sampled, merged).map_err(PrimaryError::Wrong)?;
+    Ok(sampled.count)
+}
+
+/// The reductions of the answers, and the sums of rows that follow them in those of a product.
+fn split(reduction: Reduction, dtype: DType, answers: Answers) -> (Answers, Vec<(Span, Vec<f64>)>) {
+    let mut sums = Vec::new();
+    let one = |(rect, mut bytes): (Rect, Vec<u8>)| {
+        // The answer has as many bytes as were asked for.
+        let of_rows =
+            bytes.split_off(usize::try_from(reduction.bytes_of(rect, dtype)).unwrap_or(0).min(bytes.len()));
+        if !of_rows.is_empty() && dtype.is_float() {
+            let of_rows = of_rows.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes));
+            sums.push((rect.rows, of_rows.collect()));
+        }
+        (rect, bytes)
+    };
+    let answers = answers.into_iter().map(one).collect();
+    (answers, sums)
+}
+
+fn cut_depth(source: &Matrix, role: ReducedRole) -> PrimaryError {
+    let name = source.name();
+    let (operand, shard) = match role {
+        ReducedRole::Left => ("left", 0),
+        _ => ("right", 1),
+    };
+    PrimaryError::Operands(format!(
+        "{name} is cut along the depth of the product, so no machine has whole elements of it to reduce: as the {operand} \
+         operand, place it with shard={shard} (its transpose with shard={})",
+        1 - shard
+    ))
+}
+
+fn merged_as(
+    dtype: DType,
+    what: (Reduction, &str, Shape),
+    answers: Answers,
+) -> Result<Vec<ReducedMatrix>, PrimaryError> {
+    match dtype {
+        DType::F32 => merged::<f32>(what, answers),
+        DType::F64 => merged::<f64>(what, answers),
+        DType::I32 => merged::<i32>(what, answers),
+        DType::I64 => merged::<i64>(what, answers),
+    }
+}
+
+/// The reduction of the whole matrix.
+fn merged<T: Reducible>(
+    (reduction, name, shape): (Reduction, &str, Shape),
+    mut answers: Answers,
+) -> Result<Vec<ReducedMatrix>, PrimaryError> {
+    answers.sort_by_key(|(rect, _)| (rect.rows.start, rect.cols.start));
+    let mut reducer = Reducer::<T>::new(reduction, name, shape)?;
+    for (rect, bytes) in answers {
+        let part = RectReduction::from_bytes(reduction, rect, &bytes).ok_or_else(|| {
+            let place = place_of(rect, shape);
+            PrimaryError::Failed(format!("the reduction of {place} of {name} came as bytes that are none"))
+        })?;
+        reducer.merge(part);
+    }
+    Ok(reducer.finish()?)
+}

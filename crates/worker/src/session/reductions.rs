@@ -1,0 +1,263 @@
+//! Reductions of parts of placed matrices, and of products with them, at their worker.
+//!
+//! Place in the flow: `mod.rs` passes reduce messages in. The rectangle is cut into bands of whole rows, which compute threads
+//! multiply, if it is that of a product, and reduce; one more task joins them, and the bytes go to the primary.
+//!
+//! Invariants: bands depend on the rectangle alone, and are joined in their order, so the bytes do not depend on the number of
+//! threads. A product's elements exist one band for each thread at a time. Memory is taken from the ledger first; where there
+//! is too little, the answer is a refusal, and nothing is computed.
+//!
+//! Deliberately absent: the other workers' parts, which the primary merges.
+
+use super::WorkerError;
+use super::core::{Core, TaskResult};
+use super::held_messages::placed_frame;
+use crate::held::HeldStore;
+use crate::ledger::HoldGrant;
+use crate::memory::Operand;
+use bramble_kernel::{Kernel, KernelElement, factors};
+use bramble_link::{Arrived, ArrivedBody, Body, Frame, SharedRegion};
+use bramble_matrix::number::to_u64;
+use bramble_matrix::{
+    Buffer, DType, MatrixError, Rect, RectReduction, Reducible, Reduction, Shape, Span, View, ViewMut,
+};
+use bramble_schedule::worker::{Priority, TaskLength};
+use bramble_wire::ProtocolError;
+use bramble_wire::limits::CHUNK_BYTES_MAX;
+use bramble_wire::message::{Kind, PlacedHead, PutOutcome, ReduceHead, ReducedHead, ResidentView};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Elements of a band: a few MiB, which a cache near the threads may hold.
+const BAND_ELEMENTS: u64 = 1 << 21;
+/// Fewest rows of a band of a product: the kernel packs the right operand once for each band.
+const BAND_ROWS_MIN: u64 = 64;
+/// Most reductions of one session at a time.
+const REDUCTIONS_MAX: usize = 4;
+
+/// A step of a reduction that a compute thread has done.
+pub(in crate::session) enum ReductionStep {
+    /// A band of the reduction of that number, and its bytes.
+    Band(u64, usize, Result<Vec<u8>, MatrixError>),
+    /// All bands, joined.
+    Whole(u64, Result<Vec<u8>, MatrixError>),
+}
+
+/// Buffers for the elements of a product, reused from band to band.
+type Scratch = Arc<Mutex<Vec<Buffer>>>;
+
+/// A reduction under way.
+pub(in crate::session) struct RunningReduction {
+    head: ReduceHead,
+    reduction: Reduction,
+    /// The bytes of each band, when it is done.
+    bands: Vec<(Rect, Vec<u8>)>,
+    missing: usize,
+    /// Returned with the reduction.
+    _grant: HoldGrant,
+}
+
+/// The operands of a band, and what is made of them.
+struct BandTask {
+    left: Operand,
+    right: Option<(Arc<Operand>, f64)>,
+    rect: Rect,
+    reduction: Reduction,
+    dtype: DType,
+    kernel: Arc<dyn Kernel>,
+    scratch: Scratch,
+}
+
+impl Core {
+    /// A reduce message.
+    pub(super) fn reduce(&mut self, arrived: Arrived) -> Result<(), WorkerError> {
+        let head = ReduceHead::decode(&arrived.head)?;
+        let reduction = Reduction::from_code(head.reduction, head.count);
+        let (Some(reduction), ArrivedBody::Empty, true) =
+            (reduction, arrived.body, head.dtype == self.hello.dtype)
+        else {
+            return Err(ProtocolError::new("a reduction of unknown kind or type").into());
+        };
+        if self.reductions.len() >= REDUCTIONS_MAX
+            || self.reductions.iter().any(|one| one.head.number == head.number)
+        {
+            return Err(ProtocolError::new(format!("reduction {} comes too early", head.number)).into());
+        }
+        let tasks = self.band_tasks(&head, reduction)?;
+        let threads = to_u64(self.pool.threads_max());
+        let bytes = memory_of(&head, reduction, threads);
+        let grant = match self.held.borrow().room(bytes) {
+            Ok(grant) => grant,
+            Err(why) => {
+                let refused = PlacedHead { array: head.number, outcome: PutOutcome::Refused(why) };
+                self.send_frame(placed_frame(&refused));
+                return Ok(());
+            }
+        };
+        let bands: Vec<_> = tasks.iter().map(|task| (task.rect, Vec::new())).collect();
+        let missing = bands.len();
+        self.reductions.push(RunningReduction { head, reduction, bands, missing, _grant: grant });
+        for (at, task) in tasks.into_iter().enumerate() {
+            let work = move || TaskResult::Reduced(ReductionStep::Band(head.number, at, task.run()));
+            self.submit(Box::new(work), Priority(0), TaskLength::Any)?;
+        }
+        Ok(())
+    }
+
+    /// The bands of a reduction, with their operands.
+    fn band_tasks(&self, head: &ReduceHead, reduction: Reduction) -> Result<Vec<BandTask>, ProtocolError> {
+        let held = self.held.borrow();
+        let operand = |view: ResidentView, shape: Shape| HeldStore::operand(&held, &view, shape, head.dtype);
+        // Checked as a whole before anything is cut.
+        operand(head.left, head.left_shape())?;
+        let right = match head.right {
+            Some(right) => {
+                let shape = Shape::new(right.depth, head.rect.cols.len());
+                Some((Arc::new(operand(right.view, shape)?), right.alpha))
+            }
+            None => None,
+        };
+        let scratch = Scratch::default();
+        let band = |rows: Span| {
+            let (view, shape) = head.left_rows(rows);
+            Ok(BandTask {
+                left: operand(view, shape)?,
+                right: right.clone(),
+                rect: Rect::new(rows, head.rect.cols),
+                reduction,
+                dtype: head.dtype,
+                kernel: self.kernel.clone(),
+                scratch: scratch.clone(),
+            })
+        };
+        bands(head).map(band).collect()
+    }
+
+    /// A compute thread has done a step.
+    pub(super) fn reduced(&mut self, step: ReductionStep) -> Result<(), WorkerError> {
+        let failed = |e: MatrixError| WorkerError::Here(format!("reducing a matrix: {e}"));
+        let (number, whole) = match step {
+            ReductionStep::Band(number, at, bytes) => {
+                let bytes = bytes.map_err(failed)?;
+                let running = self.reductions.iter_mut().find(|one| one.head.number == number);
+                let Some(running) = running else { return Ok(()) };
+                running.bands[at].1 = bytes;
+                running.missing -= 1;
+                if running.missing > 0 {
+                    return Ok(());
+                }
+                let (bands, reduction, head) =
+                    (std::mem::take(&mut running.bands), running.reduction, running.head);
+                let join = move || {
+                    TaskResult::Reduced(ReductionStep::Whole(number, joined(&head, reduction, bands)))
+                };
+                return self.submit(Box::new(join), Priority(0), TaskLength::Any);
+            }
+            ReductionStep::Whole(number, whole) => (number, Arc::new(whole.map_err(failed)?)),
+        };
+        self.reductions.retain(|one| one.head.number != number);
+        let total = whole.len();
+        for first in (0..total).step_by(CHUNK_BYTES_MAX) {
+            let len = CHUNK_BYTES_MAX.min(total - first);
+            let head = ReducedHead { number, first: to_u64(first), total: to_u64(total) };
+            let body = Body::Shared(SharedRegion::new(whole.clone(), first, len, len, 1));
+            self.send_frame(Frame::new(Kind::Reduced.code(), head.encode(), body));
+        }
+        Ok(())
+    }
+}
+
+/// Rows of a band.
+fn band_rows(head: &ReduceHead) -> u64 {
+    let least = if head.right.is_some() { BAND_ROWS_MIN } else { 1 };
+    (BAND_ELEMENTS / head.rect.cols.len().max(1)).max(least)
+}
+
+/// The bands of a rectangle: some rows, all columns.
+fn bands(head: &ReduceHead) -> impl Iterator<Item = Span> {
+    let (rows, each) = (head.rect.rows, band_rows(head));
+    (0..rows.len().div_ceil(each)).map(move |band| {
+        let start = rows.start + band * each;
+        Span::new(start, rows.end.min(start + each))
+    })
+}
+
+/// Bytes that a reduction takes: its result in bands and joined, and the elements of one band for each thread.
+fn memory_of(head: &ReduceHead, reduction: Reduction, threads: u64) -> u64 {
+    let of = |rows: Span| reduction.bytes_of(Rect::new(rows, head.rect.cols), head.dtype);
+    let sums = 2 * Reduction::RowSum.bytes_of(head.rect, head.dtype);
+    let results = bands(head).map(of).fold(reduction.bytes_of(head.rect, head.dtype), u64::saturating_add);
+    let results = results.saturating_add(sums);
+    let size = to_u64(head.dtype.size_bytes());
+    let band =
+        band_rows(head).min(head.rect.rows.len()).saturating_mul(head.rect.cols.len()).saturating_mul(size);
+    let scratch = if head.right.is_some() { band.saturating_mul(threads) } else { 0 };
+    results.saturating_add(scratch).max(1)
+}
+
+impl BandTask {
+    fn run(self) -> Result<Vec<u8>, MatrixError> {
+        match self.dtype {
+            DType::F32 => self.run_as::<f32>(),
+            DType::F64 => self.run_as::<f64>(),
+            DType::I32 => self.run_as::<i32>(),
+            DType::I64 => self.run_as::<i64>(),
+        }
+    }
+
+    fn run_as<T: Reducible + KernelElement>(self) -> Result<Vec<u8>, MatrixError> {
+        let Self { left, right, rect, reduction, kernel, scratch, .. } = self;
+        let Some((right, alpha)) = right else {
+            return Ok(RectReduction::of(reduction, rect, &left.view::<T>()).to_bytes());
+        };
+        let (rows, cols) = (index(rect.rows.len()), index(rect.cols.len()));
+        let spare = scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut buffer = match spare {
+            Some(buffer) if buffer.bytes().len() >= rows * cols * size_of::<T>() => buffer,
+            _ => Buffer::untouched(rows * cols * size_of::<T>())?,
+        };
+        let elements = &mut buffer.elements_mut::<T>()[..rows * cols];
+        let c = ViewMut::row_major(elements, rows, cols);
+        factors::multiply::<T>(&*kernel, alpha, [left.view(), right.view()], 0.0, c);
+        let made = View::row_major(elements, rows, cols);
+        let mut bytes = RectReduction::of(reduction, rect, &made).to_bytes();
+        // For the primary's check, from the same elements.
+        bytes.extend(RectReduction::of(Reduction::RowSum, rect, &made).to_bytes());
+        scratch.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+        Ok(bytes)
+    }
+}
+
+/// A side within this process's memory.
+fn index(side: u64) -> usize {
+    usize::try_from(side).unwrap_or(usize::MAX)
+}
+
+/// The bytes of the whole rectangle from those of its bands; of a product the row sums follow.
+fn joined(
+    head: &ReduceHead,
+    reduction: Reduction,
+    bands: Vec<(Rect, Vec<u8>)>,
+) -> Result<Vec<u8>, MatrixError> {
+    fn of<T: Reducible>(
+        (rect, reduction): (Rect, Reduction),
+        bands: &[(Rect, Vec<u8>)],
+    ) -> Result<Vec<u8>, MatrixError> {
+        let mut sums = Vec::new();
+        // This worker has made the bytes.
+        let parts = bands.iter().filter_map(|(rect, bytes)| {
+            let (reduced, of_rows) = bytes.split_at_checked(index(reduction.bytes_of(*rect, T::DTYPE)))?;
+            sums.extend_from_slice(of_rows);
+            RectReduction::<T>::from_bytes(reduction, *rect, reduced)
+        });
+        let mut bytes = RectReduction::joined(reduction, rect, parts)?.to_bytes();
+        bytes.extend(sums);
+        Ok(bytes)
+    }
+    let what = (head.rect, reduction);
+    match head.dtype {
+        DType::F32 => of::<f32>(what, &bands),
+        DType::F64 => of::<f64>(what, &bands),
+        DType::I32 => of::<i32>(what, &bands),
+        DType::I64 => of::<i64>(what, &bands),
+    }
+}
