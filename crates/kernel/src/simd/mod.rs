@@ -9,6 +9,8 @@
 
 mod float;
 mod inner;
+#[cfg(target_arch = "x86_64")]
+mod inner_x86;
 mod integer;
 mod tile;
 
