@@ -9,9 +9,9 @@ use bramble_matrix::{DType, Digest128, Generator, Layout, Rect, Shape, Span};
 use bramble_wire::message::{
     Bye, Forward, Generated, GetHead, Hello, IoReport, Job, Join, Kind, LogHead, LuBegin, LuFill,
     LuPanelHead, LuRows, LuStatus, MatrixHeader, MatrixSource, Missing, Neighbour, Operation, PartHead,
-    PartSource, PieceHead, PlacedHead, Pong, PutHead, PutOutcome, Reached, ReduceHead, ReducedHead,
-    ResidentView, ResultHead, StoreHead, Then, ThreadReport, Wants, Welcome, Work, WorkRecord, decode_error,
-    decode_forwards, decode_number, encode_error, encode_forwards, encode_number, part_pieces,
+    PartSource, PieceHead, PlacedHead, Pong, PutHead, PutOutcome, Reached, ReduceHead, ReducedFactor,
+    ReducedHead, ResidentView, ResultHead, StoreHead, Then, ThreadReport, Wants, Welcome, Work, WorkRecord,
+    decode_error, decode_forwards, decode_number, encode_error, encode_forwards, encode_number, part_pieces,
 };
 
 /// A head has at most 64 KiB; the decoded message and its encoding have about the same size.
@@ -199,6 +199,17 @@ fn placing() -> Vec<(u8, Vec<u8>)> {
     let made = PutHead { first: 0, source: PartSource::Generated, ..put };
     let held = PutOutcome::Held { bytes: 4096, digest: Digest128([3; 16]) };
     let refused = PutOutcome::Refused("its memory is in use".to_owned());
+    let view = ResidentView::of(7, true, part);
+    let right = ReducedFactor { view, depth: 384, alpha: 1.0 };
+    let reduce = ReduceHead {
+        number: 9,
+        reduction: 6,
+        count: 10,
+        dtype: DType::F32,
+        rect: part,
+        left: view,
+        right: None,
+    };
     vec![
         (18, put.encode()),
         (18, made.encode()),
@@ -206,7 +217,10 @@ fn placing() -> Vec<(u8, Vec<u8>)> {
         (19, PlacedHead { array: 7, outcome: refused }.encode()),
         (20, GetHead { array: 7, rect: part }.encode()),
         (21, PartHead { array: 7, first: 256 }.encode()),
-        (22, ResidentView::of(7, true, part).encode()),
+        (31, view.encode()),
+        (22, reduce.encode()),
+        (22, ReduceHead { right: Some(right), ..reduce }.encode()),
+        (23, ReducedHead { number: 9, first: 0, total: 1 << 20 }.encode()),
     ]
 }
 

@@ -2,10 +2,9 @@
 
 mod product;
 
-pub(crate) use product::{
-    BatchArgs, MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, is_standard_stream, sizes,
-};
+pub(crate) use product::{MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, sizes};
 
+use bramble_batch::BatchArgs;
 use bramble_bench::BenchCommand;
 use bramble_cluster::args::{TrustArgs, kernel, socket_address};
 use bramble_kernel::Choice;

@@ -9,10 +9,8 @@
 //! Deliberately absent: anything that computes, plans or moves matrices.
 
 mod args;
-mod batch;
 mod key;
 mod lab;
-mod levels;
 mod matrix;
 mod multiply;
 mod nearest;
@@ -79,7 +77,7 @@ fn run() -> u8 {
 fn done(command: Command, began: std::time::Instant) -> Result<Exit, Failure> {
     match command {
         Command::Multiply(args) => multiply::run(&args, began),
-        Command::Batch(args) => batch::run(&args, began),
+        Command::Batch(args) => bramble_batch::run(&args, began),
         Command::Solve(args) => solve::solve(&args),
         Command::Lu(args) => solve::factor(&args),
         Command::Plan(args) => plan::run(&args),

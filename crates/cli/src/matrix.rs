@@ -2,8 +2,9 @@
 //!
 //! Invariant: only the headers of a file are read, so one of any size takes milliseconds. Standard input is read to its end.
 
-use crate::args::{MatrixArgs, is_standard_stream};
+use crate::args::MatrixArgs;
 use crate::stream;
+use bramble_cluster::args::is_standard_stream;
 use bramble_matrix::{MatrixDescription, describe};
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::quantity::bytes;

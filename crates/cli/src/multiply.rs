@@ -319,7 +319,7 @@ async fn keep(
     stop.arm(!is_streamed);
     let keeping = bramble_primary::off_loop("keeping C", move || -> Result<_, Failure> {
         log.iter_mut().for_each(|log| log.phase(Phase::Keeping));
-        let digest = json.then(|| digest(sealed.bytes()));
+        let digest = json.then(|| bramble_report::digest::digest(sealed.bytes()));
         let c = sealed.matrix()?;
         if let Some(journal) = journal.as_mut().filter(|_| reads_c) {
             journal.complete(&c, threads)?;
@@ -370,11 +370,4 @@ fn place_of_c(args: &MultiplyArgs) -> String {
         (None, true) => "standard output".to_owned(),
         (None, false) => "not kept (no -o)".to_owned(),
     }
-}
-
-/// BLAKE3 of C's bytes, in hexadecimal.
-pub(crate) fn digest(bytes: &[u8]) -> String {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update_rayon(bytes);
-    hasher.finalize().to_hex().to_string()
 }

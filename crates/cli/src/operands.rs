@@ -1,8 +1,9 @@
 //! Opens the operands that the command line names, converts and transposes them, and checks that their shapes fit.
 
-use crate::args::{OperandArgs, is_standard_stream};
+use crate::args::OperandArgs;
 use crate::stream;
-use bramble_matrix::{DType, Matrix, Shape};
+use bramble_cluster::args::is_standard_stream;
+use bramble_matrix::{Matrix, Shape};
 use bramble_report::exit::Failure;
 use std::ffi::OsStr;
 
@@ -27,7 +28,7 @@ pub(crate) fn open(
     }
     let open = |spec: &OsStr, is_left: bool, transpose: bool| -> Result<Matrix, Failure> {
         let matrix = if is_standard_stream(spec) { stream::read(memory)? } else { Matrix::open(spec)? };
-        oriented(matrix, !is_left, args.dtype, transpose)
+        Ok(matrix.as_operand(!is_left, args.dtype, transpose)?)
     };
     let (left, right) = (open(a, true, args.transpose_a)?, open(b, false, args.transpose_b)?);
     let (a, b) = (a.to_string_lossy(), b.to_string_lossy());
@@ -39,22 +40,6 @@ pub(crate) fn open(
     };
     let promoted = (one != two).then(told);
     Ok(OperandPair { a: left.converted(dtype)?, b: right.converted(dtype)?, promoted })
-}
-
-/// A matrix as an operand: a vector in its direction, with the element type of `--dtype`, transposed if the user says so.
-pub(crate) fn oriented(
-    matrix: Matrix,
-    is_right: bool,
-    dtype: Option<DType>,
-    transpose: bool,
-) -> Result<Matrix, Failure> {
-    // As in NumPy's matmul, a one-dimensional A is a row and a one-dimensional B a column.
-    let matrix = if matrix.is_vector() && is_right { matrix.transposed() } else { matrix };
-    let matrix = match dtype {
-        Some(dtype) if dtype != matrix.dtype() => matrix.converted(dtype)?,
-        _ => matrix,
-    };
-    Ok(if transpose { matrix.transposed() } else { matrix })
 }
 
 fn fit(a_spec: &str, b_spec: &str, args: &OperandArgs, a: &Matrix, b: &Matrix) -> Result<(), Failure> {

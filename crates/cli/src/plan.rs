@@ -7,10 +7,10 @@
 //! plan that is shown.
 
 use crate::args::{PlanArgs, sizes};
-use crate::levels;
 use crate::operands;
 use bramble_cluster::args::TeamArgs;
 use bramble_cluster::cluster_file::{self, ClusterFile};
+use bramble_cluster::levels;
 use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
 use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_plan::{

@@ -9,16 +9,16 @@
 use crate::args::MultiplyArgs;
 use bramble_kernel::Choice;
 use bramble_matrix::{DType, Digest128, Matrix, Output, Shape, Unfinished};
+use bramble_record::journal::left::{Left, found, interrupted, part_of, restart, share_of, target_of};
 use bramble_record::journal::{
     DiskStepHook, FoundJournal, Journal, JournalOptions, find_journal, journal_of, read_journal,
 };
 use bramble_report::exit::Failure;
-use bramble_report::quantity::counted;
 use bramble_worker::default_threads;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub(crate) fn begin(
             Some(before)
         }
         Left::Tiles(before) if !args.journal.restart => {
-            return Err(interrupted(&file, &before, "--resume", "--restart"));
+            return Err(interrupted(&file, &before, "--resume", "--restart").into());
         }
         Left::Tiles(_) => None,
     };
@@ -60,33 +60,6 @@ pub(crate) fn begin(
     Ok((output, JournalOptions { path: file, before, every, on_step }))
 }
 
-/// The output file of a result without a journal. Refused if an interrupted run left tiles of it.
-pub(crate) fn begin_without_journal(path: &Path, shape: Shape, dtype: DType) -> Result<Output, Failure> {
-    let place = Unfinished::lock(path)?;
-    let file = journal_of(place.target());
-    match found(&file, place.has_begun()?, place.target())? {
-        Left::Nothing(_) => restart(place, &file, shape, dtype),
-        Left::Tiles(before) => {
-            Err(interrupted(&file, &before, "bramble multiply --resume", "bramble multiply --restart"))
-        }
-    }
-}
-
-/// Discards what an earlier run left.
-fn restart(place: Unfinished, journal: &Path, shape: Shape, dtype: DType) -> Result<Output, Failure> {
-    // The journal goes before the tiles: a run that is killed in between must not leave a journal of tiles that are gone.
-    let _ = fs::remove_file(journal);
-    Ok(place.restart(shape, dtype)?)
-}
-
-/// The refusal to overwrite the tiles of an interrupted run.
-fn interrupted(file: &Path, before: &Journal, resume: &str, restart: &str) -> Failure {
-    let (name, share) = (file.display(), share_of(before));
-    Failure::usage(format!(
-        "{name}: an interrupted run left {share}; continue it with {resume}, or start over with {restart}"
-    ))
-}
-
 /// Kills this process at the nth step, as a power failure would: for tests of resuming.
 fn killed_at(nth: i64) -> DiskStepHook {
     let left = AtomicI64::new(nth);
@@ -96,48 +69,6 @@ fn killed_at(nth: i64) -> DiskStepHook {
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         }
     })
-}
-
-/// What an interrupted run left.
-enum Left {
-    /// A journal with tiles.
-    Tiles(Box<Journal>),
-    /// Nothing that can be resumed, and the reason.
-    Nothing(String),
-}
-
-/// What the unfinished file and the journal beside it hold.
-fn found(journal: &Path, has_part: bool, target: &Path) -> Result<Left, Failure> {
-    let (name, part) = (journal.display(), part_of(target));
-    let (found, part) = (find_journal(journal)?, part.display());
-    let why = match (found, has_part) {
-        (FoundJournal::Journal(before), true) => return Ok(Left::Tiles(before)),
-        (FoundJournal::Journal(before), false) => {
-            format!("{name} lists {}, but their file, {part}, is missing", share_of(&before))
-        }
-        (FoundJournal::Missing, true) => {
-            format!("{part} exists, but its journal of completed tiles, {name}, is missing")
-        }
-        (FoundJournal::Missing, false) => {
-            format!("there is nothing to resume: neither {part} nor {name} exists")
-        }
-        (FoundJournal::Empty, _) => {
-            format!("{name} is empty: the interrupted run ended before it wrote its journal")
-        }
-        (FoundJournal::NoTiles, _) => {
-            format!("{name} has no tile: the interrupted run completed none")
-        }
-        (FoundJournal::Unreadable(why), _) => format!("{name} cannot be used: {why}"),
-    };
-    Ok(Left::Nothing(why))
-}
-
-/// "12 of 256 tiles (5 %)".
-fn share_of(journal: &Journal) -> String {
-    let (there, tiles) = (journal.tiles.len() as u64, journal.head.plan.tiles());
-    // Rounded down, so as not to promise more than is kept.
-    let percent = u128::from(there) * 100 / u128::from(tiles.max(1));
-    format!("{there} of {} ({percent} %)", counted(tiles, "tile"))
 }
 
 /// Refuses a `--kernel` that differs from the interrupted run's, which is used anyway: one kernel computes all tiles
@@ -253,18 +184,6 @@ pub(crate) fn kept(path: &Path) -> Option<String> {
     let Ok(FoundJournal::Journal(journal)) = find_journal(&journal_of(&target)) else { return None };
     let text = || format!("{} are kept; resume with: {}", share_of(&journal), command());
     part_of(&target).exists().then(text)
-}
-
-/// The path of C with symbolic links resolved, if it exists.
-fn target_of(path: &Path) -> PathBuf {
-    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
-}
-
-/// The unfinished file beside `path`.
-pub(crate) fn part_of(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".part");
-    name.into()
 }
 
 /// The command line that resumes this run.

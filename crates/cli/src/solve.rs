@@ -1,7 +1,7 @@
 //! `bramble solve` and `bramble lu`: opens the matrices that the command line names.
 
-use crate::args::is_standard_stream;
 use crate::stream;
+use bramble_cluster::args::is_standard_stream;
 use bramble_matrix::Matrix;
 use bramble_report::exit::{Exit, Failure};
 use bramble_solve::{LuArgs, SolveArgs};

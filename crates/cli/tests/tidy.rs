@@ -20,7 +20,7 @@ mod paths;
 mod types;
 
 /// Which rooms a room may depend on. A new crate has to be entered here, with a reason in its change.
-const ROOMS: [(&str, &[&str]); 19] = [
+const ROOMS: [(&str, &[&str]); 20] = [
     ("base", &[]),
     ("matrix", &["base"]),
     ("verify", &["matrix"]),
@@ -38,12 +38,13 @@ const ROOMS: [(&str, &[&str]); 19] = [
     ("solve", &["cluster", "kernel", "lu", "matrix", "plan", "primary", "report", "worker"]),
     ("cluster", &["kernel", "link", "matrix", "plan", "primary", "report", "worker"]),
     ("bench", &["cluster", "kernel", "link", "matrix", "primary", "report", "solve", "worker"]),
+    ("batch", &["cluster", "kernel", "matrix", "plan", "primary", "record", "report", "verify"]),
     ("lab", &["cluster", "kernel", "link", "report", "worker"]),
     (
         "cli",
         &[
-            "bench", "cluster", "kernel", "lab", "link", "matrix", "plan", "primary", "record", "report",
-            "sim", "solve", "verify", "wire", "worker",
+            "batch", "bench", "cluster", "kernel", "lab", "link", "matrix", "plan", "primary", "record",
+            "report", "sim", "solve", "verify", "wire", "worker",
         ],
     ),
     ("sim", &["matrix", "plan", "schedule", "wire"]),

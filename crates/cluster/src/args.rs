@@ -145,6 +145,11 @@ pub fn element_type(text: &str) -> Result<DType, String> {
     DType::parse(text).ok_or_else(|| "use f32, f64, i32 or i64".to_owned())
 }
 
+/// Whether a name means standard input or output.
+pub fn is_standard_stream(name: impl AsRef<std::ffi::OsStr>) -> bool {
+    name.as_ref() == "-"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,10 +12,12 @@
 pub mod args;
 pub mod cluster_file;
 pub mod connect;
+pub mod cut;
 pub mod hostfile;
 pub mod hosts;
 pub mod joining;
 pub mod key;
+pub mod levels;
 pub mod limited;
 pub mod local;
 pub mod random;

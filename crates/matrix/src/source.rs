@@ -280,6 +280,22 @@ impl Matrix {
         Ok(Self { dtype: to, store: Store::Converted(inner), ..self })
     }
 
+    /// The matrix as an operand of a product, of that type, and transposed if the user says so. As in NumPy's matmul, a vector on
+    /// the left is a row and one on the right a column.
+    pub fn as_operand(
+        self,
+        is_right: bool,
+        dtype: Option<DType>,
+        transpose: bool,
+    ) -> Result<Self, MatrixError> {
+        let matrix = if self.is_vector() && is_right { self.transposed() } else { self };
+        let matrix = match dtype {
+            Some(dtype) if dtype != matrix.dtype() => matrix.converted(dtype)?,
+            _ => matrix,
+        };
+        Ok(if transpose { matrix.transposed() } else { matrix })
+    }
+
     /// A rectangle as a matrix of its own; copies nothing. Panics if it is outside.
     pub fn part(&self, rect: Rect) -> Self {
         assert!(rect.fits(self.shape), "{rect} is outside {}", self.shape);

@@ -48,7 +48,7 @@ pub enum PrimaryError {
 impl From<RecordError> for PrimaryError {
     fn from(error: RecordError) -> Self {
         match error {
-            RecordError::Journal(text) => Self::Failed(text),
+            RecordError::Journal(text) | RecordError::Interrupted(text) => Self::Failed(text),
             RecordError::Output(error) => Self::Matrix(error),
         }
     }

@@ -19,6 +19,9 @@ pub enum RecordError {
     /// The journal's file failed.
     #[error("{0}")]
     Journal(String),
+    /// An interrupted run left tiles that would be overwritten.
+    #[error("{0}")]
+    Interrupted(String),
     /// The output's file failed.
     #[error(transparent)]
     Output(#[from] MatrixError),

@@ -99,7 +99,10 @@ impl From<MatrixError> for Failure {
 
 impl From<RecordError> for Failure {
     fn from(error: RecordError) -> Self {
-        PrimaryError::from(error).into()
+        match error {
+            RecordError::Interrupted(text) => Self::usage(text),
+            other => PrimaryError::from(other).into(),
+        }
     }
 }
 

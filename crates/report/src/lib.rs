@@ -10,6 +10,7 @@
 mod account;
 pub mod chart;
 mod console;
+pub mod digest;
 pub mod error_object;
 pub mod exit;
 pub mod machine;

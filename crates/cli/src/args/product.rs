@@ -1,16 +1,14 @@
 //! Command-line options of multiply, plan, sim and nodes. Groups of options that several verbs share are defined
 //! once.
 
-use crate::levels;
-use bramble_cluster::args::{LinkKind, TeamArgs, element_type, kernel};
-use bramble_kernel::{Choice, KernelName};
+use bramble_cluster::args::{TeamArgs, element_type, is_standard_stream, kernel};
+use bramble_cluster::cut::CutArgs;
+use bramble_kernel::Choice;
 use bramble_matrix::{DType, Shape};
-use bramble_plan::{PlanOptions, Preference, Relay, Strategy, TileSize};
-use bramble_report::exit::Failure;
-use bramble_report::quantity::{number, size};
+use bramble_report::quantity::number;
 use bramble_verify::Effort;
-use clap::{Args, ValueEnum};
-use std::ffi::{OsStr, OsString};
+use clap::Args;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// Transformations of the operands.
@@ -25,108 +23,6 @@ pub(crate) struct OperandArgs {
     /// Convert the operands to f32, f64, i32 or i64
     #[arg(long, value_name = "D", value_parser = element_type)]
     pub(crate) dtype: Option<DType>,
-}
-
-/// The value of `--strategy`; `auto` is `None` and picks the fastest plan by prediction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StrategyArg(pub(crate) Option<Strategy>);
-
-/// Whether workers pass panels on to each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum RelayKind {
-    /// If relaying is predicted to be faster, or as fast with fewer bytes sent
-    Auto,
-    /// Wherever two or more workers can connect to each other
-    On,
-    /// Never
-    Off,
-}
-
-/// How the product is partitioned and computed.
-#[derive(Args, Debug)]
-pub(crate) struct CutArgs {
-    /// Kernel: auto, reference, simd, openblas, blis; or on top of one of these (default: simd) blocked:BASE:EDGE
-    /// (cache blocks) or strassen:BASE:CUTOFF (fewer multiplications in large tiles, larger rounding errors for
-    /// floats)
-    #[arg(long, value_name = "K", env = "BRAMBLE_KERNEL", default_value = "auto", value_parser = kernel)]
-    kernel: Choice,
-    /// How to partition the product among machines: auto (the fastest by prediction, which may be this machine
-    /// alone), naive, row:N, square:N, reuse, cuboid, cuboid:AxBxC, summa:RxC, strassen:L or strassen:L+ANOTHER (L
-    /// levels of Strassen's method above reuse, or above ANOTHER strategy). Any strategy but auto uses the workers,
-    /// if there are any
-    #[arg(long, value_name = "S", default_value = "auto", value_parser = strategy)]
-    pub(crate) strategy: StrategyArg,
-    /// Give C the same bits for every strategy and every set of machines: one order of summation, and the simd kernel
-    /// everywhere unless --kernel names another. For floats, the bits still depend on --panel (see
-    /// docs/kernel-contract.md)
-    #[arg(long)]
-    pub(crate) reproducible: bool,
-    /// Make every element as accurate as by the classical method: never use Strassen's method
-    #[arg(long)]
-    pub(crate) elementwise: bool,
-    /// Whether workers pass panels of A and B on to each other, so that this machine sends each panel once
-    #[arg(long, value_name = "WHEN", value_enum, default_value = "auto")]
-    relay: RelayKind,
-    /// Rows and columns of a tile of C
-    #[arg(long, value_name = "N")]
-    tile: Option<u64>,
-    /// Depth of a step of k; for floats, the last bits of C depend on it, even with --reproducible
-    #[arg(long, value_name = "N")]
-    panel: Option<u64>,
-    /// Credit of each worker: most bytes in its memory at once (sent to it, or results not yet returned)
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub(crate) credits: Option<u64>,
-}
-
-impl CutArgs {
-    /// The kernel that the options select.
-    pub(crate) fn kernel(&self) -> Choice {
-        match self.kernel {
-            Choice::Auto if self.reproducible => Choice::Named(KernelName::Simd),
-            kernel => kernel,
-        }
-    }
-
-    /// Tile size and step depth of an m × n product of depth k.
-    pub(crate) fn cut(&self, sizes: [u64; 3], dtype: DType) -> TileSize {
-        levels::cut(TileSize { tile: self.tile, depth: self.panel }, self.kernel(), sizes, dtype)
-    }
-
-    /// Refuses `--relay on` over links whose workers have no addresses and cannot connect to each other.
-    pub(crate) fn check_relay(&self, team: &TeamArgs) -> Result<(), Failure> {
-        let way = match (self.relay, team.link) {
-            (RelayKind::Auto | RelayKind::Off, _) => return Ok(()),
-            (RelayKind::On, None | Some(LinkKind::Thread | LinkKind::Tcp)) => return Ok(()),
-            (RelayKind::On, Some(LinkKind::Pipe | LinkKind::Shm)) => "use --link tcp",
-            (RelayKind::On, Some(LinkKind::Mpi)) => "leave it out",
-        };
-        let link = team.link.map_or("", LinkKind::name);
-        let text = format!("--relay on: workers on --link {link} cannot connect to each other; {way}");
-        Err(Failure::usage(text))
-    }
-
-    /// Refuses options that the selected kernel cannot satisfy.
-    pub(crate) fn check(&self, dtype: DType) -> Result<(), Failure> {
-        levels::check(self.kernel(), self.strategy.0, self.elementwise, dtype)
-    }
-
-    /// The constraints that the options put on the plan. `workers_only`: use the workers even if the primary alone is
-    /// predicted to be faster.
-    pub(crate) fn wish(&self, workers_only: bool) -> PlanOptions {
-        let is_named = self.strategy.0.is_some();
-        PlanOptions {
-            strategy: self.strategy.0,
-            who: if workers_only || is_named { Preference::Workers } else { Preference::Fastest },
-            reproducible: self.reproducible,
-            elementwise: self.elementwise,
-            relay: match self.relay {
-                RelayKind::Auto => Relay::Auto,
-                RelayKind::On => Relay::On,
-                RelayKind::Off => Relay::Off,
-            },
-            tiles_early: None,
-        }
-    }
 }
 
 #[derive(Args, Debug)]
@@ -153,7 +49,7 @@ pub(crate) struct MultiplyArgs {
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = number, requires = "output")]
     pub(crate) beta: f64,
     /// How thoroughly to verify C: off, fast, full
-    #[arg(long, value_name = "EFFORT", default_value = "fast", value_parser = effort)]
+    #[arg(long, value_name = "EFFORT", default_value = "fast", value_parser = str::parse::<Effort>)]
     pub(crate) verify: Effort,
     /// Disable work stealing: fast machines do not take over work that the plan gave to slow ones
     #[arg(long)]
@@ -206,38 +102,6 @@ pub(crate) struct RefusedArgs {
     /// A cluster file describes machines and cannot compute.
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) cluster: Option<PathBuf>,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct BatchArgs {
-    /// File with one task on each line, or - for standard input, whose tasks run as they arrive
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
-    #[command(flatten)]
-    pub(crate) team: TeamArgs,
-    #[command(flatten)]
-    pub(crate) cut: CutArgs,
-    /// Convert all operands to f32, f64, i32 or i64
-    #[arg(long, value_name = "D", value_parser = element_type)]
-    pub(crate) dtype: Option<DType>,
-    /// How thoroughly to verify products: off, fast, full
-    #[arg(long, value_name = "EFFORT", default_value = "fast", value_parser = effort)]
-    pub(crate) verify: Effort,
-    /// Disable work stealing: fast machines do not take over work that the plan gave to slow ones
-    #[arg(long)]
-    pub(crate) no_steal: bool,
-    /// Go on with the next line after a task that failed
-    #[arg(long)]
-    pub(crate) keep_going: bool,
-    /// Print one JSON object for each task instead of a line
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// No progress, no report
-    #[arg(short, long, conflicts_with = "verbose")]
-    pub(crate) quiet: bool,
-    /// Report each product, its machines, and how their threads spent their time
-    #[arg(short, long)]
-    pub(crate) verbose: bool,
 }
 
 #[derive(Args, Debug)]
@@ -333,11 +197,6 @@ impl MultiplyArgs {
     }
 }
 
-/// Whether a name means standard input or output.
-pub(crate) fn is_standard_stream(name: impl AsRef<OsStr>) -> bool {
-    name.as_ref() == "-"
-}
-
 /// Parses sizes such as `20000x20000x20000:f32`.
 pub(crate) fn sizes(text: &str) -> Result<Sizes, String> {
     let (sides, dtype) = match text.split_once(':') {
@@ -360,14 +219,6 @@ pub(crate) fn sizes(text: &str) -> Result<Sizes, String> {
 fn nanoseconds(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|ns| (0.0..=1e6).contains(ns));
     number.ok_or_else(|| "use a number of nanoseconds from 0 to 1000000".to_owned())
-}
-
-fn strategy(text: &str) -> Result<StrategyArg, String> {
-    if text == "auto" { Ok(StrategyArg(None)) } else { text.parse().map(|s| StrategyArg(Some(s))) }
-}
-
-fn effort(text: &str) -> Result<Effort, String> {
-    text.parse()
 }
 
 #[cfg(test)]
@@ -401,12 +252,5 @@ mod tests {
         for bad in ["1e309", "-1e400", "inf", "nan", "1e-400", "0.01e-999", "two", ""] {
             assert!(number(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn auto_is_no_strategy() {
-        assert_eq!(strategy("auto"), Ok(StrategyArg(None)));
-        assert_eq!(strategy("row:4").map(|w| w.0.map(|s| s.to_string())), Ok(Some("row:4".to_owned())));
-        assert!(strategy("best").is_err());
     }
 }

@@ -5,7 +5,7 @@ use crate::support::hello;
 use crate::worker::{BOTH, Worker};
 use bramble_matrix::{DType, Rect, Shape, Span};
 use bramble_wire::message::{
-    Hello, Kind, PartSource, PutHead, ReduceHead, ReducedFactor, ReducedHead, ResidentView,
+    Hello, Kind, PartSource, PutHead, ReduceHead, ReducedFactor, ReducedHead, ResidentView, encode_number,
 };
 
 /// A part of 4 × 3 elements, f64, at row 10 and column 20 of array 5.
@@ -87,6 +87,7 @@ fn a_count_without_end_gives_what_there_is_and_an_honest_question_its_answer() {
     let answer = client.receive_kind(Kind::Reduced);
     assert_eq!(answer.body.len() as u64, Shape::new(4, 3).elements().unwrap() * 16);
     assert_eq!(u64::from_le_bytes(answer.body[..8].try_into().unwrap()), 22);
-    client.send(Kind::Free.code(), &bramble_wire::message::encode_number(5), &[]);
+    client.send(Kind::Free.code(), &encode_number(5), &[]);
+    drop(client);
     worker.is_well();
 }

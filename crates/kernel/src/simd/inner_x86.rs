@@ -2,12 +2,12 @@
 //!
 //! Place in the flow: [`super::inner`] calls this for columns that are contiguous along k, such as the rows of W in W x.
 //!
-//! Invariant: each sum is the chain of `inner`, one multiply-add after the other along k. So a vector register holds the same step of
-//! several chains, and lines that are read along k are transposed in registers. That takes three shuffles for eight f32, which still
-//! leaves four elements a cycle, where single chains manage one: memory is slower than that.
+//! Invariant: each sum is the chain of `inner`, one multiply-add after the other along k. So a vector register holds the same
+//! step of several chains, and lines that are read along k are transposed in registers. That takes three shuffles for eight
+//! f32, which still leaves four elements a cycle, where single chains manage one: memory is slower than that.
 //!
-//! Each pass takes sixteen elements, a cache line of f32, of all lines: lines whose distance is a power of 2 share one set of the
-//! first-level cache, and would evict each other before a second visit.
+//! Each pass takes sixteen elements, a cache line of f32, of all lines: lines whose distance is a power of 2 share one set of
+//! the first-level cache, and would evict each other before a second visit.
 #![allow(unsafe_code)] // Intrinsics, and loads whose bounds were checked for the whole line.
 
 use core::arch::x86_64::{

@@ -11,6 +11,7 @@
 //! Deliberately absent: the decision when to write and sync (`bramble_schedule::journal`).
 
 mod file;
+pub mod left;
 
 pub use file::{FoundJournal, JournalFile, find_journal, read_journal};
 

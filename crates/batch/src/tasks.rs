@@ -7,11 +7,9 @@
 //!
 //! Deliberately absent: a journal. A batch that is interrupted starts again with the task that was not finished.
 
+use super::BatchArgs;
 use super::language::{BatchOperand, BatchTask, Expression, MatrixReference, ResultTarget, ScaledOperand};
 use super::progress_options;
-use crate::args::BatchArgs;
-use crate::operands::oriented;
-use crate::resume::begin_without_journal;
 use bramble_cluster::random::seed;
 use bramble_cluster::team::{GatheredTeam, check_kernel};
 use bramble_kernel::{AutoPicks, Choice};
@@ -21,6 +19,7 @@ use bramble_primary::{
     ArrayId, CheckRequest, Cluster, Finished, PlacedOperand, PrimaryError, ProductOperand, PutReport,
     ReduceReport, Report, Request, Scaled, Stop, off_loop, scaled_sum,
 };
+use bramble_record::journal::left::begin_without_journal;
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::progress::ProgressDisplay;
 use std::collections::BTreeMap;
@@ -30,7 +29,7 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 /// The result of a task.
-pub(super) enum TaskOutcome {
+pub(crate) enum TaskOutcome {
     /// A product, with its report and the digest of its bytes, if that was asked for.
     Product(Box<Report>, Option<String>),
     /// A sum, or a copy: its shape, its type, and the digest of its bytes, if that was asked for.
@@ -46,33 +45,33 @@ pub(super) enum TaskOutcome {
 
 /// A matrix that a task has kept.
 #[derive(Clone)]
-pub(super) struct KeptMatrix {
-    pub(super) matrix: Matrix,
+pub(crate) struct KeptMatrix {
+    pub(crate) matrix: Matrix,
     /// Its parts on the machines, if it is placed there.
-    pub(super) array: Option<ArrayId>,
+    pub(crate) array: Option<ArrayId>,
 }
 
 /// How often a product runs again after a machine with a part of a placed operand was lost.
-pub(super) const RESTORES_MAX: usize = 16;
+pub(crate) const RESTORES_MAX: usize = 16;
 
 /// The open cluster, and the matrices that tasks have kept.
-pub(super) struct TaskRunner<'a> {
-    pub(super) args: &'a BatchArgs,
-    pub(super) cluster: Cluster,
-    pub(super) kept: BTreeMap<String, KeptMatrix>,
+pub(crate) struct TaskRunner<'a> {
+    pub(crate) args: &'a BatchArgs,
+    pub(crate) cluster: Cluster,
+    pub(crate) kept: BTreeMap<String, KeptMatrix>,
     kernels: KernelChoice,
     /// Compute threads of this machine.
-    pub(super) threads: usize,
+    pub(crate) threads: usize,
     is_local: bool,
     /// Whether parts of placed matrices were put again, since a machine was lost.
-    pub(super) has_restored: bool,
+    pub(crate) has_restored: bool,
     /// Receives the name of each lost link.
     lost: mpsc::UnboundedSender<String>,
 }
 
 impl<'a> TaskRunner<'a> {
     /// Runs tasks over `cluster`. `threads`: compute threads of this machine; `is_local`: whether the workers are its processes.
-    pub(super) fn new(
+    pub(crate) fn new(
         args: &'a BatchArgs,
         cluster: Cluster,
         (threads, is_local): (usize, bool),
@@ -83,7 +82,7 @@ impl<'a> TaskRunner<'a> {
     }
 
     /// Carries out one task.
-    pub(super) async fn run(&mut self, task: &BatchTask) -> Result<TaskOutcome, Failure> {
+    pub(crate) async fn run(&mut self, task: &BatchTask) -> Result<TaskOutcome, Failure> {
         match task {
             BatchTask::Compute(target, Expression::Product { alpha, a, b, plus }) => {
                 self.product(target, *alpha, (a, b), plus.as_ref()).await
@@ -102,12 +101,12 @@ impl<'a> TaskRunner<'a> {
     }
 
     /// Ends the sessions with the machines.
-    pub(super) async fn close(self) {
+    pub(crate) async fn close(self) {
         self.cluster.close().await;
     }
 
     /// C = αAB + βD.
-    pub(super) async fn product(
+    pub(crate) async fn product(
         &mut self,
         target: &ResultTarget,
         alpha: f64,
@@ -150,7 +149,7 @@ impl<'a> TaskRunner<'a> {
     }
 
     /// The operands of a product, whose shapes fit.
-    pub(super) async fn factors(
+    pub(crate) async fn factors(
         &self,
         a: &BatchOperand,
         b: &BatchOperand,
@@ -241,7 +240,7 @@ impl<'a> TaskRunner<'a> {
     }
 
     /// Gives a result its file name, or keeps it under its name. Syncing may take long, so a separate thread does it.
-    pub(super) async fn keep(
+    pub(crate) async fn keep(
         &mut self,
         target: &ResultTarget,
         sealed: Sealed,
@@ -252,7 +251,7 @@ impl<'a> TaskRunner<'a> {
             ResultTarget::File(_) => None,
         };
         let digest = off_loop("keeping a result", move || -> Result<_, Failure> {
-            let digest = json.then(|| crate::multiply::digest(sealed.bytes()));
+            let digest = json.then(|| bramble_report::digest::digest(sealed.bytes()));
             sealed.commit()?;
             Ok(digest)
         })
@@ -264,7 +263,7 @@ impl<'a> TaskRunner<'a> {
     }
 
     /// The matrix of an operand; `is_right`: it is B of a product.
-    pub(super) async fn open(
+    pub(crate) async fn open(
         &self,
         operand: &BatchOperand,
         is_right: bool,
@@ -293,7 +292,7 @@ impl<'a> TaskRunner<'a> {
         let transposed = operand.transposed != (matrix.is_vector() && is_right);
         let placed = array.map(|array| PlacedOperand { array, transposed });
         Ok(ProductOperand {
-            matrix: oriented(matrix, is_right, self.args.dtype, operand.transposed)?,
+            matrix: matrix.as_operand(is_right, self.args.dtype, operand.transposed)?,
             placed,
         })
     }
@@ -312,7 +311,7 @@ impl<'a> TaskRunner<'a> {
         )))
     }
 
-    pub(super) fn unknown(&self, name: &str) -> Failure {
+    pub(crate) fn unknown(&self, name: &str) -> Failure {
         let known: Vec<&str> = self.kept.keys().map(String::as_str).collect();
         let known = if known.is_empty() { "none is".to_owned() } else { format!("{} are", known.join(", ")) };
         Failure::failed(format!(
@@ -321,21 +320,21 @@ impl<'a> TaskRunner<'a> {
     }
 
     /// The kernel's name for a product of `flops` operations.
-    pub(super) fn kernel(&mut self, dtype: DType, flops: f64) -> Result<String, Failure> {
+    pub(crate) fn kernel(&mut self, dtype: DType, flops: f64) -> Result<String, Failure> {
         self.kernels.name(dtype, flops)
     }
 
     /// Whether this process's own threads compute, too.
-    pub(super) fn who(&self) -> Preference {
+    pub(crate) fn who(&self) -> Preference {
         self.args.cut.wish(self.is_local).who
     }
 
-    pub(super) fn failure(&self, e: PrimaryError) -> Failure {
+    pub(crate) fn failure(&self, e: PrimaryError) -> Failure {
         GatheredTeam::failure(self.is_local, e)
     }
 
     /// The progress of one product.
-    pub(super) fn display(&self) -> ProgressDisplay {
+    pub(crate) fn display(&self) -> ProgressDisplay {
         ProgressDisplay::new(progress_options(self.args), self.lost.clone())
     }
 }
@@ -352,7 +351,7 @@ struct ProductTask {
 }
 
 /// The operand with elements of that type. A placed matrix has its own, so the cluster refuses another one.
-pub(super) fn converted(operand: ProductOperand, dtype: DType) -> Result<ProductOperand, Failure> {
+pub(crate) fn converted(operand: ProductOperand, dtype: DType) -> Result<ProductOperand, Failure> {
     Ok(ProductOperand { matrix: operand.matrix.converted(dtype)?, ..operand })
 }
 
@@ -365,10 +364,10 @@ fn transpose_hint(a: &BatchOperand, b: &BatchOperand, sa: Shape, sb: Shape) -> S
 }
 
 /// Where a result is written: to a file, under a name that it gets when it is complete, or to memory.
-pub(super) fn output(target: &ResultTarget, shape: Shape, dtype: DType) -> Result<Output, Failure> {
+pub(crate) fn output(target: &ResultTarget, shape: Shape, dtype: DType) -> Result<Output, Failure> {
     match target {
         ResultTarget::Name(_) => Ok(Output::anonymous(shape, dtype)?),
-        ResultTarget::File(path) => begin_without_journal(path, shape, dtype),
+        ResultTarget::File(path) => Ok(begin_without_journal(path, shape, dtype)?),
     }
 }
 

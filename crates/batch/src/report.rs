@@ -16,17 +16,17 @@ use std::time::{Duration, Instant};
 const SCHEMA: &str = "bramble.batch/1";
 
 /// A task as the report names it.
-pub(super) struct TaskLine<'a> {
+pub(crate) struct TaskLine<'a> {
     /// The number of its line, from 1.
-    pub(super) number: usize,
+    pub(crate) number: usize,
     /// The line without spaces around it.
-    pub(super) text: &'a str,
+    pub(crate) text: &'a str,
     /// How long it took, with opening its operands and keeping its result.
-    pub(super) took: Duration,
+    pub(crate) took: Duration,
 }
 
 /// The exit code of a task that has a result.
-pub(super) fn exit_of(outcome: &TaskOutcome) -> Exit {
+pub(crate) fn exit_of(outcome: &TaskOutcome) -> Exit {
     match outcome {
         TaskOutcome::Product(report, _) => product::exit(report),
         TaskOutcome::Put(put) if !put.lost.is_empty() => Exit::Degraded,
@@ -37,14 +37,14 @@ pub(super) fn exit_of(outcome: &TaskOutcome) -> Exit {
 }
 
 /// Names the machines whose tiles were wrong, also with `--quiet`: the result is right, but they need attention.
-pub(super) fn warn(outcome: &TaskOutcome) {
+pub(crate) fn warn(outcome: &TaskOutcome) {
     if let TaskOutcome::Product(report, _) = outcome {
         report.check.wrong.iter().for_each(|wrong| bramble_report::say(&product::wrong_tiles(wrong)));
     }
 }
 
 /// The line of a task; with `is_verbose` also the report of its product.
-pub(super) fn text(line: &TaskLine<'_>, outcome: &TaskOutcome, is_verbose: bool) -> String {
+pub(crate) fn text(line: &TaskLine<'_>, outcome: &TaskOutcome, is_verbose: bool) -> String {
     let (number, task, took) = (line.number, line.text, seconds(line.took.as_secs_f64()));
     match outcome {
         TaskOutcome::Product(report, _) => {
@@ -137,7 +137,7 @@ fn verified(report: &Report) -> &'static str {
 }
 
 /// The object of a task that has a result.
-pub(super) fn json(line: &TaskLine<'_>, outcome: &TaskOutcome) -> Value {
+pub(crate) fn json(line: &TaskLine<'_>, outcome: &TaskOutcome) -> Value {
     let took = line.took.as_secs_f64();
     let mut object = head(line);
     let fields = match outcome {
@@ -173,7 +173,7 @@ pub(super) fn json(line: &TaskLine<'_>, outcome: &TaskOutcome) -> Value {
 }
 
 /// The object of a task that failed.
-pub(super) fn error_json(line: &TaskLine<'_>, failure: &Failure) -> Value {
+pub(crate) fn error_json(line: &TaskLine<'_>, failure: &Failure) -> Value {
     let mut object = head(line);
     merge(&mut object, json!({"kind": "error", "error": error_object::error(failure)}));
     object
@@ -190,18 +190,18 @@ fn merge(object: &mut Value, fields: Value) {
 }
 
 /// Counts of a batch.
-pub(super) struct TaskTally {
+pub(crate) struct TaskTally {
     began: Instant,
     kinds: BTreeMap<&'static str, u64>,
 }
 
 impl TaskTally {
-    pub(super) fn new(began: Instant) -> Self {
+    pub(crate) fn new(began: Instant) -> Self {
         Self { began, kinds: BTreeMap::new() }
     }
 
     /// Counts a task.
-    pub(super) fn add(&mut self, result: Result<&TaskOutcome, &Failure>) {
+    pub(crate) fn add(&mut self, result: Result<&TaskOutcome, &Failure>) {
         let kind = match result {
             Ok(TaskOutcome::Product(..)) => "product",
             Ok(TaskOutcome::Sum(..)) => "sum",
@@ -214,7 +214,7 @@ impl TaskTally {
     }
 
     /// The last line.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let counts: Vec<String> = self.kinds.iter().map(|(kind, count)| counted(*count, kind)).collect();
         let counts = if counts.is_empty() { "nothing to do".to_owned() } else { counts.join(", ") };
         format!("total {}: {counts}\n", seconds(self.began.elapsed().as_secs_f64()))

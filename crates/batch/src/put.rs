@@ -17,7 +17,7 @@ const OPTIONS: &str = "after the matrix may stand shard=0 (cut between rows), sh
                        after shard units=2:1:1, one number for each machine";
 
 /// The placement that the words after `put MATRIX` state; `None` if there are none.
-pub(super) fn placement_of(words: &[Word]) -> Result<Option<Placement>, String> {
+pub(crate) fn placement_of(words: &[Word]) -> Result<Option<Placement>, String> {
     let (mut axis, mut units, mut replicates) = (None, None, false);
     for word in words {
         let Word::Plain(text) = word else { return Err(format!("{word}: has no place here; {OPTIONS}")) };
@@ -46,7 +46,7 @@ fn units_of(list: &str) -> Result<Vec<u64>, String> {
 
 impl TaskRunner<'_> {
     /// Places a matrix under a name.
-    pub(super) async fn put(
+    pub(crate) async fn put(
         &mut self,
         name: &str,
         operand: &BatchOperand,
@@ -70,13 +70,13 @@ impl TaskRunner<'_> {
     }
 
     /// Keeps a matrix under a name; the one that had it before is freed.
-    pub(super) async fn keep_named(&mut self, name: String, matrix: KeptMatrix) -> Result<(), Failure> {
+    pub(crate) async fn keep_named(&mut self, name: String, matrix: KeptMatrix) -> Result<(), Failure> {
         let before = self.kept.insert(name, matrix);
         self.release(before).await
     }
 
     /// Forgets a kept matrix.
-    pub(super) async fn free(&mut self, name: &str) -> Result<TaskOutcome, Failure> {
+    pub(crate) async fn free(&mut self, name: &str) -> Result<TaskOutcome, Failure> {
         let Some(kept) = self.kept.remove(name) else { return Err(self.unknown(name)) };
         self.release(Some(kept)).await?;
         Ok(TaskOutcome::Freed)
@@ -91,7 +91,7 @@ impl TaskRunner<'_> {
     }
 
     /// Puts the parts of lost machines on the others.
-    pub(super) async fn restore(&mut self, why: &str) -> Result<(), Failure> {
+    pub(crate) async fn restore(&mut self, why: &str) -> Result<(), Failure> {
         if !self.args.quiet {
             bramble_report::say(&format!(
                 "bramble: {why}; it is placed on other machines, and the task runs again"
@@ -107,7 +107,7 @@ impl TaskRunner<'_> {
     }
 
     /// The sessions of a task with the machines.
-    pub(super) fn sessions(&self) -> Result<SessionRequest, Failure> {
+    pub(crate) fn sessions(&self) -> Result<SessionRequest, Failure> {
         let args = self.args;
         session_request(args.cut.credits, !args.no_steal, args.verbose, args.team.degraded)
     }
@@ -115,8 +115,8 @@ impl TaskRunner<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::words::words;
     use super::*;
+    use crate::words::words;
 
     fn parsed(text: &str) -> Result<Option<Placement>, String> {
         placement_of(&words(text).unwrap())

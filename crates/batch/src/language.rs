@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 /// A task: one line.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum BatchTask {
+pub(crate) enum BatchTask {
     /// `TARGET = EXPRESSION`.
     Compute(ResultTarget, Expression),
     /// `NAME = put MATRIX …`: places a matrix on the machines; `None`: by its shape and size.
@@ -33,7 +33,7 @@ pub(super) enum BatchTask {
 
 /// Where a result goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ResultTarget {
+pub(crate) enum ResultTarget {
     /// Kept under a name for later lines.
     Name(String),
     /// Written to a .npy file.
@@ -42,14 +42,14 @@ pub(super) enum ResultTarget {
 
 /// A matrix that a line uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct BatchOperand {
-    pub(super) source: MatrixReference,
-    pub(super) transposed: bool,
+pub(crate) struct BatchOperand {
+    pub(crate) source: MatrixReference,
+    pub(crate) transposed: bool,
 }
 
 /// Where an operand's elements are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum MatrixReference {
+pub(crate) enum MatrixReference {
     /// A matrix that an earlier line kept.
     Kept(String),
     /// A file or generator, in the forms of `bramble multiply`.
@@ -58,14 +58,14 @@ pub(super) enum MatrixReference {
 
 /// FACTOR × MATRIX.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct ScaledOperand {
-    pub(super) factor: f64,
-    pub(super) matrix: BatchOperand,
+pub(crate) struct ScaledOperand {
+    pub(crate) factor: f64,
+    pub(crate) matrix: BatchOperand,
 }
 
 /// What a function reduces: a matrix, or a product.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum ReducedTerm {
+pub(crate) enum ReducedTerm {
     /// A.
     Matrix(BatchOperand),
     /// αAB.
@@ -74,7 +74,7 @@ pub(super) enum ReducedTerm {
 
 /// The right side of `=`.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Expression {
+pub(crate) enum Expression {
     /// αAB, or αAB + βC.
     Product { alpha: f64, a: BatchOperand, b: BatchOperand, plus: Option<ScaledOperand> },
     /// αX, or αX + βY, element by element.
@@ -92,7 +92,7 @@ const FORM: &str = "use TARGET = A @ B, TARGET = A @ B + C, TARGET = A + B, TARG
                     NAME = put A, NAME -> FILE.npy, or free NAME";
 
 /// Parses a line; `None` for one without a task.
-pub(super) fn parse(line: &str) -> Result<Option<BatchTask>, String> {
+pub(crate) fn parse(line: &str) -> Result<Option<BatchTask>, String> {
     let words = words(line)?;
     if let Some(reduction) = reduction_of(&words) {
         return reduction.map(Some);
@@ -136,7 +136,7 @@ pub(super) fn parse(line: &str) -> Result<Option<BatchTask>, String> {
 
 impl BatchTask {
     /// The names of kept matrices that the task reads or forgets.
-    pub(super) fn uses(&self) -> Vec<&str> {
+    pub(crate) fn uses(&self) -> Vec<&str> {
         let operands = match self {
             Self::Write(name, _) | Self::Free(name) => return vec![name],
             Self::Put(_, matrix, _) | Self::Reduce(_, _, ReducedTerm::Matrix(matrix)) => {
@@ -158,7 +158,7 @@ impl BatchTask {
     }
 
     /// Changes the names of kept matrices as the task will.
-    pub(super) fn changes(&self, kept: &mut BTreeSet<String>) {
+    pub(crate) fn changes(&self, kept: &mut BTreeSet<String>) {
         match self {
             Self::Compute(ResultTarget::Name(name), _) | Self::Put(name, ..) => {
                 kept.insert(name.clone());
@@ -184,7 +184,7 @@ fn is_assignment(words: &[Word]) -> bool {
     matches!(words, [_, Word::Sign("="), ..])
 }
 
-pub(super) fn target_of(word: &Word) -> Result<ResultTarget, String> {
+pub(crate) fn target_of(word: &Word) -> Result<ResultTarget, String> {
     match word {
         Word::Quoted(path) => Ok(ResultTarget::File(PathBuf::from(path))),
         Word::Plain(text) if is_name(text) => Ok(ResultTarget::Name(text.clone())),
@@ -199,15 +199,15 @@ pub(super) fn target_of(word: &Word) -> Result<ResultTarget, String> {
 }
 
 /// Whether a word is a name: a letter or `_`, then letters, digits and `_`. A file with such a name is written `./NAME`.
-pub(super) fn is_name(text: &str) -> bool {
+pub(crate) fn is_name(text: &str) -> bool {
     let mut chars = text.chars();
     chars.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 /// The words of an expression that are not read yet.
-pub(super) struct Reader<'a> {
-    pub(super) words: &'a [Word],
+pub(crate) struct Reader<'a> {
+    pub(crate) words: &'a [Word],
 }
 
 impl Reader<'_> {
@@ -265,7 +265,7 @@ impl Reader<'_> {
     }
 
     /// What stands between the parentheses of a function, or before its comma.
-    pub(super) fn reduced(&mut self) -> Result<ReducedTerm, String> {
+    pub(crate) fn reduced(&mut self) -> Result<ReducedTerm, String> {
         let Factored { factor, left, right } = self.term()?;
         match right {
             Some(right) => Ok(ReducedTerm::Product { alpha: factor, a: left, b: right }),
@@ -274,7 +274,7 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn operand(&mut self) -> Result<BatchOperand, String> {
+    pub(crate) fn operand(&mut self) -> Result<BatchOperand, String> {
         let Some((word, rest)) = self.words.split_first() else {
             return Err(format!("a matrix is missing at the end; {FORM}"));
         };

@@ -24,7 +24,7 @@ const FORM: &str = "use TARGET = rowsum(A), colsum(A), norm(A), max(A) or min(A)
 const WHOLE: &str = "the product";
 
 /// The reduction that a line asks for; `None` if it asks for something else.
-pub(super) fn reduction_of(words: &[Word]) -> Option<Result<BatchTask, String>> {
+pub(crate) fn reduction_of(words: &[Word]) -> Option<Result<BatchTask, String>> {
     let at = words.iter().position(|word| *word == Word::Sign("="))?;
     let (targets, expression) = (&words[..at], &words[at + 1..]);
     match expression {
@@ -89,7 +89,7 @@ fn parsed(
 
 impl TaskRunner<'_> {
     /// Reduces a matrix or a product, and keeps the results.
-    pub(super) async fn reduce(
+    pub(crate) async fn reduce(
         &mut self,
         targets: &[ResultTarget],
         reduction: Reduction,
@@ -208,8 +208,8 @@ fn written(output: Output, result: &ReducedMatrix) -> Result<Sealed, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::language::{BatchOperand, MatrixReference, parse};
     use super::*;
+    use crate::language::{BatchOperand, MatrixReference, parse};
     use std::collections::BTreeSet;
 
     #[test]

@@ -18,7 +18,7 @@ const TILES_LEAST: u64 = 4;
 
 /// Tile size and step depth for an m × n product of depth k: the user's values, else tiles large enough for one or
 /// two levels. These are larger, and so fewer, than those of other kernels.
-pub(crate) fn cut(asked: TileSize, kernel: Choice, [m, n, k]: [u64; 3], dtype: DType) -> TileSize {
+pub fn cut(asked: TileSize, kernel: Choice, [m, n, k]: [u64; 3], dtype: DType) -> TileSize {
     let Some(rules) = kernel.levels(dtype) else { return asked };
     let tiles = |edge: u64| (m / edge) * (n / edge);
     let worth = |levels: u32, wanted: u64| {
@@ -34,7 +34,7 @@ pub(crate) fn cut(asked: TileSize, kernel: Choice, [m, n, k]: [u64; 3], dtype: D
 
 /// Refuses options that a Strassen kernel cannot satisfy. `elementwise`: whether each element must be as accurate as
 /// by the classical method.
-pub(crate) fn check(
+pub fn check(
     kernel: Choice,
     strategy: Option<Strategy>,
     elementwise: bool,
@@ -59,7 +59,7 @@ pub(crate) fn check(
 }
 
 /// Whether the errors of this kernel are bounded only by norms.
-pub(crate) fn is_norm_wise(kernel: Choice, dtype: DType) -> bool {
+pub fn is_norm_wise(kernel: Choice, dtype: DType) -> bool {
     dtype.is_float() && kernel.levels(dtype).is_some()
 }
 

@@ -7,7 +7,7 @@
 
 /// A word of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(crate) enum Word {
     /// An operator or a separator.
     Sign(&'static str),
     /// Text without quotes: a name, a path, a number or a keyword.
@@ -20,7 +20,7 @@ pub(super) enum Word {
 const SPACED: [&str; 6] = ["=", "@", "+", "-", "*", "->"];
 
 /// Splits a line; a `#` at the beginning of a word starts a comment.
-pub(super) fn words(line: &str) -> Result<Vec<Word>, String> {
+pub(crate) fn words(line: &str) -> Result<Vec<Word>, String> {
     let mut words = Vec::new();
     let mut rest = line.trim_start();
     while let Some(first) = rest.chars().next().filter(|first| *first != '#') {

@@ -5,6 +5,9 @@
 //! Invariants: a file is parsed as a whole before any machine is contacted, so a mistake in its last line costs no work. From a
 //! pipe, each task runs when its line arrives. An error names the line. Results that were there before a failure stay.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod args;
 mod language;
 mod put;
 mod reduce;
@@ -12,10 +15,12 @@ mod report;
 mod tasks;
 mod words;
 
-use self::language::{BatchTask, parse};
-use self::report::{TaskLine, TaskTally};
-use self::tasks::TaskRunner;
-use crate::args::{BatchArgs, is_standard_stream};
+pub use args::BatchArgs;
+use language::{BatchTask, parse};
+use report::{TaskLine, TaskTally};
+use tasks::TaskRunner;
+
+use bramble_cluster::args::is_standard_stream;
 use bramble_cluster::team::{Purpose, TeamSpec, check_kernel};
 use bramble_cluster::text_file;
 use bramble_cluster::until::{Completion, done_or_signal};
@@ -53,7 +58,7 @@ enum TaskSource {
 }
 
 /// Runs the verb.
-pub(crate) fn run(args: &BatchArgs, began: Instant) -> Result<Exit, Failure> {
+pub fn run(args: &BatchArgs, began: Instant) -> Result<Exit, Failure> {
     let team = TeamSpec::of(&args.team)?;
     args.cut.check_relay(&args.team)?;
     let name = name_of(args);
