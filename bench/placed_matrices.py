@@ -190,7 +190,7 @@ def top(args, folder):
         for _ in range(args.rounds):
             one = batch.task(f"I, T = topk({path} @ W.T, 10)")
             taken["at the workers"].append(one["round_trip_s"])
-            sent, back, checked = one["bytes_sent"], sum(worker["bytes"] for worker in one["machines"]), one["rows_checked"]
+            sent, back, checked = one["bytes_sent"], sum(worker["bytes"] for worker in one["machines"]), one["rows_recomputed"]
             product = batch.task(f"C = {path} @ W.T")
             other = batch.task("J, U = topk(C, 10)")
             taken["brought home"].append(product["round_trip_s"] + other["round_trip_s"])
@@ -200,7 +200,7 @@ def top(args, folder):
     record(args, "placed_matrices", "top 10", taken, n=n, k=k, dtype=args.dtype, cores=args.cores, mbit=args.mbit, sent=sent,
            back=back, same=same)
     table(f"top 10 of each row of V @ V.T, V {n} x {k} {args.dtype}, workers of {'/'.join(f'{c:g}' for c in args.cores)} processors, "
-          f"{args.mbit:g} Mbit/s; {sent / 1e6:.1f} MB sent, {back / 1e6:.1f} MB back, {checked} rows checked; "
+          f"{args.mbit:g} Mbit/s; {sent / 1e6:.1f} MB sent, {back / 1e6:.1f} MB back, checked, {checked} rows computed again; "
           f"{'the same' if same else 'OTHER'} columns",
           ["who", "seconds: median (range)", "times as long as at the workers"],
           [[who, spread(figures), f"{ratio(taken['at the workers'], figures):.2f}"] for who, figures in taken.items()])

@@ -73,8 +73,8 @@ def test_products_reduced_at_their_workers(tmp_path, dtype, placement):
         exact = a.astype(wide) @ b.astype(wide)
         size = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))
         assert_reduced(at, exact if is_float else exact.astype(np.int64), size, dtype, 7)
-    checked = [one["rows_checked"] for one in reductions[:6]]
-    assert checked == ([4] * 6 if is_float else [0] * 6)
+    # No row of a right product is doubtful.
+    assert all(one["checked"] == is_float and one["rows_recomputed"] == 0 for one in reductions)
 
 
 def test_only_the_other_operand_and_the_results_travel(tmp_path):
@@ -165,7 +165,7 @@ def test_a_reduction_without_memory_is_refused_and_the_rest_works(tmp_path):
             refused = stream.task("I, V = topk(random:1000x100:f64:2 @ W, 20000)")
             assert refused["kind"] == "error" and any(one in refused["error"]["message"] for one in addresses), refused
             done = stream.task("I, V = topk(random:50x100:f64:2 @ W, 3)")
-            assert done["kind"] == "reduction" and done["rows_checked"] == 4
+            assert done["kind"] == "reduction" and done["checked"]
             stream.finish()
 
 

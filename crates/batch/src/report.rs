@@ -92,12 +92,13 @@ fn parts(put: &PutReport) -> String {
     format!("{what} at {}", put.parts.iter().map(one).collect::<Vec<_>>().join(", "))
 }
 
-/// `, at 4 machines, 56 MiB sent, 3 MiB back; 4 rows checked`.
+/// `, at 4 machines, 56 MB sent, 3 MB back; checked`.
 fn reduced_where(at: &ReduceReport) -> String {
     let back: u64 = at.machines.iter().map(|(_, bytes)| bytes).sum();
-    let checked = match at.rows_checked {
-        0 => "not checked".to_owned(),
-        rows => format!("{} checked", counted(rows, "row")),
+    let checked = match (at.is_checked, at.rows_recomputed) {
+        (false, _) => "not checked".to_owned(),
+        (true, 0) => "checked".to_owned(),
+        (true, rows) => format!("checked, {} computed again", counted(rows, "row")),
     };
     let machines = counted(at.machines.len() as u64, "machine");
     format!(", at {machines}, {} sent, {} back; {checked}", bytes(at.bytes_sent as f64), bytes(back as f64))
@@ -157,10 +158,14 @@ pub(crate) fn json(line: &TaskLine<'_>, outcome: &TaskOutcome) -> Value {
             if let Some(at) = at {
                 let machine = |(name, bytes): &(String, u64)| json!({"machine": name, "bytes": bytes});
                 let machines: Vec<Value> = at.machines.iter().map(machine).collect();
-                let (sent, checked) = (at.bytes_sent, at.rows_checked);
                 merge(
                     &mut fields,
-                    json!({"machines": machines, "bytes_sent": sent, "rows_checked": checked}),
+                    json!({
+                        "machines": machines,
+                        "bytes_sent": at.bytes_sent,
+                        "checked": at.is_checked,
+                        "rows_recomputed": at.rows_recomputed,
+                    }),
                 );
             }
             fields

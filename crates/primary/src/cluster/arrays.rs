@@ -8,6 +8,7 @@
 //!
 //! Deliberately absent: sending parts.
 
+use super::sampled::LazyLines;
 use crate::PrimaryError;
 use crate::inspector::{LazySketch, OperandSketch};
 use crate::product::{ProductOperand, Request};
@@ -50,6 +51,8 @@ pub(crate) struct PlacedArray {
     pub(crate) holders: Vec<u64>,
     /// Sketches of the matrix and of its transpose, for the check of products.
     pub(crate) sketches: [Arc<LazySketch>; 2],
+    /// The sums of the rows of the matrix and of its transpose, for the check of reductions.
+    pub(crate) lines: [LazyLines; 2],
 }
 
 impl PlacedArray {

@@ -86,7 +86,7 @@ impl Cluster {
             let why = format!("{} matrices are placed already: free some of them", ARRAYS_MAX / 2);
             return Err(PrimaryError::Operands(why));
         }
-        let (sessions, mut lost) = self.holders(&sessions, (kernel, &matrix, who), watch).await?;
+        let (sessions, mut lost) = self.holders(&sessions, (kernel, dtype, PROBED_FLOPS), who, watch).await?;
         let connections = sessions.iter().map(|session| session.known.number).collect();
         let mut holders = Holders::new(sessions.into_iter().map(Some).collect());
         let offered = holders.offered();
@@ -121,7 +121,9 @@ impl Cluster {
         let (parts, recorded) = held.into_iter().unzip();
         let layout = ArrayLayout { parts, ..layout };
         let sketches = Default::default();
-        let array = PlacedArray { source: matrix, layout, parts: recorded, holders: connections, sketches };
+        let lines = Default::default();
+        let array =
+            PlacedArray { source: matrix, layout, parts: recorded, holders: connections, sketches, lines };
         Ok((self.arrays.add(array), report))
     }
 
@@ -134,8 +136,9 @@ impl Cluster {
         watch: &dyn ProductObserver,
     ) -> Result<(), PrimaryError> {
         for id in self.arrays.ids() {
-            let source = self.arrays.get(id)?.source.clone();
-            let (opened, _) = self.holders(sessions, (kernel.to_owned(), &source, who), watch).await?;
+            let dtype = self.arrays.get(id)?.layout.dtype;
+            let (opened, _) =
+                self.holders(sessions, (kernel.to_owned(), dtype, PROBED_FLOPS), who, watch).await?;
             let mut holders = self.known_holders(id, opened);
             let restored = self.restore_one(id, &mut holders, watch).await;
             self.idle.release(holders.slots.into_iter().flatten().collect()).await;
@@ -180,14 +183,15 @@ impl Cluster {
     }
 
     /// Sessions with the machines that may hold parts: the workers and, if it has cores of its own, this process. The
-    /// others end. And the names of machines that were lost.
+    /// others end. And the names of machines that were lost. Machines measure their speed as for a product of `flops`.
     pub(super) async fn holders(
         &mut self,
         sessions: &SessionRequest,
-        (kernel, matrix, who): (String, &Matrix, Preference),
+        (kernel, dtype, flops): (String, DType, f64),
+        who: Preference,
         watch: &dyn ProductObserver,
     ) -> Result<(Vec<Session>, Vec<String>), PrimaryError> {
-        let opening = opening(sessions, kernel, matrix.dtype(), PROBED_FLOPS);
+        let opening = opening(sessions, kernel, dtype, flops);
         let OpenedSessions { local, mut workers, lost } = open_all(sessions, &opening, self, watch).await?;
         let holds_too = workers.is_empty() || who == Preference::Fastest && !self.alike;
         if holds_too {

@@ -13,7 +13,7 @@ use super::Cluster;
 use super::arrays::{ArrayId, PlacedOperand, place_of};
 use super::asking::{Question, Questions, TravellingBlock, ask};
 use super::putting::Holders;
-use super::sampled::{RowSketch, SampledRows, judge};
+use super::sampled::{LazyLines, RowSketch, SampledRows, judge};
 use crate::PrimaryError;
 use crate::error::off_loop;
 use crate::gathering::early_loss;
@@ -67,8 +67,10 @@ pub struct ReduceReport {
     pub machines: Vec<(String, u64)>,
     /// Bytes sent to all of them, all framing included.
     pub bytes_sent: u64,
-    /// Rows of the product that this process has compared with its own; 0 if nothing was checked.
-    pub rows_checked: u64,
+    /// Whether the result was checked.
+    pub is_checked: bool,
+    /// Rows of the product that this process has computed again, since their sums were doubtful.
+    pub rows_recomputed: u64,
     /// Seconds from the first hello to the result.
     pub seconds: f64,
 }
@@ -101,6 +103,17 @@ impl ReduceSubject {
         match self {
             Self::Matrix(of) => of.placed.is_some(),
             Self::Product { a, b, .. } => a.placed.is_some() || b.placed.is_some(),
+        }
+    }
+
+    /// Operations of the product; of a matrix that is reduced itself, next to none.
+    fn flops(&self) -> f64 {
+        match self {
+            Self::Matrix(_) => 1.0,
+            Self::Product { a, b, .. } => {
+                let (a, b) = (a.matrix.shape(), b.matrix.shape());
+                2.0 * a.rows as f64 * a.cols as f64 * b.cols as f64
+            }
         }
     }
 
@@ -146,9 +159,8 @@ impl Cluster {
         for roles in request.subject.roles() {
             let id = roles.placed.array;
             let source = self.arrays.get(id)?.source.clone();
-            let opened = self
-                .holders(&request.sessions, (request.kernel.clone(), &source, request.who), watch)
-                .await?;
+            let probe = (request.kernel.clone(), dtype, request.subject.flops());
+            let opened = self.holders(&request.sessions, probe, request.who, watch).await?;
             let mut holders = self.known_holders(id, opened.0);
             let layout = self.arrays.get(id)?.layout.clone();
             match layout.reduce_shares(roles.placed.transposed, roles.role, &holders.offered()) {
@@ -160,12 +172,16 @@ impl Cluster {
                     let (answers, machines, sketch) = answered?;
                     let (answers, sums) = split(request.reduction, dtype, answers);
                     let merged = merged_as(dtype, (request.reduction, &name, shape), answers)?;
-                    let rows_checked = match sketch {
+                    let is_checked = sketch.is_some();
+                    let rows_recomputed = match sketch {
                         Some(sketch) => checked(&request, sketch, sums, &merged).await?,
                         None => 0,
                     };
                     let seconds = began.elapsed().as_secs_f64();
-                    return Ok((merged, ReduceReport { machines, bytes_sent, rows_checked, seconds }));
+                    return Ok((
+                        merged,
+                        ReduceReport { machines, bytes_sent, is_checked, rows_recomputed, seconds },
+                    ));
                 }
                 Err(ReduceObjection::Missing(missing)) => {
                     self.idle.release(holders.slots.into_iter().flatten().collect()).await;
@@ -235,7 +251,13 @@ impl Cluster {
         holders: &mut Holders,
         watch: &dyn ProductObserver,
     ) -> Result<(Answers, Vec<(String, u64)>, Option<RowSketch>), PrimaryError> {
-        let sketching = tokio::task::spawn_local(sketch_of(request.subject.clone(), request.check));
+        let lines = match roles.role {
+            ReducedRole::Right => {
+                self.arrays.get(roles.placed.array)?.lines[usize::from(roles.placed.transposed)].clone()
+            }
+            _ => LazyLines::default(),
+        };
+        let sketching = tokio::task::spawn_local(sketch_of(request.subject.clone(), request.check, lines));
         let mut asking = JoinSet::new();
         let machines: Vec<usize> = (0..holders.slots.len()).collect();
         for machine in machines {
@@ -348,12 +370,16 @@ fn operands(
 }
 
 /// The sums of the rows of the product, if it is one and is to be checked. Integers wrap, which sums in f64 do not.
-async fn sketch_of(subject: ReduceSubject, check: CheckRequest) -> Result<Option<RowSketch>, PrimaryError> {
+async fn sketch_of(
+    subject: ReduceSubject,
+    check: CheckRequest,
+    lines: LazyLines,
+) -> Result<Option<RowSketch>, PrimaryError> {
     match subject {
         ReduceSubject::Product { alpha, a, b }
             if check.effort != Effort::Off && a.matrix.dtype().is_float() =>
         {
-            let work = move || RowSketch::of(alpha, [&a.matrix, &b.matrix], check.threads);
+            let work = move || RowSketch::of(alpha, [&a.matrix, &b.matrix], &lines, check.threads);
             Ok(Some(off_loop("checking a reduction", work).await??))
         }
         _ => Ok(None),
@@ -369,7 +395,7 @@ async fn checked(
 ) -> Result<u64, PrimaryError> {
     let ReduceSubject::Product { alpha, a, b } = request.subject.clone() else { return Ok(0) };
     let (reduction, check) = (request.reduction, request.check);
-    let rows = sketch.doubtful(sums, check.effort);
+    let rows = sketch.doubtful(sums, (a.matrix.shape().cols, a.matrix.dtype()), check.effort);
     let work = move || SampledRows::of(reduction, alpha, [&a.matrix, &b.matrix], (rows, sketch));
     let sampled = off_loop("checking a reduction", work).await??;
     judge(reduction, &sampled, merged).map_err(PrimaryError::Wrong)?;

@@ -13,7 +13,7 @@ use super::{FieldReader, FieldWriter, ResidentView};
 use crate::ProtocolError;
 use alloc::format;
 use alloc::vec::Vec;
-use bramble_base::{DType, Rect, Shape, Span};
+use bramble_base::{DType, Rect, Shape};
 
 /// Head of a reduce message. 131 bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,11 +46,6 @@ pub struct ReducedFactor {
 }
 
 impl ReduceHead {
-    /// Shape of the left operand.
-    pub fn left_shape(&self) -> Shape {
-        Shape::new(self.rect.rows.len(), self.right.map_or(self.rect.cols.len(), |right| right.depth))
-    }
-
     /// Encodes the head.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = FieldWriter::default();
@@ -93,17 +88,27 @@ impl ReduceHead {
         Ok(Self { number, reduction, count, dtype, rect, left, right })
     }
 
-    /// The left operand's rows `rows` of the rectangle, and its shape.
-    pub fn left_rows(&self, rows: Span) -> (ResidentView, Shape) {
-        let before = rows.start.saturating_sub(self.rect.rows.start);
-        let mut view = self.left;
-        if view.transposed {
-            view.col = view.col.saturating_add(before);
-        } else {
-            view.row = view.row.saturating_add(before);
+    /// The operands of a rectangle within this one, each with its shape; without a right one, the elements of the rectangle.
+    pub fn operands(&self, rect: Rect) -> ((ResidentView, Shape), Option<(ResidentView, Shape)>) {
+        let rows = rect.rows.start.saturating_sub(self.rect.rows.start);
+        let cols = rect.cols.start.saturating_sub(self.rect.cols.start);
+        let (m, n) = (rect.rows.len(), rect.cols.len());
+        match self.right {
+            None => ((moved(self.left, rows, cols), Shape::new(m, n)), None),
+            Some(right) => (
+                (moved(self.left, rows, 0), Shape::new(m, right.depth)),
+                Some((moved(right.view, 0, cols), Shape::new(right.depth, n))),
+            ),
         }
-        (view, Shape::new(rows.len(), self.left_shape().cols))
     }
+}
+
+/// The view of a matrix that begins some rows and columns later.
+fn moved(mut view: ResidentView, rows: u64, cols: u64) -> ResidentView {
+    let (down, across) = if view.transposed { (cols, rows) } else { (rows, cols) };
+    view.row = view.row.saturating_add(down);
+    view.col = view.col.saturating_add(across);
+    view
 }
 
 /// Head of a reduced message: bytes of the answer. 24 bytes.

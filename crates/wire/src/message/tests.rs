@@ -286,12 +286,22 @@ proptest! {
         let right = yes.then_some(ReducedFactor { view, depth: rows, alpha: -0.5 });
         let reduce = ReduceHead { number: at, reduction: 6, count: bytes, dtype, rect: part, left: view, right };
         prop_assert_eq!(ReduceHead::decode(&reduce.encode()).unwrap(), reduce);
-        let shape = Shape::new(rows, if yes { rows } else { cols });
-        prop_assert_eq!(reduce.left_shape(), shape);
-        let (last, last_shape) = reduce.left_rows(Span::new(part.rows.end - 1, part.rows.end));
-        prop_assert_eq!(last_shape, Shape::new(1, shape.cols));
-        let moved = if yes { last.col - view.col } else { last.row - view.row };
-        prop_assert_eq!(moved, rows - 1);
+        // Its last element: the last row of a left operand, the last column of a right one.
+        let last = Rect::new(Span::new(part.rows.end - 1, part.rows.end), Span::new(part.cols.end - 1, part.cols.end));
+        let (left, other) = reduce.operands(last);
+        let (down, across) = (rows - 1, cols - 1);
+        match other {
+            Some((of_right, shape)) => {
+                // Both views are transposed.
+                prop_assert_eq!((left.0.row - view.row, left.0.col - view.col), (0, down));
+                prop_assert_eq!((of_right.row - view.row, of_right.col - view.col), (across, 0));
+                prop_assert_eq!((left.1, shape), (Shape::new(1, rows), Shape::new(rows, 1)));
+            }
+            None => {
+                prop_assert_eq!((left.0.row - view.row, left.0.col - view.col), (down, across));
+                prop_assert_eq!(left.1, Shape::new(1, 1));
+            }
+        }
         let stored = view.rect(part.shape()).unwrap();
         prop_assert_eq!(if yes { stored.transposed() } else { stored }, part);
     }

@@ -1,10 +1,11 @@
 //! Reductions of parts of placed matrices, and of products with them, at their worker.
 //!
-//! Place in the flow: `mod.rs` passes reduce messages in. The rectangle is cut into bands of whole rows, which compute threads
-//! multiply, if it is that of a product, and reduce; one more task joins them, and the bytes go to the primary.
+//! Place in the flow: `mod.rs` passes reduce messages in. The rectangle is cut into pieces, bands of rows or, where there are few
+//! rows, of columns, which compute threads multiply, if it is that of a product, and reduce; one more task joins them, and the
+//! bytes go to the primary.
 //!
-//! Invariants: bands depend on the rectangle alone, and are joined in their order, so the bytes do not depend on the number of
-//! threads. A product's elements exist one band for each thread at a time. Memory is taken from the ledger first; where there
+//! Invariants: pieces depend on the rectangle alone, and are joined in their order, so the bytes do not depend on the number of
+//! threads. A product's elements exist one piece for each thread at a time. Memory is taken from the ledger first; where there
 //! is too little, the answer is a refusal, and nothing is computed.
 //!
 //! Deliberately absent: the other workers' parts, which the primary merges.
@@ -12,7 +13,6 @@
 use super::WorkerError;
 use super::core::{Core, TaskResult};
 use super::held_messages::placed_frame;
-use crate::held::HeldStore;
 use crate::ledger::HoldGrant;
 use crate::memory::Operand;
 use bramble_kernel::{Kernel, KernelElement, factors};
@@ -31,6 +31,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 const BAND_ELEMENTS: u64 = 1 << 21;
 /// Fewest rows of a band of a product: the kernel packs the right operand once for each band.
 const BAND_ROWS_MIN: u64 = 64;
+/// With fewer bands the columns are cut, too: into this many parts, if they are wide enough.
+const BANDS_WANTED: u64 = 16;
+const COLS_MIN: u64 = 256;
 /// Most reductions of one session at a time.
 const REDUCTIONS_MAX: usize = 4;
 
@@ -59,7 +62,7 @@ pub(in crate::session) struct RunningReduction {
 /// The operands of a band, and what is made of them.
 struct BandTask {
     left: Operand,
-    right: Option<(Arc<Operand>, f64)>,
+    right: Option<(Operand, f64)>,
     rect: Rect,
     reduction: Reduction,
     dtype: DType,
@@ -103,33 +106,29 @@ impl Core {
         Ok(())
     }
 
-    /// The bands of a reduction, with their operands.
+    /// The pieces of a reduction, with their operands.
     fn band_tasks(&self, head: &ReduceHead, reduction: Reduction) -> Result<Vec<BandTask>, ProtocolError> {
         let held = self.held.borrow();
-        let operand = |view: ResidentView, shape: Shape| HeldStore::operand(&held, &view, shape, head.dtype);
+        let operand = |(view, shape): (ResidentView, Shape)| held.operand(&view, shape, head.dtype);
         // Checked as a whole before anything is cut.
-        operand(head.left, head.left_shape())?;
-        let right = match head.right {
-            Some(right) => {
-                let shape = Shape::new(right.depth, head.rect.cols.len());
-                Some((Arc::new(operand(right.view, shape)?), right.alpha))
-            }
-            None => None,
-        };
+        let (left, right) = head.operands(head.rect);
+        operand(left)?;
+        right.map(operand).transpose()?;
+        let alpha = head.right.map_or(1.0, |right| right.alpha);
         let scratch = Scratch::default();
-        let band = |rows: Span| {
-            let (view, shape) = head.left_rows(rows);
+        let task = |rect: Rect| {
+            let (left, right) = head.operands(rect);
             Ok(BandTask {
-                left: operand(view, shape)?,
-                right: right.clone(),
-                rect: Rect::new(rows, head.rect.cols),
+                left: operand(left)?,
+                right: right.map(operand).transpose()?.map(|right| (right, alpha)),
+                rect,
                 reduction,
                 dtype: head.dtype,
                 kernel: self.kernel.clone(),
                 scratch: scratch.clone(),
             })
         };
-        bands(head).map(band).collect()
+        pieces(head).into_iter().map(task).collect()
     }
 
     /// A compute thread has done a step.
@@ -166,31 +165,39 @@ impl Core {
     }
 }
 
-/// Rows of a band.
-fn band_rows(head: &ReduceHead) -> u64 {
+/// Rows of a band, and columns of a piece of it.
+fn piece_sides(head: &ReduceHead) -> (u64, u64) {
+    let (rows, cols) = (head.rect.rows.len(), head.rect.cols.len().max(1));
     let least = if head.right.is_some() { BAND_ROWS_MIN } else { 1 };
-    (BAND_ELEMENTS / head.rect.cols.len().max(1)).max(least)
+    let each = (BAND_ELEMENTS / cols).max(least);
+    let across = (BANDS_WANTED / rows.div_ceil(each).max(1)).max(1);
+    (each, cols.div_ceil(across).max(COLS_MIN.min(cols)))
 }
 
-/// The bands of a rectangle: some rows, all columns.
-fn bands(head: &ReduceHead) -> impl Iterator<Item = Span> {
-    let (rows, each) = (head.rect.rows, band_rows(head));
-    (0..rows.len().div_ceil(each)).map(move |band| {
-        let start = rows.start + band * each;
-        Span::new(start, rows.end.min(start + each))
-    })
+/// The pieces of a rectangle, band after band.
+fn pieces(head: &ReduceHead) -> Vec<Rect> {
+    let cut = |span: Span, each: u64| {
+        (0..span.len().div_ceil(each)).map(move |at| {
+            let start = span.start + at * each;
+            Span::new(start, span.end.min(start + each))
+        })
+    };
+    let (each, across) = piece_sides(head);
+    let band = |rows: Span| cut(head.rect.cols, across).map(move |cols| Rect::new(rows, cols));
+    cut(head.rect.rows, each).flat_map(band).collect()
 }
 
-/// Bytes that a reduction takes: its result in bands and joined, and the elements of one band for each thread.
+/// Bytes that a reduction takes: its result in pieces and joined, and the elements of one piece for each thread.
 fn memory_of(head: &ReduceHead, reduction: Reduction, threads: u64) -> u64 {
-    let of = |rows: Span| reduction.bytes_of(Rect::new(rows, head.rect.cols), head.dtype);
-    let sums = 2 * Reduction::RowSum.bytes_of(head.rect, head.dtype);
-    let results = bands(head).map(of).fold(reduction.bytes_of(head.rect, head.dtype), u64::saturating_add);
-    let results = results.saturating_add(sums);
+    let of = |rect: Rect| {
+        let sums = if head.right.is_some() { Reduction::RowSum.bytes_of(rect, head.dtype) } else { 0 };
+        reduction.bytes_of(rect, head.dtype).saturating_add(sums)
+    };
+    let results = pieces(head).into_iter().map(of).fold(of(head.rect), u64::saturating_add);
+    let (rows, cols) = piece_sides(head);
     let size = to_u64(head.dtype.size_bytes());
-    let band =
-        band_rows(head).min(head.rect.rows.len()).saturating_mul(head.rect.cols.len()).saturating_mul(size);
-    let scratch = if head.right.is_some() { band.saturating_mul(threads) } else { 0 };
+    let piece = rows.min(head.rect.rows.len()).saturating_mul(cols).saturating_mul(size);
+    let scratch = if head.right.is_some() { piece.saturating_mul(threads) } else { 0 };
     results.saturating_add(scratch).max(1)
 }
 
@@ -232,7 +239,7 @@ fn index(side: u64) -> usize {
     usize::try_from(side).unwrap_or(usize::MAX)
 }
 
-/// The bytes of the whole rectangle from those of its bands; of a product the row sums follow.
+/// The bytes of the whole rectangle from those of its pieces; of a product the row sums follow.
 fn joined(
     head: &ReduceHead,
     reduction: Reduction,
@@ -242,15 +249,18 @@ fn joined(
         (rect, reduction): (Rect, Reduction),
         bands: &[(Rect, Vec<u8>)],
     ) -> Result<Vec<u8>, MatrixError> {
-        let mut sums = Vec::new();
-        // This worker has made the bytes.
-        let parts = bands.iter().filter_map(|(rect, bytes)| {
-            let (reduced, of_rows) = bytes.split_at_checked(index(reduction.bytes_of(*rect, T::DTYPE)))?;
-            sums.extend_from_slice(of_rows);
-            RectReduction::<T>::from_bytes(reduction, *rect, reduced)
-        });
+        let (mut parts, mut sums) = (Vec::new(), Vec::new());
+        for (rect, bytes) in bands {
+            // This worker has made the bytes.
+            let split = bytes.split_at_checked(index(reduction.bytes_of(*rect, T::DTYPE)));
+            let (reduced, of_rows) = split.unwrap_or((bytes, &[]));
+            parts.extend(RectReduction::<T>::from_bytes(reduction, *rect, reduced));
+            sums.extend(RectReduction::<T>::from_bytes(Reduction::RowSum, *rect, of_rows));
+        }
         let mut bytes = RectReduction::joined(reduction, rect, parts)?.to_bytes();
-        bytes.extend(sums);
+        if !sums.is_empty() {
+            bytes.extend(RectReduction::joined(Reduction::RowSum, rect, sums)?.to_bytes());
+        }
         Ok(bytes)
     }
     let what = (head.rect, reduction);
