@@ -216,28 +216,46 @@ fn rank<T: Reducible>(a: &Ranked<T>, b: &Ranked<T>) -> Ordering {
     by_value.then(a.1.cmp(&b.1))
 }
 
+/// Elements that are compared at once with the least of the largest so far.
+const COMPARED: usize = 32;
+
 /// The `k` largest elements of a row, or all of them, in order.
 fn largest<T: Reducible>(row: &[T], first: u64, k: usize) -> Vec<Ranked<T>> {
-    let all = row.iter().zip(first..).map(|(x, j)| (*x, j));
     if k <= SORTED_MAX {
         let mut best: Vec<Ranked<T>> = Vec::with_capacity(k + 1);
-        for next in all {
-            if best.len() == k && best.last().is_some_and(|last| rank(last, &next).is_lt()) {
+        for (chunk, at) in row.chunks(COMPARED).zip((first..).step_by(COMPARED)) {
+            // Nearly all chunks end here: vector units compare all of it, without a branch for each element. An equal element
+            // has a larger column, and NaN is beyond every number but not beyond NaN.
+            if best.len() == k
+                && let Some((least, _)) = best.last()
+                && !chunk.iter().fold(false, |any, x| any | !is_at_most(*x, *least))
+            {
                 continue;
             }
-            let at = best.partition_point(|known| rank(known, &next).is_lt());
-            best.insert(at, next);
-            best.truncate(k);
+            for next in chunk.iter().copied().zip(at..) {
+                if best.len() == k && best.last().is_some_and(|last| rank(last, &next).is_lt()) {
+                    continue;
+                }
+                let at = best.partition_point(|known| rank(known, &next).is_lt());
+                best.insert(at, next);
+                best.truncate(k);
+            }
         }
         return best;
     }
-    let mut best: Vec<Ranked<T>> = all.collect();
+    let mut best: Vec<Ranked<T>> = row.iter().copied().zip(first..).collect();
     if best.len() > k {
         best.select_nth_unstable_by(k, rank);
         best.truncate(k);
     }
     best.sort_unstable_by(rank);
     best
+}
+
+/// Whether `x` cannot be among the largest elements, of which `least` is the last.
+#[inline(always)]
+fn is_at_most<T: PartialOrd>(x: T, least: T) -> bool {
+    x <= least
 }
 
 impl SquareSum {
