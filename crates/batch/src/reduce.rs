@@ -116,7 +116,7 @@ impl TaskRunner<'_> {
         Ok(TaskOutcome::Reduced(kept, at))
     }
 
-    /// What is reduced, with its operands open and of one type.
+    /// The matrix or the product to reduce, with open operands of one type.
     async fn subject(&self, what: &ReducedTerm) -> Result<ReduceSubject, Failure> {
         let (alpha, a, b) = match what {
             ReducedTerm::Matrix(matrix) => return Ok(ReduceSubject::Matrix(self.open(matrix, false).await?)),

@@ -100,7 +100,7 @@ pub struct RectReduction<T: Reducible> {
 pub struct Reducer<T: Reducible> {
     reduction: Reduction,
     shape: Shape,
-    /// First row and first column of what is reduced: of a matrix, 0.
+    /// First row and first column of the reduced rectangle; of a whole matrix, 0.
     origin: (u64, u64),
     whole: Partial<T>,
 }

@@ -11,7 +11,9 @@
 use crate::element::{ByteOrder, FileElement, conversion_loss, convert, decode};
 use crate::error::check_sides;
 use crate::file::{Change, FileState};
-use crate::{DType, Generator, Layout, Lines, MatrixError, Rect, Shape, SharedBytes, Span};
+use crate::{
+    Buffer, DType, Element, Generator, Layout, Lines, MatrixError, Rect, Shape, SharedBytes, Span, View,
+};
 use std::fs::File;
 use std::sync::Arc;
 
@@ -278,6 +280,26 @@ impl Matrix {
         }
         let inner = Arc::new(self.clone());
         Ok(Self { dtype: to, store: Store::Converted(inner), ..self })
+    }
+
+    /// A rectangle's elements, in the matrix's own layout.
+    pub fn block(&self, rect: Rect) -> Result<Buffer, MatrixError> {
+        let bytes = rect.shape().bytes(self.dtype()).unwrap_or(u64::MAX);
+        let len = usize::try_from(bytes).map_err(|_| MatrixError::OutOfMemory { bytes })?;
+        let mut buffer = Buffer::zeroed(len)?;
+        self.read_block(rect, buffer.bytes_mut())?;
+        Ok(buffer)
+    }
+
+    /// The elements of such a block.
+    pub fn block_view<'a, T: Element>(&self, rect: Rect, block: &'a Buffer) -> View<'a, T> {
+        // The block is in memory, so its sides are those of indices.
+        let side = |side: u64| usize::try_from(side).unwrap_or(usize::MAX);
+        let (rows, cols) = (side(rect.rows.len()), side(rect.cols.len()));
+        match self.layout() {
+            Layout::RowMajor => View::row_major(block.elements(), rows, cols),
+            Layout::ColMajor => View::row_major(block.elements(), cols, rows).transposed(),
+        }
     }
 
     /// The matrix as an operand of a product, of that type, and transposed if the user says so. As in NumPy's matmul, a vector on

@@ -1,4 +1,4 @@
-//! Who reduces what: a placed matrix, or a product with one, is reduced where its parts lie.
+//! The share of each machine in a reduction: each reduces the part of a placed matrix, or of a product with one, that it holds.
 //!
 //! Place in the flow: `ArrayLayout` tells where the parts are; the primary's shell asks each machine for the shares that it gets
 //! here, and merges the answers. The other operand of a product travels in blocks (`travel_blocks`).
@@ -31,7 +31,7 @@ pub enum ReducedRole {
     Right,
 }
 
-/// What one machine reduces.
+/// The share of one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReduceShare {
     /// Index into the machines of the layout.

@@ -16,7 +16,6 @@ mod part;
 mod placing;
 mod putting;
 mod reducing;
-mod sampled;
 
 use crate::PrimaryError;
 use crate::opening::Connection;

@@ -10,8 +10,8 @@
 
 use crate::PrimaryError;
 use bramble_kernel::factors;
-use bramble_matrix::number::{to_u64, to_usize};
-use bramble_matrix::{Buffer, DType, Element, Layout, Matrix, MatrixError, Output, Rect, Span, View};
+use bramble_matrix::number::to_u64;
+use bramble_matrix::{DType, Element, Matrix, MatrixError, Output, Rect, Span};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -93,10 +93,10 @@ fn square<T: Element>(
     rect: Rect,
 ) -> Result<(), MatrixError> {
     let (alpha, x) = x;
-    let x_buffer = block(x, rect)?;
-    let x_view = view::<T>(x, rect, &x_buffer);
-    let y = y.map(|(beta, y)| Ok::<_, MatrixError>((*beta, y, block(y, rect)?))).transpose()?;
-    let y_view = y.as_ref().map(|(beta, y, buffer)| (*beta, view::<T>(y, rect, buffer)));
+    let x_buffer = x.block(rect)?;
+    let x_view = x.block_view::<T>(rect, &x_buffer);
+    let y = y.map(|(beta, y)| Ok::<_, MatrixError>((*beta, y, y.block(rect)?))).transpose()?;
+    let y_view = y.as_ref().map(|(beta, y, buffer)| (*beta, y.block_view::<T>(rect, buffer)));
     let mut lease = output.lease(rect);
     let mut c = lease.view_mut::<T>();
     for i in 0..c.rows() {
@@ -111,28 +111,6 @@ fn square<T: Element>(
     Ok(())
 }
 
-/// A rectangle's elements, in the matrix's own layout.
-pub(crate) fn block(matrix: &Matrix, rect: Rect) -> Result<Buffer, MatrixError> {
-    let bytes = rect.shape().bytes(matrix.dtype()).unwrap_or(u64::MAX);
-    let len = usize::try_from(bytes).map_err(|_| MatrixError::OutOfMemory { bytes })?;
-    let mut buffer = Buffer::zeroed(len)?;
-    matrix.read_block(rect, buffer.bytes_mut())?;
-    Ok(buffer)
-}
-
-/// The elements of such a block, whose sides are those of indices in memory.
-pub(crate) fn view<'a, T: Element>(matrix: &Matrix, rect: Rect, buffer: &'a Buffer) -> View<'a, T> {
-    let (rows, cols) = (to_index(rect.rows.len()), to_index(rect.cols.len()));
-    match matrix.layout() {
-        Layout::RowMajor => View::row_major(buffer.elements(), rows, cols),
-        Layout::ColMajor => View::row_major(buffer.elements(), cols, rows).transposed(),
-    }
-}
-
-fn to_index(side: u64) -> usize {
-    u32::try_from(side).map_or(usize::MAX, to_usize)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,8 +121,8 @@ mod tests {
 
     fn elements<T: Element>(matrix: &Matrix) -> Vec<Vec<T>> {
         let rect = Rect::new(Span::new(0, matrix.shape().rows), Span::new(0, matrix.shape().cols));
-        let buffer = block(matrix, rect).unwrap();
-        let view = view::<T>(matrix, rect, &buffer);
+        let buffer = matrix.block(rect).unwrap();
+        let view = matrix.block_view::<T>(rect, &buffer);
         (0..view.rows()).map(|i| (0..view.cols()).map(|j| view.at(i, j)).collect()).collect()
     }
 

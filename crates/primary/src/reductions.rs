@@ -9,7 +9,6 @@
 //! Deliberately absent: reducing parts at their workers, and verification. Checking a reduction is computing it again.
 
 use crate::PrimaryError;
-use crate::elementwise::{block, view};
 use bramble_matrix::{
     DType, Matrix, MatrixError, Rect, RectReduction, ReducedMatrix, Reducer, Reducible, Reduction, Shape,
     Span,
@@ -51,8 +50,8 @@ fn in_threads<T: Reducible>(
 ) -> Result<Vec<ReducedMatrix>, PrimaryError> {
     let mut reducer = Reducer::<T>::new(reduction, matrix.name(), matrix.shape())?;
     let one = |rect: Rect| -> Result<RectReduction<T>, MatrixError> {
-        let buffer = block(matrix, rect)?;
-        Ok(RectReduction::of(reduction, rect, &view::<T>(matrix, rect, &buffer)))
+        let buffer = matrix.block(rect)?;
+        Ok(RectReduction::of(reduction, rect, &matrix.block_view::<T>(rect, &buffer)))
     };
     let mut bands = bands(matrix.shape()).peekable();
     while bands.peek().is_some() {

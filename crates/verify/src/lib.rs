@@ -30,6 +30,7 @@ mod mixing;
 mod pass;
 mod random;
 mod recompute;
+mod reduced;
 mod scalar;
 mod scaling;
 mod sketch;
@@ -39,6 +40,7 @@ mod tests;
 mod tile;
 
 pub use locate::{part_is_wrong, wrong_tiles};
+pub use reduced::{LazyLines, RowSketch, SampledRows, judge};
 pub use scaling::{Scaling, largest_element, scaling};
 pub use sketch::Sketch;
 

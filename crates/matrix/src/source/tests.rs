@@ -8,7 +8,7 @@ fn pair(shape: Shape, layout: Layout) -> (Matrix, Matrix) {
     let count = u16::try_from(shape.elements().unwrap()).unwrap();
     let foreign: Vec<u8> = (0..count).flat_map(u16::to_be_bytes).collect();
     let native: Vec<u8> = (0..i32::from(count)).flat_map(i32::to_le_bytes).collect();
-    let mut buffer = crate::Buffer::zeroed(native.len()).unwrap();
+    let mut buffer = Buffer::zeroed(native.len()).unwrap();
     buffer.bytes_mut().copy_from_slice(&native);
     let found = FoundMatrix {
         owner: Arc::new(foreign),
@@ -114,7 +114,7 @@ fn lossy_conversions_are_refused() {
 
 #[test]
 fn shared_memory_that_is_short_or_misaligned_is_refused() {
-    let mut buffer = crate::Buffer::zeroed(64).unwrap();
+    let mut buffer = Buffer::zeroed(64).unwrap();
     buffer.bytes_mut()[8] = 1;
     let owner: SharedBytes = Arc::new(buffer);
     let make = |start, rows| {

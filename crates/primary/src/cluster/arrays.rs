@@ -8,12 +8,12 @@
 //!
 //! Deliberately absent: sending parts.
 
-use super::sampled::LazyLines;
 use crate::PrimaryError;
 use crate::inspector::{LazySketch, OperandSketch};
 use crate::product::{ProductOperand, Request};
 use bramble_matrix::{Digest128, Matrix, Rect, Shape};
 use bramble_plan::{ArrayLayout, Ownership, PlacedPart};
+use bramble_verify::LazyLines;
 use bramble_wire::message::ResidentView;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

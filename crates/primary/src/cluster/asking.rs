@@ -2,9 +2,9 @@
 //!
 //! Place in the flow: `reducing.rs` runs this for all machines at once.
 //!
-//! Invariants: the next block travels while the machine computes with the one before; no more than two are there. What was sent
-//! for a reduction is freed at the machine, also after a refusal. A machine that neither takes nor sends anything for
-//! `SILENCE_MAX` is lost. An answer has the bytes that its question implies.
+//! Invariants: the next block travels while the machine computes with the one before; it holds no more than two. The primary
+//! frees all of them, also after a refusal. A machine that neither takes nor sends anything for `SILENCE_MAX` is lost. An answer
+//! has the bytes that its question implies.
 
 use super::part::{PartToPut, UsedSession, send_elements, silence};
 use super::putting::free_numbers;
@@ -47,7 +47,7 @@ pub(super) struct Question {
     pub(super) bytes: u64,
 }
 
-/// All questions to one machine: a block, and what is asked when it is there.
+/// All questions to one machine: blocks, and the questions about each.
 pub(super) struct Questions {
     pub(super) rounds: Vec<(Option<TravellingBlock>, Vec<Question>)>,
 }

@@ -1,11 +1,11 @@
 //! Reduces placed matrices, and products with one, at the machines that hold the parts.
 //!
 //! Place in the flow: as placing: a session with each machine that holds a part. The other operand of a product travels to all
-//! of them in blocks; each machine multiplies a block by its part, reduces what comes out, and forgets it (`asking.rs`). This
+//! of them in blocks; each machine multiplies a block by its part, reduces the product, and forgets it (`asking.rs`). This
 //! process merges the answers.
 //!
-//! Invariants: answers are merged in the order of their rectangles, whoever came first. Nothing that was sent for a reduction
-//! stays at a machine. After an error the cluster is as before, except for machines that were lost.
+//! Invariants: answers are merged in the order of their rectangles, whoever came first. No block stays at a
+//! machine. After an error the cluster is as before, except for machines that were lost.
 //!
 //! Deliberately absent: which machine reduces what (`plan/src/reduce.rs`), and matrices without parts (`reductions.rs`).
 
@@ -13,7 +13,6 @@ use super::Cluster;
 use super::arrays::{ArrayId, PlacedOperand, place_of};
 use super::asking::{Question, Questions, TravellingBlock, ask};
 use super::putting::Holders;
-use super::sampled::{LazyLines, RowSketch, SampledRows, judge};
 use crate::PrimaryError;
 use crate::error::off_loop;
 use crate::gathering::early_loss;
@@ -23,12 +22,12 @@ use bramble_matrix::{
     DType, Matrix, Rect, RectReduction, ReducedMatrix, Reducer, Reducible, Reduction, Shape, Span,
 };
 use bramble_plan::{ArrayLayout, Preference, ReduceObjection, ReduceShare, ReducedRole, travel_blocks};
-use bramble_verify::Effort;
+use bramble_verify::{Effort, LazyLines, RowSketch, SampledRows, judge};
 use bramble_wire::message::{ReduceHead, ReducedFactor, ResidentView};
 use std::time::Instant;
 use tokio::task::JoinSet;
 
-/// What is reduced.
+/// The matrix or the product to reduce.
 #[derive(Clone)]
 pub enum ReduceSubject {
     /// A placed matrix, or its transpose.
@@ -48,7 +47,7 @@ pub enum ReduceSubject {
 pub struct ReduceRequest {
     /// The reduction.
     pub reduction: Reduction,
-    /// What is reduced.
+    /// The matrix or the product to reduce.
     pub subject: ReduceSubject,
     /// Kernel of the products, by name, or `auto`.
     pub kernel: String,
@@ -75,7 +74,7 @@ pub struct ReduceReport {
     pub seconds: f64,
 }
 
-/// The placed operand and what it is; the operand that travels.
+/// The placed operand with its role, and the operand that travels.
 struct Roles {
     placed: PlacedOperand,
     role: ReducedRole,
@@ -87,7 +86,7 @@ struct Roles {
 type Answers = Vec<(Rect, Vec<u8>)>;
 
 impl ReduceSubject {
-    /// Name and shape of what is reduced, and its element type.
+    /// Name, shape and element type of the reduced matrix.
     fn described(&self) -> (String, Shape, DType) {
         match self {
             Self::Matrix(of) => (of.matrix.name().to_owned(), of.matrix.shape(), of.matrix.dtype()),
@@ -197,7 +196,7 @@ impl Cluster {
             .unwrap_or_else(|| PrimaryError::Operands(format!("{name} is not placed: place it with put"))))
     }
 
-    /// Refuses what has no such reduction.
+    /// Refuses a matrix that has no such reduction.
     fn reducible(
         &self,
         request: &ReduceRequest,
@@ -306,7 +305,7 @@ impl Cluster {
         Ok((answers, reports, sketch))
     }
 
-    /// What one machine is asked, in order.
+    /// The questions to one machine, in order.
     fn questions(
         &mut self,
         reduction: Reduction,

@@ -1,6 +1,6 @@
 //! Checks a reduction of a product, which is never in one place.
 //!
-//! Place in the flow: `reducing.rs` computes `RowSketch` beside the machines' work. Each machine also sends the sums of the rows
+//! Place in the flow: the primary computes `RowSketch` beside the machines' work. Each machine also sends the sums of the rows
 //! that it has computed, from the elements that it has reduced; they have to be those of A (B 1), as in Freivalds' check with a
 //! vector of ones. Rows that differ more from that than rounding errors mostly do are computed again (`SampledRows`), and the
 //! result is compared with them.
@@ -10,9 +10,8 @@
 //!
 //! Deliberately absent: finding the machine that was wrong, and machines that choose their errors: they know the vector.
 
-use crate::elementwise::{block, view};
+use super::Effort;
 use bramble_matrix::{DType, Matrix, MatrixError, Rect, ReducedMatrix, Reduction, Span};
-use bramble_verify::Effort;
 use std::sync::{Arc, OnceLock};
 
 /// Rows that are computed again.
@@ -24,7 +23,7 @@ const SAFETY: f64 = 8.0;
 const BAND_ELEMENTS: u64 = 1 << 18;
 
 /// For each row of a product αAB, what is known of it without the product.
-pub(super) struct RowSketch {
+pub struct RowSketch {
     /// The sum of its elements, by α A (B 1).
     sums: Vec<f64>,
     /// The sum of the sizes of all terms, by |α| |A| (|B| 1).
@@ -45,11 +44,11 @@ type RowElements = Vec<Vec<f64>>;
 type LineSums = [f64; 3];
 
 /// The sums of the rows of a placed right operand, once a check has needed them.
-pub(crate) type LazyLines = Arc<OnceLock<Vec<LineSums>>>;
+pub type LazyLines = Arc<OnceLock<Vec<LineSums>>>;
 
 impl RowSketch {
     /// Reads each operand once; B only if `lines` are not known.
-    pub(super) fn of(
+    pub fn of(
         alpha: f64,
         [a, b]: [&Matrix; 2],
         lines: &LazyLines,
@@ -74,7 +73,7 @@ impl RowSketch {
 
     /// The rows whose sums, as the machines have sent them, differ more from these than rounding errors of the product's depth
     /// mostly do; of many, those that differ most. Each with its sum as it was sent. With full effort also rows that differ less.
-    pub(super) fn doubtful(
+    pub fn doubtful(
         &self,
         sums: Vec<(Span, Vec<f64>)>,
         (depth, dtype): (u64, DType),
@@ -113,8 +112,8 @@ fn with_lines(matrix: &Matrix, lines: &[LineSums], threads: usize) -> Result<Vec
         .collect();
     let band = |rows: &Span| -> Result<Vec<LineSums>, MatrixError> {
         let rect = Rect::new(*rows, Span::new(0, shape.cols));
-        let buffer = block(&matrix, rect)?;
-        let of = view::<f64>(&matrix, rect, &buffer);
+        let buffer = matrix.block(rect)?;
+        let of = matrix.block_view::<f64>(rect, &buffer);
         let row = |i: usize| {
             lines.iter().enumerate().fold([0.0; 3], |[sum, size, squares], (j, line)| {
                 let x = of.at(i, j);
@@ -142,7 +141,7 @@ fn with_lines(matrix: &Matrix, lines: &[LineSums], threads: usize) -> Result<Vec
 }
 
 /// Rows of αAB, whose elements are floats; or the sum of all of them.
-pub(super) struct SampledRows {
+pub struct SampledRows {
     /// Their numbers, and their sums as the machines have sent them.
     rows: Vec<(u64, f64)>,
     /// Their elements.
@@ -155,12 +154,12 @@ pub(super) struct SampledRows {
     /// The bound of an element's error in units of the sizes of its terms.
     bound: f64,
     /// Rows that were computed again.
-    pub(super) count: u64,
+    pub count: u64,
 }
 
 impl SampledRows {
     /// Computes these rows of αAB and, for sums of columns, the sum of all.
-    pub(super) fn of(
+    pub fn of(
         reduction: Reduction,
         alpha: f64,
         [a, b]: [&Matrix; 2],
@@ -198,8 +197,8 @@ fn times(
     let each = (BAND_ELEMENTS / n.max(1)).max(1);
     for start in (0..depth).step_by(each as usize) {
         let rect = Rect::new(Span::new(start, (start + each).min(depth)), Span::new(0, n));
-        let buffer = block(b, rect)?;
-        let of_b = view::<f64>(b, rect, &buffer);
+        let buffer = b.block(rect)?;
+        let of_b = b.block_view::<f64>(rect, &buffer);
         for (at, left) in left.iter().enumerate() {
             for l in 0..of_b.rows() {
                 let (x, size) = left[start as usize + l];
@@ -219,8 +218,8 @@ fn times(
 /// The elements of a row, each with its size.
 fn one_row(a: &Matrix, row: u64) -> Result<Vec<(f64, f64)>, MatrixError> {
     let rect = Rect::new(Span::new(row, row + 1), Span::new(0, a.shape().cols));
-    let buffer = block(a, rect)?;
-    let of_a = view::<f64>(a, rect, &buffer);
+    let buffer = a.block(rect)?;
+    let of_a = a.block_view::<f64>(rect, &buffer);
     Ok((0..of_a.cols()).map(|l| of_a.at(0, l)).map(|x| (x, x.abs())).collect())
 }
 
@@ -231,8 +230,8 @@ fn summed(a: &Matrix) -> Result<Vec<(f64, f64)>, MatrixError> {
     let each = (BAND_ELEMENTS / shape.cols.max(1)).max(1);
     for start in (0..shape.rows).step_by(each as usize) {
         let rect = Rect::new(Span::new(start, (start + each).min(shape.rows)), Span::new(0, shape.cols));
-        let buffer = block(a, rect)?;
-        let of_a = view::<f64>(a, rect, &buffer);
+        let buffer = a.block(rect)?;
+        let of_a = a.block_view::<f64>(rect, &buffer);
         for i in 0..of_a.rows() {
             for (l, (sum, size)) in sums.iter_mut().enumerate() {
                 let x: f64 = of_a.at(i, l);
@@ -245,11 +244,7 @@ fn summed(a: &Matrix) -> Result<Vec<(f64, f64)>, MatrixError> {
 }
 
 /// Compares a reduction with the rows; the text says what differs. Rows with NaN or infinities say nothing.
-pub(super) fn judge(
-    reduction: Reduction,
-    sampled: &SampledRows,
-    results: &[ReducedMatrix],
-) -> Result<(), String> {
+pub fn judge(reduction: Reduction, sampled: &SampledRows, results: &[ReducedMatrix]) -> Result<(), String> {
     let wrong = |place: &str| {
         format!(
             "the reduction is wrong{place}: a machine has computed wrongly; check the memory, clock and cooling of those that \
@@ -349,8 +344,8 @@ mod tests {
         let (a, b) = (Matrix::open(&a).unwrap(), Matrix::open(&b).unwrap());
         let all = |matrix: &Matrix| {
             let rect = matrix.shape().rect();
-            let buffer = block(matrix, rect).unwrap();
-            let of = view::<T>(matrix, rect, &buffer);
+            let buffer = matrix.block(rect).unwrap();
+            let of = matrix.block_view::<T>(rect, &buffer);
             (0..of.rows()).map(|i| (0..of.cols()).map(|j| of.at(i, j)).collect()).collect::<Vec<Vec<T>>>()
         };
         let (rows, of_b) = (all(&a), all(&b));
