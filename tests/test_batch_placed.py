@@ -183,3 +183,23 @@ def test_a_worker_that_holds_other_elements_is_named(tmp_path):
         raise worker.error
     assert_refused(result, 1, ["line 1", worker.address, "other elements than were sent"], begun=True)
     assert not worker.arrays
+
+
+def test_machines_that_are_done_wait_for_the_last_part(tmp_path):
+    """A put that takes longer than 22 s, after which a worker gives up a silent primary."""
+    w = matrix(600, 700, "f64", 2)
+    path = save(tmp_path, "w.npy", w)
+    late = WireWorker(hold=1 << 24, late_s=25)
+    late.start()
+    with workers(2, "--threads", 1) as (addresses, _):
+        hosts = ",".join([*addresses, late.address])
+        text = f"W = put {path} shard=1 units=1:0:1\n{tmp_path}/p.npy = {path}.T @ W\n"
+        result = bramble("batch", batch_file(tmp_path, text), "--json", "-w", hosts, *MACHINES)
+        put, product = objects(result)
+    late.join(30)
+    if late.error:
+        raise late.error
+    assert result.code == 0 and "lost" not in result.err, result
+    assert put["lost"] == [] and put["seconds"] > 22
+    assert product["product"]["verify"]["passed"] is True
+    assert_product(np.load(tmp_path / "p.npy"), w.T, w)

@@ -16,6 +16,7 @@ mod part;
 mod placing;
 mod putting;
 mod reducing;
+mod together;
 
 use crate::PrimaryError;
 use crate::opening::Connection;

@@ -8,6 +8,7 @@
 use super::Cluster;
 use super::arrays::RecordedPart;
 use super::part::{PartToPut, put_part};
+use super::together::Together;
 use crate::PrimaryError;
 use crate::gathering::early_loss;
 use crate::opening::{LostConnection, Session};
@@ -65,7 +66,7 @@ impl Cluster {
         Err(e)
     }
 
-    /// Puts at most one of the parts that wait on each machine.
+    /// Puts at most one of the parts that wait on each machine. Machines that are done, or have no part, are pinged meanwhile.
     async fn put_round(
         &mut self,
         source: &Matrix,
@@ -76,31 +77,39 @@ impl Cluster {
     ) {
         // Replicas have the same number.
         let shared = layout.axis.is_none().then(|| self.arrays.number());
-        let mut putting = JoinSet::new();
+        let mut given = Vec::new();
         for part in std::mem::take(&mut round.waiting) {
-            let Some(session) = holders.slots[part.machine].take() else {
-                round.waiting.push(part);
-                continue;
-            };
+            match holders.slots[part.machine].take() {
+                Some(session) => given.push((part, session)),
+                None => round.waiting.push(part),
+            }
+        }
+        let together = Together::of(given.len());
+        let mut putting = JoinSet::new();
+        for (part, session) in given {
             let number = shared.unwrap_or_else(|| self.arrays.number());
             holders.charge(&part, layout);
             let to_put = PartToPut { source: source.clone(), rect: part.rect, number };
-            putting.spawn_local(async move { (part, put_part(session, to_put).await) });
+            let together = together.clone();
+            putting.spawn_local(async move {
+                let (used, outcome) = put_part(session, to_put).await;
+                together.done();
+                let (session, sent) = match used {
+                    Ok(used) => (together.wait(used.session).await, used.sent),
+                    Err(lost) => (Err(lost), 0),
+                };
+                (part.machine, session, Some((part, sent, outcome)))
+            });
+        }
+        for (machine, slot) in holders.slots.iter_mut().enumerate() {
+            if let Some(session) = slot.take() {
+                let together = together.clone();
+                putting.spawn_local(async move { (machine, together.wait(session).await, None) });
+            }
         }
         while let Some(put) = putting.join_next().await {
             match put {
-                Ok((part, (Ok(used), outcome))) => {
-                    holders.bytes_sent += used.sent;
-                    holders.slots[part.machine] = Some(used.session);
-                    match outcome {
-                        Ok(recorded) => round.held.push((part, recorded)),
-                        Err(why) => round.fail(PrimaryError::Failed(why)),
-                    }
-                }
-                Ok((part, (Err(LostConnection { name, why }), _))) => {
-                    holders.lost.push(early_loss(watch, name, why).name);
-                    round.waiting.push(part);
-                }
+                Ok((machine, session, put)) => holders.returned(machine, session, put, round, watch),
                 Err(e) => round.fail(PrimaryError::Failed(format!("placing a part: {e}"))),
             }
         }
@@ -139,6 +148,29 @@ impl Holders {
         };
         let (left_bytes, names) = (slots.iter().map(left).collect(), slots.iter().map(name).collect());
         Self { slots, names, left_bytes, bytes_sent: 0, lost: Vec::new() }
+    }
+
+    /// A machine's session is back, or lost; and the part that it was given, the bytes sent for that, and what became of it.
+    fn returned(
+        &mut self,
+        machine: usize,
+        session: Result<Session, LostConnection>,
+        put: Option<(PlacedPart, u64, Result<RecordedPart, String>)>,
+        round: &mut PutRound,
+        watch: &dyn ProductObserver,
+    ) {
+        let is_lost = session.is_err();
+        match session {
+            Ok(session) => self.slots[machine] = Some(session),
+            Err(LostConnection { name, why }) => self.lost.push(early_loss(watch, name, why).name),
+        }
+        let Some((part, sent, outcome)) = put else { return };
+        self.bytes_sent += sent;
+        match outcome {
+            _ if is_lost => round.waiting.push(part),
+            Ok(recorded) => round.held.push((part, recorded)),
+            Err(why) => round.fail(PrimaryError::Failed(why)),
+        }
     }
 
     /// What each machine can hold; a lost one nothing.

@@ -262,11 +262,13 @@ impl Cluster {
         for machine in machines {
             let own: Vec<ReduceShare> =
                 shares.iter().filter(|share| share.machine == machine).copied().collect();
-            if own.is_empty() {
-                continue;
-            }
             // A share's machine is there: the plan has looked.
             let Some(session) = holders.slots[machine].take() else { continue };
+            if own.is_empty() {
+                // It would hear nothing while the others work.
+                self.idle.release(vec![session]).await;
+                continue;
+            }
             let left_bytes = session.welcome.hold_bytes;
             let questions = self.questions(request.reduction, roles, (layout, &own), left_bytes)?;
             asking.spawn_local(async move { (machine, ask(session, questions).await) });
@@ -274,10 +276,11 @@ impl Cluster {
         let (mut answers, mut reports, mut failed) = (Vec::new(), Vec::new(), None);
         while let Some(asked) = asking.join_next().await {
             match asked {
-                Ok((machine, (Ok(used), answered))) => {
+                Ok((_, (Ok(used), answered))) => {
                     holders.bytes_sent += used.sent;
                     let name = used.session.name.clone();
-                    holders.slots[machine] = Some(used.session);
+                    // The others may take longer than it waits for a silent primary.
+                    self.idle.release(vec![used.session]).await;
                     match answered {
                         Ok(new) => {
                             reports.push((name, new.iter().map(|(_, bytes)| bytes.len() as u64).sum()));
