@@ -56,7 +56,8 @@ def test_products_reduced_at_their_workers(tmp_path, dtype, placement):
         "right": (f"W = put {paths[1]} {shard(1)}", f"{paths[0]} @ W", x, w),
         "right turned": (f"W = put {paths[0]} {shard(0)}", f"{paths[1]}.T @ W.T", w.T, x.T),
         "left turned": (f"W = put {paths[1]} {shard(1)}", f"W.T @ {paths[2]}", w.T, x.T),
-        "both": (f"V = put {paths[0]} {shard(0)}", f"V @ {paths[1]}", x, w),
+        "left": (f"V = put {paths[0]} {shard(0)}", f"V @ {paths[1]}", x, w),
+        "both": (f"W = put {paths[1]} {shard(1)}", "V @ W", x, w),
     }
     text, checks = [], []
     for name, (put, product, a, b) in products.items():
@@ -185,3 +186,18 @@ def test_a_worker_written_from_the_page_reduces(tmp_path, dtype):
     exact = x.astype(wide) @ w.astype(wide)
     exact = exact if dtype.startswith("f") else exact.astype(np.int64)
     assert_reduced(tmp_path, exact, np.abs(x.astype(np.float64)) @ np.abs(w.astype(np.float64)), dtype, 9)
+
+
+def test_right_results_at_the_ends_of_the_range_and_of_long_sums_are_not_refused(tmp_path):
+    rng = np.random.default_rng(1)
+    huge = np.float32(1e20) * (rng.random((40, 30), dtype="f4") + 1), np.float32(1e19) * (rng.random((30, 300), dtype="f4") + 1)
+    tiny = np.float32(1e-25) * rng.random((40, 30), dtype="f4"), np.float32(1e-20) * rng.random((30, 300), dtype="f4")
+    # All terms are positive, so that rounding errors of the sums grow faster than those of the shallow products.
+    high, wide = (rng.random((2_000_000, 3)) + 1, rng.random((3, 40)) + 1), (rng.random((3, 2)) + 1, rng.random((2, 2_000_000)) + 1)
+    text = []
+    for name, (a, b) in {"huge": huge, "tiny": tiny, "high": high, "wide": wide}.items():
+        paths = save(tmp_path, f"{name}_a.npy", a), save(tmp_path, f"{name}_b.npy", b)
+        text += [f"W = put {paths[1]} shard=1", *(f"R = {function}({paths[0]} @ W)" for function in SUMS + EXTREMES)]
+        text += [f"R = rowsum(1e-30 * {paths[0]} @ W)", f"I, V = topk({paths[0]} @ W, 2)"]
+    result = bramble("batch", batch_file(tmp_path, "\n".join(text)), "--json", "--verify", "full", "--local", "2", *MACHINES)
+    assert result.code == 0, result.err

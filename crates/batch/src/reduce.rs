@@ -135,14 +135,7 @@ impl TaskRunner<'_> {
         reduction: Reduction,
         subject: ReduceSubject,
     ) -> Result<(Vec<ReducedMatrix>, Option<ReduceReport>), Failure> {
-        let (dtype, flops) = match &subject {
-            ReduceSubject::Matrix(of) => (of.matrix.dtype(), 1.0),
-            ReduceSubject::Product { a, b, .. } => {
-                let (dtype, a, b) = (a.matrix.dtype(), a.matrix.shape(), b.matrix.shape());
-                (dtype, 2.0 * a.rows as f64 * a.cols as f64 * b.cols as f64)
-            }
-        };
-        let kernel = self.kernel(dtype, flops)?;
+        let kernel = self.kernel(subject.dtype(), subject.flops())?;
         for _ in 0..RESTORES_MAX {
             let request = ReduceRequest {
                 reduction,

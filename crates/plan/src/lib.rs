@@ -59,7 +59,7 @@ pub use memory::{memory_needed, memory_wanted};
 pub use neighbours::{neighbour_pairs, neighbours_of_each};
 pub use ownership::{MissingPart, OwnedSpan, Ownership, ProductSide};
 pub use problem::{LinkRate, Machine, MemoryRate, OperandSource, Problem};
-pub use reduce::{ReduceObjection, ReduceShare, ReducedRole, travel_blocks};
+pub use reduce::{ReduceObjection, ReduceShare, ReducedRole, product_roles, travel_blocks};
 pub use region::Region;
 pub use resident::{decide_resident, memory_to_ask_resident};
 pub use strategy::{Base, LEVELS_MAX, Strategy};

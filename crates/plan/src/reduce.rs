@@ -117,6 +117,16 @@ impl ArrayLayout {
     }
 }
 
+/// Which operand of a product may be read where it lies, the better choice first: of two placed operands the larger one, since
+/// the other one travels. The sides are the elements of a placed operand, `None` for one that is not placed.
+pub fn product_roles(left: Option<u64>, right: Option<u64>) -> Vec<ReducedRole> {
+    let both = match left > right {
+        true => [(left, ReducedRole::Left), (right, ReducedRole::Right)],
+        false => [(right, ReducedRole::Right), (left, ReducedRole::Left)],
+    };
+    both.into_iter().filter(|(elements, _)| elements.is_some()).map(|(_, role)| role).collect()
+}
+
 /// The blocks in which the other operand travels: lines of `line_bytes`, to machines of which the one with the least memory has
 /// `memory_bytes` left.
 pub fn travel_blocks(lines: u64, line_bytes: u64, memory_bytes: u64) -> Vec<Span> {
@@ -183,6 +193,14 @@ mod tests {
                     prop_assert_eq!(Some(elements), layout.shape.elements());
                 }
             }
+        }
+
+        #[test]
+        fn the_larger_placed_operand_stays(left in proptest::option::of(0u64..9), right in proptest::option::of(0u64..9)) {
+            let of = |role: &ReducedRole| if *role == ReducedRole::Left { left } else { right };
+            let sizes: Vec<Option<u64>> = product_roles(left, right).iter().map(of).collect();
+            prop_assert_eq!(sizes.len(), usize::from(left.is_some()) + usize::from(right.is_some()));
+            prop_assert!(sizes.iter().all(Option::is_some) && sizes.is_sorted_by(|a, b| a >= b));
         }
 
         #[test]

@@ -79,6 +79,8 @@ pub const LOG_EVERY: Duration = Duration::from_millis(100);
 pub const CLOCK_NS_MAX: u64 = 1 << 62;
 /// Maximum arrays of which a worker holds parts for one connection.
 pub const ARRAYS_MAX: usize = 4096;
+/// Maximum reductions that a primary may ask for in a session before the first is answered.
+pub const REDUCTIONS_MAX: usize = 4;
 /// Minimum charges of matrices and jobs, which bound the number of both that a worker has to remember.
 pub use bramble_plan::{MATRIX_BYTES_MIN, USE_BYTES};
 

@@ -56,6 +56,17 @@ pub(crate) struct PlacedArray {
 }
 
 impl PlacedArray {
+    /// The error if the machine of a part is lost.
+    pub(crate) fn lost(&self, part: usize) -> PrimaryError {
+        let shape = self.layout.shape;
+        let rect = self.layout.parts.get(part).map_or_else(|| shape.rect(), |part| part.rect);
+        PrimaryError::PartLost(format!(
+            "{} of the placed matrix {} was on a machine that is lost",
+            place_of(rect, shape),
+            self.source.name()
+        ))
+    }
+
     /// The connection of a part's machine.
     pub(crate) fn holder(&self, part: &PlacedPart) -> u64 {
         self.holders[part.machine]
@@ -193,18 +204,7 @@ impl ResidentOperands {
             } else {
                 Ownership::of_right(&array.layout, transposed, &number)
             };
-            let lost = |missing: bramble_plan::MissingPart| {
-                let rect = array
-                    .layout
-                    .parts
-                    .get(missing.part)
-                    .map_or_else(|| array.layout.shape.rect(), |p| p.rect);
-                PrimaryError::PartLost(format!(
-                    "{} of the placed matrix {} was on a machine that is lost",
-                    place_of(rect, array.layout.shape),
-                    array.source.name()
-                ))
-            };
+            let lost = |missing: bramble_plan::MissingPart| array.lost(missing.part);
             ownership.map(Some).map_err(lost)
         };
         Ok(match (of(self.left, true)?, of(self.right, false)?) {

@@ -10,9 +10,9 @@ use super::part::{PartToPut, UsedSession, send_elements, silence};
 use super::putting::free_numbers;
 use crate::opening::{LostConnection, Session};
 use bramble_link::{ArrivedBody, Body, BodyPlacer, Frame, Landing, LinkError, Receiver, Sender};
+use bramble_matrix::Rect;
 use bramble_matrix::number::to_u64;
-use bramble_matrix::{Matrix, Rect};
-use bramble_wire::limits::PING_AFTER;
+use bramble_wire::limits::{PING_AFTER, REDUCTIONS_MAX};
 use bramble_wire::message::{
     Kind, PlacedHead, PutOutcome, ReduceHead, ReducedHead, decode_error, encode_number,
 };
@@ -21,6 +21,8 @@ use tokio::sync::watch;
 
 /// Questions that a machine may have at a time.
 const QUESTIONS_AHEAD: usize = 2;
+
+const _: () = assert!(QUESTIONS_AHEAD <= REDUCTIONS_MAX);
 
 /// What the machine has said so far.
 #[derive(Clone, Copy, Default)]
@@ -32,14 +34,6 @@ struct Heard {
     has_refused: bool,
 }
 
-/// A block of the operand that travels.
-pub(super) struct TravellingBlock {
-    pub(super) source: Matrix,
-    pub(super) rect: Rect,
-    /// Its number at the machine.
-    pub(super) number: u64,
-}
-
 /// One question.
 pub(super) struct Question {
     pub(super) head: ReduceHead,
@@ -47,9 +41,9 @@ pub(super) struct Question {
     pub(super) bytes: u64,
 }
 
-/// All questions to one machine: blocks, and the questions about each.
+/// All questions to one machine: blocks of the travelling operand, and the questions about each.
 pub(super) struct Questions {
-    pub(super) rounds: Vec<(Option<TravellingBlock>, Vec<Question>)>,
+    pub(super) rounds: Vec<(Option<PartToPut>, Vec<Question>)>,
 }
 
 /// The answers, or why the machine refuses.
@@ -113,7 +107,7 @@ async fn send(
     // Blocks that are there, each with the number of questions up to its last.
     let mut done_with: Vec<(u64, usize)> = Vec::new();
     for (block, round) in questions.rounds {
-        if let Some(TravellingBlock { source, rect, number }) = block {
+        if let Some(block) = block {
             let ahead = (asked + 1).saturating_sub(QUESTIONS_AHEAD);
             if !reach(sender, &mut heard, |heard| heard.answers >= ahead).await? {
                 return Ok(());
@@ -124,11 +118,10 @@ async fn send(
                 let free = Frame::new(Kind::Free.code(), encode_number(number), Body::Empty);
                 sender.send(free).await.map_err(text)?;
             }
-            there.borrow_mut().push(number);
+            there.borrow_mut().push(block.number);
             blocks += 1;
-            send_elements(sender, &PartToPut { source, rect, number }, &|| heard.borrow().has_refused)
-                .await?;
-            done_with.push((number, asked + round.len()));
+            send_elements(sender, &block, &|| heard.borrow().has_refused).await?;
+            done_with.push((block.number, asked + round.len()));
         }
         for question in round {
             let ahead = (asked + 1).saturating_sub(QUESTIONS_AHEAD);

@@ -4,14 +4,15 @@
 //! of them in blocks; each machine multiplies a block by its part, reduces the product, and forgets it (`asking.rs`). This
 //! process merges the answers.
 //!
-//! Invariants: answers are merged in the order of their rectangles, whoever came first. No block stays at a
-//! machine. After an error the cluster is as before, except for machines that were lost.
+//! Invariants: this process merges the answers in the order of their rectangles, not of their arrival. The machines keep no
+//! block. After an error the cluster is as before, except for machines that were lost.
 //!
 //! Deliberately absent: which machine reduces what (`plan/src/reduce.rs`), and matrices without parts (`reductions.rs`).
 
 use super::Cluster;
 use super::arrays::{ArrayId, PlacedOperand, place_of};
-use super::asking::{Question, Questions, TravellingBlock, ask};
+use super::asking::{Question, Questions, ask};
+use super::part::PartToPut;
 use super::putting::Holders;
 use crate::PrimaryError;
 use crate::error::off_loop;
@@ -21,7 +22,9 @@ use crate::product::{CheckRequest, ProductObserver, ProductOperand, SessionReque
 use bramble_matrix::{
     DType, Matrix, Rect, RectReduction, ReducedMatrix, Reducer, Reducible, Reduction, Shape, Span,
 };
-use bramble_plan::{ArrayLayout, Preference, ReduceObjection, ReduceShare, ReducedRole, travel_blocks};
+use bramble_plan::{
+    ArrayLayout, Preference, ReduceObjection, ReduceShare, ReducedRole, product_roles, travel_blocks,
+};
 use bramble_verify::{Effort, LazyLines, RowSketch, SampledRows, judge};
 use bramble_wire::message::{ReduceHead, ReducedFactor, ResidentView};
 use std::time::Instant;
@@ -97,6 +100,11 @@ impl ReduceSubject {
         }
     }
 
+    /// Element type of the reduced matrix.
+    pub fn dtype(&self) -> DType {
+        self.described().2
+    }
+
     /// Whether an operand is placed, so that the machines can reduce.
     pub fn is_placed(&self) -> bool {
         match self {
@@ -106,7 +114,7 @@ impl ReduceSubject {
     }
 
     /// Operations of the product; of a matrix that is reduced itself, next to none.
-    fn flops(&self) -> f64 {
+    pub fn flops(&self) -> f64 {
         match self {
             Self::Matrix(_) => 1.0,
             Self::Product { a, b, .. } => {
@@ -116,29 +124,22 @@ impl ReduceSubject {
         }
     }
 
-    /// Which operand is read where it lies: of two that could be, the larger one.
+    /// The placed operand and the travelling one, for each role that `product_roles` names.
     fn roles(&self) -> Vec<Roles> {
         match self {
             Self::Matrix(of) => {
                 let role = ReducedRole::Itself;
-                of.placed
-                    .map(|placed| Roles { placed, role, travelling: None, alpha: 1.0 })
-                    .into_iter()
-                    .collect()
+                let roles = of.placed.map(|placed| Roles { placed, role, travelling: None, alpha: 1.0 });
+                roles.into_iter().collect()
             }
             Self::Product { alpha, a, b } => {
-                let of = |one: &ProductOperand, other: &ProductOperand, role| {
+                let elements = |one: &ProductOperand| one.placed.and_then(|_| one.matrix.shape().elements());
+                let of = |role: ReducedRole| {
+                    let (one, other) = if role == ReducedRole::Left { (a, b) } else { (b, a) };
                     let travelling = Some(other.matrix.clone());
                     one.placed.map(|placed| Roles { placed, role, travelling, alpha: *alpha })
                 };
-                let mut both: Vec<Roles> = [of(b, a, ReducedRole::Right), of(a, b, ReducedRole::Left)]
-                    .into_iter()
-                    .flatten()
-                    .collect();
-                if a.matrix.shape().elements() > b.matrix.shape().elements() {
-                    both.reverse();
-                }
-                both
+                product_roles(elements(a), elements(b)).into_iter().filter_map(of).collect()
             }
         }
     }
@@ -230,15 +231,7 @@ impl Cluster {
     }
 
     fn lost_part(&self, id: ArrayId, part: usize) -> PrimaryError {
-        let Ok(array) = self.arrays.get(id) else {
-            return PrimaryError::PartLost("a placed matrix is gone".to_owned());
-        };
-        let rect = array.layout.parts.get(part).map_or_else(|| array.layout.shape.rect(), |part| part.rect);
-        PrimaryError::PartLost(format!(
-            "{} of the placed matrix {} was on a machine that is lost",
-            place_of(rect, array.layout.shape),
-            array.source.name()
-        ))
+        self.arrays.get(id).map_or_else(|e| e, |array| array.lost(part))
     }
 
     /// Asks all machines; their answers, and what this process has computed meanwhile for the check.
@@ -279,7 +272,7 @@ impl Cluster {
                 Ok((_, (Ok(used), answered))) => {
                     holders.bytes_sent += used.sent;
                     let name = used.session.name.clone();
-                    // The others may take longer than it waits for a silent primary.
+                    // The other machines may take longer than this one waits for a silent primary.
                     self.idle.release(vec![used.session]).await;
                     match answered {
                         Ok(new) => {
@@ -318,7 +311,7 @@ impl Cluster {
     ) -> Result<Questions, PrimaryError> {
         let array = self.arrays.get(roles.placed.array)?;
         let parts: Vec<u64> = shares.iter().map(|share| array.parts[share.part].number).collect();
-        let blocks: Vec<Option<TravellingBlock>> = match &roles.travelling {
+        let blocks: Vec<Option<PartToPut>> = match &roles.travelling {
             None => vec![None],
             Some(matrix) => {
                 let shape = matrix.shape();
@@ -330,7 +323,7 @@ impl Cluster {
                     let whole = shape.rect();
                     let rect =
                         if is_left { Rect::new(span, whole.cols) } else { Rect::new(whole.rows, span) };
-                    Some(TravellingBlock { source: matrix.clone(), rect, number: 0 })
+                    Some(PartToPut { source: matrix.clone(), rect, number: 0 })
                 };
                 travel_blocks(lines, line_bytes, left_bytes).into_iter().map(block).collect()
             }
@@ -338,7 +331,7 @@ impl Cluster {
         let (code, count) = reduction.code();
         let mut rounds = Vec::new();
         for block in blocks {
-            let block = block.map(|block| TravellingBlock { number: self.arrays.number(), ..block });
+            let block = block.map(|block| PartToPut { number: self.arrays.number(), ..block });
             let mut questions = Vec::new();
             for (share, part) in shares.iter().zip(&parts) {
                 let placed = ResidentView::of(*part, roles.placed.transposed, share.operand);
@@ -360,7 +353,7 @@ fn operands(
     roles: &Roles,
     share: Rect,
     placed: ResidentView,
-    block: Option<&TravellingBlock>,
+    block: Option<&PartToPut>,
 ) -> (Rect, ResidentView, Option<ReducedFactor>) {
     let Some(block) = block else { return (share, placed, None) };
     let travelled = ResidentView::of(block.number, false, block.rect);
@@ -395,13 +388,13 @@ async fn checked(
     sums: Vec<(Span, Vec<f64>)>,
     merged: &[ReducedMatrix],
 ) -> Result<u64, PrimaryError> {
-    let ReduceSubject::Product { alpha, a, b } = request.subject.clone() else { return Ok(0) };
+    let ReduceSubject::Product { a, b, .. } = request.subject.clone() else { return Ok(0) };
     let (reduction, check) = (request.reduction, request.check);
-    let rows = sketch.doubtful(sums, (a.matrix.shape().cols, a.matrix.dtype()), check.effort);
-    let work = move || SampledRows::of(reduction, alpha, [&a.matrix, &b.matrix], (rows, sketch));
+    let rows = sketch.doubtful(sums, check.effort);
+    let work = move || SampledRows::of(reduction, [&a.matrix, &b.matrix], (rows, sketch), check.threads);
     let sampled = off_loop("checking a reduction", work).await??;
     judge(reduction, &sampled, merged).map_err(PrimaryError::Wrong)?;
-    Ok(sampled.count)
+    Ok(sampled.count())
 }
 
 /// The reductions of the answers, and the sums of rows that follow them in those of a product.

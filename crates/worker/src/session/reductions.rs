@@ -23,7 +23,7 @@ use bramble_matrix::{
 };
 use bramble_schedule::worker::{Priority, TaskLength};
 use bramble_wire::ProtocolError;
-use bramble_wire::limits::CHUNK_BYTES_MAX;
+use bramble_wire::limits::{CHUNK_BYTES_MAX, REDUCTIONS_MAX};
 use bramble_wire::message::{Kind, PlacedHead, PutOutcome, ReduceHead, ReducedHead, ResidentView};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -34,8 +34,6 @@ const BAND_ROWS_MIN: u64 = 64;
 /// With fewer bands the columns are cut, too: into this many parts, if they are wide enough.
 const BANDS_WANTED: u64 = 16;
 const COLS_MIN: u64 = 256;
-/// Most reductions of one session at a time.
-const REDUCTIONS_MAX: usize = 4;
 
 /// A step of a reduction that a compute thread has done.
 pub(in crate::session) enum ReductionStep {
@@ -59,7 +57,7 @@ pub(in crate::session) struct RunningReduction {
     _grant: HoldGrant,
 }
 
-/// The operands of a band, and what is made of them.
+/// A piece of the reduction: its operands, its rectangle and the reduction.
 struct BandTask {
     left: Operand,
     right: Option<(Operand, f64)>,
