@@ -16,6 +16,10 @@ use crate::combine::walk;
 use crate::parts::{part, part_mut, pieces};
 use crate::{Kernel, KernelElement, Product, Sign, combine};
 
+/// A C with at most this many columns is thin; rows that are multiplied together then.
+const THIN_COLS: usize = 16;
+const THIN_ROWS: usize = 16;
+
 /// Edge of the pieces of A B to which a factor is applied afterwards.
 const EDGE: usize = 512;
 
@@ -45,6 +49,27 @@ pub fn multiply<T: KernelElement>(
     }
 }
 
+/// `c = alpha * a * b`, or that added to `c`, as the sum of products of slices of `depth`, in their order. So the bits are those
+/// of one call for each slice, wherever the depth is cut. Where C has few columns, the time is that of reading A: a few rows at a
+/// time, so that each row is read on where the slice before has ended.
+pub fn multiply_in_slices<T: KernelElement>(
+    kernel: &dyn Kernel,
+    alpha: f64,
+    [a, b]: [View<'_, T>; 2],
+    adds: bool,
+    depth: usize,
+    mut c: ViewMut<'_, T>,
+) {
+    let (rows, cols) = (c.rows(), c.cols());
+    for rows in pieces(rows, if cols <= THIN_COLS { THIN_ROWS } else { rows.max(1) }) {
+        for slice in pieces(a.cols(), depth) {
+            let beta = if adds || slice.start > 0 { 1.0 } else { 0.0 };
+            let factors = [part(a, rows.clone(), slice.clone()), part(b, slice, 0..cols)];
+            multiply(kernel, alpha, factors, beta, part_mut(&mut c, rows.clone(), 0..cols));
+        }
+    }
+}
+
 /// `c = beta * c + (a ± b)`.
 pub fn sum<T: Element>([a, b]: [View<'_, T>; 2], sign: Sign, beta: f64, mut c: ViewMut<'_, T>) {
     let beta = scaled_before(&mut c, beta);
@@ -57,6 +82,18 @@ pub fn times<T: Element>(element: T, factor: f64) -> T {
         return element.times(T::from_f64(factor));
     }
     T::from_f64(element.to_f64() * factor)
+}
+
+/// `c = alpha * x`, or `alpha * x + beta * y`. Each element is rounded once for each factor, and once for the sum.
+pub fn scaled_sum<T: Element>(
+    (alpha, x): (f64, View<'_, T>),
+    y: Option<(f64, View<'_, T>)>,
+    c: ViewMut<'_, T>,
+) {
+    match y {
+        Some((beta, y)) => walk(x, y, c, |c, x, y| *c = times(x, alpha).plus(times(y, beta))),
+        None => walk(x, x, c, |c, x, _| *c = times(x, alpha)),
+    }
 }
 
 /// The factor of C that is left for the kernel: `beta`, or 1 if it was applied here.

@@ -3,7 +3,8 @@
 
 mod common;
 
-use bramble_kernel::{Kernel, KernelElement, KernelName, Product, open};
+use bramble_kernel::factors::multiply_in_slices;
+use bramble_kernel::{Kernel, KernelElement, KernelName, Product, open, part};
 use bramble_matrix::{View, ViewMut};
 use common::{Float, Layout, Operand, noise};
 
@@ -164,4 +165,35 @@ fn check_panels<T: Float>() {
 fn panels_of_a_multiple_of_512_change_no_bit() {
     check_panels::<f32>();
     check_panels::<f64>();
+}
+
+/// Products in slices have the same bits wherever the depth is cut between slices, and for any cut of rows, thin ones included.
+fn check_sliced<T: Float>() {
+    const SLICE: usize = 256;
+    let kernel = open(KernelName::Simd).unwrap();
+    for (m, n, k) in [(40, 1, 1030), (40, 30, 770), (3, 17, 513), (50, 9, 258)] {
+        for layout in Layout::ALL {
+            let (a, b) = (Operand::<T>::noise(m, k, layout, 1), Operand::noise(k, n, layout.other(), 2));
+            let made =
+                |adds: bool, rows: std::ops::Range<usize>, depth: std::ops::Range<usize>, c: &mut [T]| {
+                    let left = part(a.view(), rows.clone(), depth.clone());
+                    let right = part(b.view(), depth, 0..n);
+                    let c = ViewMut::row_major(&mut c[rows.start * n..rows.end * n], rows.len(), n);
+                    multiply_in_slices(&*kernel, 1.5, [left, right], adds, SLICE, c);
+                };
+            let (mut whole, mut cut) = (vec![T::ZERO; m * n], vec![T::ZERO; m * n]);
+            made(false, 0..m, 0..k, &mut whole);
+            for rows in [0..m / 3, m / 3..m] {
+                made(false, rows.clone(), 0..SLICE, &mut cut);
+                made(true, rows, SLICE..k, &mut cut);
+            }
+            assert!(whole == cut, "{m}x{n}x{k} {layout:?}");
+        }
+    }
+}
+
+#[test]
+fn products_in_slices_have_the_same_bits_wherever_the_depth_is_cut() {
+    check_sliced::<f32>();
+    check_sliced::<f64>();
 }

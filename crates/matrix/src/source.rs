@@ -56,6 +56,8 @@ enum Store {
     Converted(Arc<Matrix>),
     /// A part of another matrix, which begins at this row and column.
     Part { of: Arc<Matrix>, row: u64, col: u64 },
+    /// Elements that only other machines have.
+    Remote,
 }
 
 /// A matrix in a file: `shape` elements from byte `start` of `owner` on, without gaps.
@@ -168,6 +170,22 @@ impl Matrix {
         Ok(Self { name, shape, layout, dtype, is_vector: false, mapped: Mapped::default(), store })
     }
 
+    /// A matrix whose elements only other machines have: everything is known of it but these, and reading it is an error.
+    pub fn remote(name: impl Into<String>, shape: Shape, dtype: DType) -> Self {
+        let (mapped, layout) = (Mapped::default(), Layout::RowMajor);
+        Self { name: name.into(), shape, layout, dtype, is_vector: false, mapped, store: Store::Remote }
+    }
+
+    /// Whether it cannot be read, since only other machines have its elements.
+    pub fn is_remote(&self) -> bool {
+        match &self.store {
+            Store::Remote => true,
+            Store::Converted(inner) => inner.is_remote(),
+            Store::Part { of, .. } => of.is_remote(),
+            Store::Bytes { .. } | Store::Foreign { .. } | Store::Generated(_) => false,
+        }
+    }
+
     /// The name in messages: the path or the generator's text.
     pub fn name(&self) -> &str {
         &self.name
@@ -206,7 +224,7 @@ impl Matrix {
         match &self.store {
             Store::Bytes { .. } => self.mapped.file.as_ref(),
             Store::Part { of, .. } => of.file(),
-            Store::Foreign { .. } | Store::Generated(_) | Store::Converted(_) => None,
+            Store::Foreign { .. } | Store::Generated(_) | Store::Converted(_) | Store::Remote => None,
         }
     }
 
@@ -222,7 +240,7 @@ impl Matrix {
         match &self.store {
             Store::Bytes { .. } => false,
             Store::Part { of, .. } => of.is_made(),
-            Store::Foreign { .. } | Store::Generated(_) | Store::Converted(_) => true,
+            Store::Foreign { .. } | Store::Generated(_) | Store::Converted(_) | Store::Remote => true,
         }
     }
 
@@ -368,6 +386,10 @@ impl Matrix {
             Store::Generated(generator) => generator.fill(rect, self.dtype, self.layout, dst),
             Store::Converted(inner) => return inner.read_converted(rect, self.dtype, dst),
             Store::Part { of, row, col } => return of.read_block(shifted(rect, *row, *col), dst),
+            Store::Remote => {
+                let what = "has its elements on other machines only: write it to a file first";
+                return Err(MatrixError::format(self.name.clone(), what));
+            }
         }
         Ok(())
     }

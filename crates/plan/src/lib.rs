@@ -24,6 +24,7 @@ mod form;
 mod grid;
 mod layout;
 mod lu;
+mod making;
 mod memory;
 mod neighbours;
 mod ownership;
@@ -54,6 +55,10 @@ pub use layout::{
 };
 pub use lu::{
     ClusterEstimate, ColumnDeal, LuCluster, LuEstimate, LuMachine, LuPlan, LuPlanError, LuRates, estimate_lu,
+};
+pub use making::{
+    MadeOperand, MadePiece, Making, MakingForm, MakingStep, PieceSource, links_are_worth, spreading_is_worth,
+    travel_bytes,
 };
 pub use memory::{memory_needed, memory_wanted};
 pub use neighbours::{neighbour_pairs, neighbours_of_each};

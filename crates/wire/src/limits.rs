@@ -81,6 +81,12 @@ pub const CLOCK_NS_MAX: u64 = 1 << 62;
 pub const ARRAYS_MAX: usize = 4096;
 /// Maximum reductions that a primary may ask for in a session before the first is answered.
 pub const REDUCTIONS_MAX: usize = 4;
+/// Depth of the slices in which a worker adds up a product that it makes: its bits do not depend on where the depth is cut.
+pub const SLICE_DEPTH: u64 = bramble_plan::LATTICE;
+/// Most make messages that a worker may have at a time.
+pub const MAKINGS_MAX: usize = 4;
+/// Most fetch messages for one neighbour that a worker may have at a time.
+pub const FETCHES_MAX: usize = 16;
 /// Minimum charges of matrices and jobs, which bound the number of both that a worker has to remember.
 pub use bramble_plan::{MATRIX_BYTES_MIN, USE_BYTES};
 

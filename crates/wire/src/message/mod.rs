@@ -8,6 +8,7 @@
 mod fields;
 mod log;
 mod lu;
+mod make;
 mod placed;
 mod reduce;
 mod relay;
@@ -17,6 +18,7 @@ mod store;
 pub use fields::{FieldReader, FieldWriter};
 pub use log::{LogHead, Pong, Wants, Work, WorkRecord};
 pub use lu::{LuBegin, LuFill, LuPanelHead, LuRing, LuRows, LuStatus, lu_frames};
+pub use make::{FetchHead, MakeHead, MakeStepForm};
 pub use placed::{
     GetHead, PartHead, PartPiece, PartSource, PlacedHead, PutHead, PutOutcome, ResidentView, part_pieces,
 };
@@ -72,14 +74,18 @@ pub enum Kind {
     Put,
     /// Worker to primary: the part is held, or refused.
     Placed,
-    /// Primary to worker: asks for a rectangle of an array.
+    /// Primary or worker to worker: asks for a rectangle of an array.
     Get,
-    /// Worker to primary: elements of that rectangle.
+    /// Worker to primary or worker: elements of that rectangle.
     Part,
     /// Primary to worker: asks for the reduction of a part, or of a product of parts.
     Reduce,
     /// Worker to primary: bytes of that reduction.
     Reduced,
+    /// Primary to worker: make a rectangle of a part of an array from parts that are there.
+    Make,
+    /// Primary to worker: get a rectangle of an array from another worker.
+    Fetch,
     /// Primary to worker: a system that several machines factor together.
     LuBegin,
     /// Primary to worker: rows of a block column of that system.
@@ -125,6 +131,8 @@ impl Kind {
             22 => Self::Part,
             25 => Self::Reduce,
             26 => Self::Reduced,
+            27 => Self::Make,
+            28 => Self::Fetch,
             29 => Self::LuBegin,
             30 => Self::LuFill,
             31 => Self::LuGo,
@@ -163,6 +171,8 @@ impl Kind {
             Self::Part => 22,
             Self::Reduce => 25,
             Self::Reduced => 26,
+            Self::Make => 27,
+            Self::Fetch => 28,
             Self::LuBegin => 29,
             Self::LuFill => 30,
             Self::LuGo => 31,

@@ -48,6 +48,12 @@ impl ResidentView {
         Some(Rect::new(span(self.row, stored.rows)?, span(self.col, stored.cols)?))
     }
 
+    /// The view of a matrix that begins some rows and columns later.
+    pub fn moved(self, rows: u64, cols: u64) -> Self {
+        let (down, across) = if self.transposed { (cols, rows) } else { (rows, cols) };
+        Self { row: self.row.saturating_add(down), col: self.col.saturating_add(across), ..self }
+    }
+
     /// The layout that the matrix has.
     pub fn layout(&self) -> Layout {
         if self.transposed { Layout::ColMajor } else { Layout::RowMajor }

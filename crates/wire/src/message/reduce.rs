@@ -94,21 +94,13 @@ impl ReduceHead {
         let cols = rect.cols.start.saturating_sub(self.rect.cols.start);
         let (m, n) = (rect.rows.len(), rect.cols.len());
         match self.right {
-            None => ((moved(self.left, rows, cols), Shape::new(m, n)), None),
+            None => ((self.left.moved(rows, cols), Shape::new(m, n)), None),
             Some(right) => (
-                (moved(self.left, rows, 0), Shape::new(m, right.depth)),
-                Some((moved(right.view, 0, cols), Shape::new(right.depth, n))),
+                (self.left.moved(rows, 0), Shape::new(m, right.depth)),
+                Some((right.view.moved(0, cols), Shape::new(right.depth, n))),
             ),
         }
     }
-}
-
-/// The view of a matrix that begins some rows and columns later.
-fn moved(mut view: ResidentView, rows: u64, cols: u64) -> ResidentView {
-    let (down, across) = if view.transposed { (cols, rows) } else { (rows, cols) };
-    view.row = view.row.saturating_add(down);
-    view.col = view.col.saturating_add(across);
-    view
 }
 
 /// Head of a reduced message: bytes of the answer. 24 bytes.

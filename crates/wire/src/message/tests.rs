@@ -132,6 +132,8 @@ proptest! {
         if let Ok(reached) = Reached::decode(&bytes) { prop_assert_eq!(reached.encode(), bytes.clone()); }
         if let Ok(reduce) = ReduceHead::decode(&bytes) { prop_assert_eq!(reduce.encode(), bytes.clone()); }
         if let Ok(reduced) = ReducedHead::decode(&bytes) { prop_assert_eq!(reduced.encode(), bytes.clone()); }
+        if let Ok(make) = MakeHead::decode(&bytes) { prop_assert_eq!(make.encode(), bytes.clone()); }
+        if let Ok(fetch) = FetchHead::decode(&bytes) { prop_assert_eq!(fetch.encode(), bytes.clone()); }
         if let Ok(neighbour) = Neighbour::decode(&bytes) { prop_assert_eq!(neighbour.encode(), bytes.clone()); }
         let _ = (Hello::decode(&bytes), Welcome::decode(&bytes), decode_error(&bytes), decode_number(&bytes));
     }
@@ -380,4 +382,38 @@ fn a_view_is_charged_for_its_entry_and_its_jobs_only() {
         MatrixHeader { source: MatrixSource::Generated, ..header }.charged_bytes(),
         (512 * 512 * 8) + 96
     );
+}
+
+proptest! {
+    #[test]
+    fn messages_that_make_arrays_round_trip(
+        number in any::<u64>(), array in any::<u64>(), rows in 1u64..5000, cols in 1u64..5000, form in 0usize..5, peer in any::<u32>(),
+        dtype in dtype(), is_last in any::<bool>(), alpha in -9.0f64..9.0, turned in any::<bool>(), outside in 0usize..4,
+    ) {
+        let part = part_of(rows, cols);
+        let [left, right] = [ResidentView::of(array, turned, part), ResidentView::of(number, !turned, part)];
+        let product = |adds| MakeStepForm::Product { left, right, depth: cols, alpha, adds };
+        let step = [
+            None,
+            Some(product(false)),
+            Some(product(true)),
+            Some(MakeStepForm::Scaled { x: left, alpha }),
+            Some(MakeStepForm::Sum { x: left, alpha, y: right, beta: -alpha }),
+        ][form];
+        let rect = if step.is_none() { part } else { part_of(rows.div_ceil(2), cols) };
+        let make = MakeHead { number, array, dtype, part, rect, step, is_last: is_last && step.is_some() };
+        prop_assert_eq!(make.encode().len(), 170);
+        prop_assert_eq!(MakeHead::decode(&make.encode()).unwrap(), make);
+        let mut beyond = make;
+        match outside {
+            0 => beyond.rect.rows.end += rows + 1,
+            1 => beyond.rect.cols.end += 1,
+            2 => beyond.rect.rows.start = 4,
+            _ => beyond.step = Some(MakeStepForm::Scaled { x: left, alpha: f64::NAN }),
+        }
+        prop_assert!(MakeHead::decode(&beyond.encode()).is_err());
+        let fetch = FetchHead { array, peer, from: number, dtype, rect: part };
+        prop_assert_eq!(fetch.encode().len(), 53);
+        prop_assert_eq!(FetchHead::decode(&fetch.encode()).unwrap(), fetch);
+    }
 }
