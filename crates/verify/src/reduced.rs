@@ -44,13 +44,13 @@ struct ErrorLimits {
 }
 
 /// The elements of some rows.
-type RowElements = Vec<Vec<f64>>;
+pub(super) type RowElements = Vec<Vec<f64>>;
 
 /// Of each row of a matrix: the sum, and the 2-norm.
-type LineSums = (Vec<f64>, Vec<f64>);
+type SumsOfLines = (Vec<f64>, Vec<f64>);
 
 /// The sums of the rows of a placed right operand, once a check has needed them.
-pub type LazyLines = Arc<OnceLock<LineSums>>;
+pub type LazyLines = Arc<OnceLock<SumsOfLines>>;
 
 impl ErrorLimits {
     /// The spacing of the floats after 1.
@@ -132,8 +132,13 @@ impl RowSketch {
 }
 
 /// A matrix of floats times a vector, and the size of each of its rows.
-fn pass(matrix: &Matrix, vector: Vec<f64>, size: Size<'_>, threads: usize) -> Result<LineSums, MatrixError> {
-    fn of<T: Real>(pass: &Pass<'_, f64>) -> Result<LineSums, MatrixError> {
+pub(super) fn pass(
+    matrix: &Matrix,
+    vector: Vec<f64>,
+    size: Size<'_>,
+    threads: usize,
+) -> Result<SumsOfLines, MatrixError> {
+    fn of<T: Real>(pass: &Pass<'_, f64>) -> Result<SumsOfLines, MatrixError> {
         let rows = pass.real::<T>()?;
         let products = rows.products.into_iter().flatten().map(|[high, low]| high + low).collect();
         Ok((products, rows.sizes))
@@ -190,7 +195,7 @@ impl SampledRows {
 }
 
 /// Some rows, each element with its size, times αB; and the sizes of all terms of each element.
-fn times(
+pub(super) fn times(
     alpha: f64,
     left: &[Vec<(f64, f64)>],
     b: &Matrix,
@@ -224,7 +229,7 @@ fn times(
 }
 
 /// The elements of a row, each with its size.
-fn one_row(a: &Matrix, row: u64) -> Result<Vec<(f64, f64)>, MatrixError> {
+pub(super) fn one_row(a: &Matrix, row: u64) -> Result<Vec<(f64, f64)>, MatrixError> {
     let a = a.clone().converted(DType::F64)?;
     let rect = Rect::new(Span::new(row, row + 1), Span::new(0, a.shape().cols));
     let buffer = a.block(rect)?;
