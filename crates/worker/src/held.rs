@@ -10,19 +10,23 @@
 //!
 //! Deliberately absent: sending and receiving, other workers, and products.
 
+mod arriving;
+mod making;
+
+use self::arriving::{ArrivingPart, PartLanding};
+pub(crate) use self::arriving::{FillPart, FilledPart};
+use self::making::PartInMaking;
 use crate::ledger::{HoldAccount, HoldActivity, HoldGrant};
 use crate::memory::Operand;
 use bramble_link::{Body, DiscardedBody, Frame, Landing, SharedRegion};
-use bramble_matrix::{Buffer, DType, Digest128, Digester, Generator, Layout, Lines, Rect, Shape, Span};
+use bramble_matrix::{Buffer, DType, Digest128, Digester, Lines, Rect, Sealed, Shape};
 use bramble_wire::ProtocolError;
 use bramble_wire::limits::{ARRAYS_MAX, MATRIX_BYTES_MIN};
 use bramble_wire::message::{
-    Generated, GetHead, Kind, MatrixHeader, PartHead, PartSource, PlacedHead, PutHead, PutOutcome,
-    ResidentView, part_pieces,
+    GetHead, Kind, MatrixHeader, PartHead, PartSource, PlacedHead, PutHead, PutOutcome, ResidentView,
+    part_pieces,
 };
-use std::any::Any;
 use std::collections::BTreeMap;
-use std::io::IoSliceMut;
 use std::sync::Arc;
 
 /// A complete part.
@@ -32,14 +36,26 @@ pub(crate) struct HeldPart {
     rect: Rect,
     dtype: DType,
     /// Its elements by rows.
-    buffer: Buffer,
+    memory: PartMemory,
     /// Returned with the part.
     _grant: HoldGrant,
 }
 
+/// The memory of a complete part.
+#[derive(Debug)]
+enum PartMemory {
+    /// It arrived, or was generated.
+    Arrived(Buffer),
+    /// This worker has made it.
+    Made(Box<Sealed>),
+}
+
 impl AsRef<[u8]> for HeldPart {
     fn as_ref(&self) -> &[u8] {
-        self.buffer.bytes()
+        match &self.memory {
+            PartMemory::Arrived(buffer) => buffer.bytes(),
+            PartMemory::Made(sealed) => sealed.bytes(),
+        }
     }
 }
 
@@ -60,23 +76,25 @@ impl HeldPart {
     }
 }
 
-/// A part whose elements are arriving.
-struct ArrivingPart {
-    part: Rect,
-    dtype: DType,
-    /// `None` while bytes land in it, or while it is being filled.
-    buffer: Option<Buffer>,
-    /// The element that comes next.
-    next: u64,
-    digester: Digester,
-    grant: HoldGrant,
-}
-
 enum HeldSlot {
     Arriving(Box<ArrivingPart>),
+    Making(Box<PartInMaking>),
     Complete(Arc<HeldPart>),
     /// There was no memory: elements that are under way are discarded. The reason, until it has been told.
     Refused(Option<String>),
+}
+
+/// What a part is charged in the ledger.
+fn charge(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(64).unwrap_or(u64::MAX).max(MATRIX_BYTES_MIN)
+}
+
+/// The digester of a part, which has its shape already.
+fn part_digester(Shape { rows, cols }: Shape) -> Digester {
+    let mut digester = Digester::default();
+    digester.update(&rows.to_le_bytes());
+    digester.update(&cols.to_le_bytes());
+    digester
 }
 
 /// What follows when the body of a put message has landed.
@@ -87,33 +105,6 @@ pub(crate) enum PutProgress {
     Done(PlacedHead),
     /// A compute thread has to generate the elements; then `HeldStore::filled`.
     Fill(Box<FillPart>),
-}
-
-/// A part to be generated.
-pub(crate) struct FillPart {
-    array: u64,
-    generator: Generator,
-    /// The rectangle of the generated matrix.
-    rect: Rect,
-    dtype: DType,
-    buffer: Buffer,
-    digester: Digester,
-}
-
-/// A part that was generated.
-pub(crate) struct FilledPart {
-    array: u64,
-    buffer: Buffer,
-    digest: Digest128,
-}
-
-impl FillPart {
-    /// Generates the elements, on any thread.
-    pub(crate) fn run(mut self) -> FilledPart {
-        self.generator.fill(self.rect, self.dtype, Layout::RowMajor, self.buffer.bytes_mut());
-        self.digester.update(self.buffer.bytes());
-        FilledPart { array: self.array, digest: self.digester.digest(), buffer: self.buffer }
-    }
 }
 
 /// All parts of one connection.
@@ -161,19 +152,17 @@ impl HeldStore {
             Some(HeldSlot::Refused(_)) => return Ok(()),
             Some(HeldSlot::Arriving(slot)) => {
                 let continues = slot.part == put.part && slot.dtype == put.dtype && slot.next == put.first;
-                let may_come = continues && put.first > 0 && put.source == PartSource::Data;
+                let is_due = put.first > 0 || slot.is_fetched;
+                let may_come = continues && is_due && put.source == PartSource::Data;
                 return if may_come { Ok(()) } else { Err(out_of_order(put)) };
             }
-            Some(HeldSlot::Complete(_)) => return Err(out_of_order(put)),
+            Some(HeldSlot::Complete(_) | HeldSlot::Making(_)) => return Err(out_of_order(put)),
             None => {}
         }
-        if put.first != 0 || self.last.is_some_and(|last| put.array <= last) {
+        if put.first != 0 {
             return Err(out_of_order(put));
         }
-        if self.slots.len() >= ARRAYS_MAX {
-            return Err(ProtocolError::new(format!("more than {ARRAYS_MAX} arrays")));
-        }
-        self.last = Some(put.array);
+        self.claim(put.array)?;
         let slot = match self.reserve(put) {
             Ok(slot) => HeldSlot::Arriving(Box::new(slot)),
             Err(why) => HeldSlot::Refused(Some(why)),
@@ -182,18 +171,43 @@ impl HeldStore {
         Ok(())
     }
 
+    /// Checks that the number of a new array was never used, and that there may be another array.
+    fn claim(&mut self, array: u64) -> Result<(), ProtocolError> {
+        if self.last.is_some_and(|last| array <= last) {
+            return Err(ProtocolError::new(format!("array {array} comes twice, or out of order")));
+        }
+        if self.slots.len() >= ARRAYS_MAX {
+            return Err(ProtocolError::new(format!("more than {ARRAYS_MAX} arrays")));
+        }
+        self.last = Some(array);
+        Ok(())
+    }
+
+    /// Opens a part whose elements another worker will send; the refusal if there is no memory.
+    pub(crate) fn open_fetched(&mut self, put: &PutHead) -> Result<Option<PlacedHead>, ProtocolError> {
+        self.claim(put.array)?;
+        let (slot, refusal) = match self.reserve(put) {
+            Ok(slot) => (HeldSlot::Arriving(Box::new(ArrivingPart { is_fetched: true, ..slot })), None),
+            Err(why) => (HeldSlot::Refused(None), Some(why)),
+        };
+        self.slots.insert(put.array, slot);
+        Ok(refusal.map(|why| PlacedHead { array: put.array, outcome: PutOutcome::Refused(why) }))
+    }
+
+    /// Elements that were expected will not come: the memory is given back.
+    pub(crate) fn give_up(&mut self, array: u64) {
+        if let Some(slot @ HeldSlot::Arriving(_)) = self.slots.get_mut(&array) {
+            *slot = HeldSlot::Refused(None);
+        }
+    }
+
     /// Memory for a part, if there is any.
     fn reserve(&self, put: &PutHead) -> Result<ArrivingPart, String> {
-        let bytes = put.part_bytes().checked_next_multiple_of(64).unwrap_or(u64::MAX).max(MATRIX_BYTES_MIN);
-        let grant = self.account.take(bytes)?;
+        let grant = self.account.take(charge(put.part_bytes()))?;
         let len = usize::try_from(put.part_bytes()).map_err(|e| e.to_string())?;
         let buffer = Buffer::untouched(len).map_err(|e| e.to_string())?;
-        let mut digester = Digester::default();
-        let Shape { rows, cols } = put.part.shape();
-        digester.update(&rows.to_le_bytes());
-        digester.update(&cols.to_le_bytes());
-        let (part, dtype) = (put.part, put.dtype);
-        Ok(ArrivingPart { part, dtype, buffer: Some(buffer), next: 0, digester, grant })
+        let (part, dtype, digester) = (put.part, put.dtype, part_digester(put.part.shape()));
+        Ok(ArrivingPart { part, dtype, buffer: Some(buffer), next: 0, is_fetched: false, digester, grant })
     }
 
     /// The body of a put message has landed in the memory that `place` gave.
@@ -210,7 +224,7 @@ impl HeldStore {
                 let refused = |why| PlacedHead { array: put.array, outcome: PutOutcome::Refused(why) };
                 return Ok(why.take().map_or(PutProgress::Incomplete, |why| PutProgress::Done(refused(why))));
             }
-            Some(HeldSlot::Complete(_)) | None => return Err(out_of_order(put)),
+            Some(HeldSlot::Complete(_) | HeldSlot::Making(_)) | None => return Err(out_of_order(put)),
         };
         if put.source == PartSource::Generated {
             let description = any.downcast::<Vec<u8>>().map_err(|_| out_of_order(put))?;
@@ -272,7 +286,7 @@ impl HeldStore {
     fn complete(&mut self, array: u64, slot: ArrivingPart, digest: Digest128) -> Option<PlacedHead> {
         let ArrivingPart { part: rect, dtype, buffer, grant, .. } = slot;
         let bytes = grant.bytes();
-        let part = HeldPart { rect, dtype, buffer: buffer?, _grant: grant };
+        let part = HeldPart { rect, dtype, memory: PartMemory::Arrived(buffer?), _grant: grant };
         self.slots.insert(array, HeldSlot::Complete(Arc::new(part)));
         Some(PlacedHead { array, outcome: PutOutcome::Held { bytes, digest } })
     }
@@ -343,50 +357,6 @@ impl HeldStore {
             || ProtocolError::new(format!("{} is not in the part of array {}", get.rect, get.array));
         part.rows_of(get.rect).ok_or_else(outside)?;
         part_pieces(get.rect, part.dtype).map(frame).collect::<Option<_>>().ok_or_else(outside)
-    }
-}
-
-impl ArrivingPart {
-    /// The work to generate the part from its description.
-    fn fill(&mut self, put: &PutHead, description: &[u8]) -> Result<FillPart, ProtocolError> {
-        let generated = Generated::decode(description)?;
-        let unknown = || ProtocolError::new(format!("array {} has an unknown generator", put.array));
-        let generator = Generator::from_bytes(&generated.generator).ok_or_else(unknown)?;
-        let span = |from: u64, len: u64| Some(Span::new(from, from.checked_add(len)?));
-        let shape = put.part.shape();
-        let (Some(rows), Some(cols)) = (span(generated.row, shape.rows), span(generated.col, shape.cols))
-        else {
-            return Err(ProtocolError::new(format!("array {} lies outside its generator", put.array)));
-        };
-        let buffer = self.buffer.take().ok_or_else(|| out_of_order(put))?;
-        let (array, rect, dtype, digester) =
-            (put.array, Rect::new(rows, cols), self.dtype, self.digester.clone());
-        Ok(FillPart { array, generator, rect, dtype, buffer, digester })
-    }
-}
-
-/// The memory for the body of a put message: a stretch of the part's buffer.
-struct PartLanding {
-    buffer: Buffer,
-    from: usize,
-    len: usize,
-}
-
-impl Landing for PartLanding {
-    fn len(&self) -> usize {
-        self.len
-    }
-    fn runs_mut<'a>(&'a mut self, offset: usize, _max: usize, out: &mut Vec<IoSliceMut<'a>>) {
-        if offset < self.len {
-            let end = self.from + self.len;
-            out.push(IoSliceMut::new(&mut self.buffer.bytes_mut()[self.from + offset..end]));
-        }
-    }
-    fn may_outlive_its_reader(&self) -> bool {
-        true
-    }
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
     }
 }
 

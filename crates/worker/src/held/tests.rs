@@ -3,8 +3,9 @@
 use super::*;
 use crate::ledger::{MemoryRequest, SessionLedger, SessionOwner};
 use bramble_link::Body;
+use bramble_matrix::{Generator, Layout, Span};
 use bramble_wire::limits::CHUNK_BYTES_MAX;
-use bramble_wire::message::MatrixSource;
+use bramble_wire::message::{Generated, MatrixSource};
 
 const CAPACITY: u64 = 64 << 20;
 

@@ -3,8 +3,10 @@
 //! Invariant: the state machine decides; its actions are carried out here, at once and without waiting.
 
 use super::WorkerError;
+use super::fetches::Fetches;
 use super::held_messages::{HeldAnswer, held_message, placed_frame};
 use super::lu::{LuDone, LuSession};
+use super::making::{MadeStep, MakingQueue};
 use super::outbox::Outbox;
 use super::reductions::{ReductionStep, RunningReduction};
 use super::relay::Neighbours;
@@ -37,6 +39,8 @@ pub(super) enum TaskResult {
     Factored(LuDone),
     /// A step of a reduction.
     Reduced(ReductionStep),
+    /// A step that makes a part of an array.
+    Made(MadeStep),
 }
 
 /// A task that is done, as the state machine is told.
@@ -51,6 +55,17 @@ pub(super) struct OutgoingFrame {
     pub(super) frame: Option<Frame>,
     /// The tile whose last rows these are, with its buffer.
     pub(super) last_of: Option<(u32, Option<Arc<Buffer>>)>,
+}
+
+/// What a session does with arrays.
+#[derive(Default)]
+pub(super) struct ArrayWork {
+    /// Reductions that are under way.
+    pub(super) reductions: Vec<RunningReduction>,
+    /// Parts that are being made.
+    pub(super) making: MakingQueue,
+    /// Rectangles that come from and go to neighbours.
+    pub(super) fetches: Fetches,
 }
 
 /// State that the tasks of one session share.
@@ -75,8 +90,8 @@ pub(super) struct Core {
     pub(super) neighbours: Neighbours,
     /// The factorisation that this session is about, if it is.
     pub(super) lu: Option<LuSession>,
-    /// Reductions that are under way.
-    pub(super) reductions: Vec<RunningReduction>,
+    /// Reductions, makings and fetches of arrays in `held`.
+    pub(super) arrays: ArrayWork,
     /// Processor time of this thread by section, if the primary asked for it.
     pub(super) meter: Rc<SectionMeter>,
     /// Records of jobs, if the primary asked for them.
@@ -201,8 +216,14 @@ impl Core {
         Ok(())
     }
 
-    /// A message about a placed matrix.
-    pub(super) fn held_message(&mut self, arrived: Arrived) -> Result<(), WorkerError> {
+    /// A message about arrays.
+    pub(super) fn array_message(&mut self, kind: Kind, arrived: Arrived) -> Result<(), WorkerError> {
+        match kind {
+            Kind::Reduce => return self.reduce(arrived),
+            Kind::Make => return self.make(arrived),
+            Kind::Fetch => return self.fetch(arrived),
+            _ => {}
+        }
         let answer = held_message(&mut self.held.borrow_mut(), arrived)?;
         match answer {
             HeldAnswer::Frames(frames) => frames.into_iter().for_each(|frame| self.send_frame(frame)),
@@ -230,6 +251,7 @@ impl Core {
                     placed.into_iter().for_each(|placed| self.send_frame(placed_frame(&placed)));
                 }
                 Ok(TaskResult::Reduced(step)) => self.reduced(step)?,
+                Ok(TaskResult::Made(step)) => self.made(step)?,
                 Ok(TaskResult::Factored(done)) => self.with_lu(|lu| lu.done(done))?,
                 Ok(TaskResult::Filled(header, buffer)) => {
                     self.store.put_operand(header.id, Operand::Owned(header, buffer));

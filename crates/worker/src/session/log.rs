@@ -23,7 +23,13 @@ impl Core {
             }
             Ok(TaskResult::Filled(header, _)) => (Work::Generate, false, header.id, 0),
             // Placing, reducing and factoring belong to no product; a panic ends the session.
-            Ok(TaskResult::Placed(_) | TaskResult::Factored(_) | TaskResult::Reduced(_)) | Err(_) => return,
+            Ok(
+                TaskResult::Placed(_)
+                | TaskResult::Factored(_)
+                | TaskResult::Reduced(_)
+                | TaskResult::Made(_),
+            )
+            | Err(_) => return,
         };
         let thread = u16::try_from(ended.thread).unwrap_or(u16::MAX);
         let (start_ns, took_ns) = (self.recorder.clock_ns(ended.began), ns(ended.took).min(CLOCK_NS_MAX));

@@ -6,10 +6,12 @@
 
 mod connection;
 mod core;
+mod fetches;
 mod greet;
 mod held_messages;
 mod log;
 mod lu;
+mod making;
 mod neighbours;
 mod outbox;
 mod reductions;
@@ -36,12 +38,11 @@ use bramble_link::{
     Sender, Slot, clock_ns,
 };
 use bramble_matrix::number::to_u64;
-use bramble_schedule::worker::{StartLimits, Worker, WorkerEvent};
+use bramble_schedule::worker::{StartLimits, Worker};
 use bramble_wire::ProtocolError;
 use bramble_wire::limits::CHUNK_BYTES_MAX;
 use bramble_wire::message::{
-    Hello, Kind, Neighbour, Pong, Reached, StoreHead, decode_error, decode_forwards, decode_number,
-    encode_error,
+    Hello, Kind, Neighbour, Pong, Reached, StoreHead, decode_error, decode_number, encode_error,
 };
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -172,7 +173,7 @@ async fn run(
         sums_bodies: link.sender.sums_bodies(),
         neighbours: Neighbours::new(introduced),
         lu: None,
-        reductions: Vec::new(),
+        arrays: Default::default(),
         meter: Rc::new(SectionMeter::new(wants.account)),
         recorder: JobRecorder::new(wants.log),
     }));
@@ -258,8 +259,9 @@ async fn read(
         core.borrow_mut().is_heard = true;
         match Kind::from_code(arrived.kind)? {
             Kind::Store => core.borrow_mut().stored(arrived)?,
-            Kind::Put | Kind::Get | Kind::Free => core.borrow_mut().held_message(arrived)?,
-            Kind::Reduce => core.borrow_mut().reduce(arrived)?,
+            kind @ (Kind::Put | Kind::Get | Kind::Free | Kind::Reduce | Kind::Make | Kind::Fetch) => {
+                core.borrow_mut().array_message(kind, arrived)?;
+            }
             kind @ (Kind::LuBegin | Kind::LuFill | Kind::LuGo | Kind::LuRows | Kind::LuCheck) => {
                 core.borrow_mut().lu_message(kind, arrived)?;
             }
@@ -278,12 +280,7 @@ async fn read(
                 core.outbox.close();
                 return Ok(());
             }
-            Kind::Relay => {
-                let forwards = decode_forwards(&arrived.head)?;
-                let mut core = core.borrow_mut();
-                let actions = core.dispatch(WorkerEvent::Relay(&forwards))?;
-                core.carry_out(actions)?;
-            }
+            Kind::Relay => core.borrow_mut().relay_orders(&arrived.head)?,
             Kind::Neighbour => core.borrow_mut().introduce(Neighbour::decode(&arrived.head)?)?,
             Kind::Reached => {
                 let reached = Reached::decode(&arrived.head)?;

@@ -21,6 +21,7 @@ use bramble_link::{
 };
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_schedule::worker::{Silence, WorkerEvent};
+use bramble_wire::ProtocolError;
 use bramble_wire::limits::{NEIGHBOUR_BEAT, NEIGHBOURS_DEADLINE, PRIMARY_SILENCE_MAX, lines_per_frame};
 use bramble_wire::message::{Forward, Join, Kind, Neighbour, PieceHead, encode_number};
 use std::cell::{Cell, RefCell};
@@ -159,6 +160,15 @@ async fn read(receiver: &mut dyn Receiver, mut placer: Placer, core: &Shared) ->
         let arrived = meter.timed(Section::Receiving, receiver.receive(&mut placer)).await;
         // Dropping the body returns the buffer to `out`, and `put_back` returns it to the store.
         let arrived = match arrived {
+            Ok(arrived) if is_about_array(arrived.kind) => {
+                let mut core = core.borrow_mut();
+                core.neighbours.bytes_in += receiver.bytes_received() - before;
+                before = receiver.bytes_received();
+                if let Err(e) = core.array_frame(placer.peer, arrived) {
+                    return Ok(e.0);
+                }
+                continue;
+            }
             Ok(arrived) if is_lu(arrived.kind) => {
                 core.borrow_mut().neighbours.bytes_in += receiver.bytes_received() - before;
                 before = receiver.bytes_received();
@@ -185,12 +195,25 @@ async fn read(receiver: &mut dyn Receiver, mut placer: Placer, core: &Shared) ->
     }
 }
 
+/// Whether a message is about an array.
+fn is_about_array(kind: u8) -> bool {
+    kind == Kind::Get.code() || kind == Kind::Part.code()
+}
+
 /// Whether a message is about a factorisation.
 fn is_lu(kind: u8) -> bool {
     kind == Kind::LuPanel.code() || kind == Kind::LuSpent.code()
 }
 
 impl Core {
+    /// A message about an array from a neighbour. An error ends its link.
+    fn array_frame(&mut self, peer: u32, arrived: Arrived) -> Result<(), ProtocolError> {
+        match arrived.body {
+            ArrivedBody::Empty if arrived.kind == Kind::Get.code() => self.asked(peer, &arrived.head),
+            _ => self.fetched(peer, arrived),
+        }
+    }
+
     /// A message about a factorisation from a neighbour.
     fn lu_frame(&mut self, peer: u32, arrived: Arrived) -> Result<(), WorkerError> {
         let body = landed(arrived.body)?;
@@ -231,6 +254,15 @@ async fn write(
             if let Some(step) = last_of {
                 core.with_lu(|lu| lu.passed(step))?;
             }
+            continue;
+        }
+        let array = core.borrow_mut().arrays.fetches.frame_to(peer);
+        if let Some(frame) = array {
+            let bytes = to_u64(frame.wire_bytes());
+            if let Err(e) = sender.send(frame).await {
+                return Ok(e.to_string());
+            }
+            core.borrow_mut().neighbours.bytes_out += bytes;
             continue;
         }
         let Some(forward) = core.borrow().neighbours.next_order(peer) else {
@@ -330,6 +362,9 @@ impl BodyPlacer for Placer {
             let lu = core.lu.as_ref().ok_or("elements of a panel, and no factorisation has begun")?;
             lu.expects_panel(self.peer, head, body_bytes)?;
             return Ok(Box::new(vec![0; body_bytes]));
+        }
+        if kind == Kind::Part.code() {
+            return self.core.borrow_mut().place_fetched(self.peer, head, body_bytes).map_err(|e| e.0);
         }
         if kind != Kind::Piece.code() {
             return Err(format!("a message of kind {kind} has no body"));

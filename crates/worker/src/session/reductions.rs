@@ -78,8 +78,8 @@ impl Core {
         else {
             return Err(ProtocolError::new("a reduction of unknown kind or type").into());
         };
-        if self.reductions.len() >= REDUCTIONS_MAX
-            || self.reductions.iter().any(|one| one.head.number == head.number)
+        if self.arrays.reductions.len() >= REDUCTIONS_MAX
+            || self.arrays.reductions.iter().any(|one| one.head.number == head.number)
         {
             return Err(ProtocolError::new(format!("reduction {} comes too early", head.number)).into());
         }
@@ -96,7 +96,7 @@ impl Core {
         };
         let bands: Vec<_> = tasks.iter().map(|task| (task.rect, Vec::new())).collect();
         let missing = bands.len();
-        self.reductions.push(RunningReduction { head, reduction, bands, missing, _grant: grant });
+        self.arrays.reductions.push(RunningReduction { head, reduction, bands, missing, _grant: grant });
         for (at, task) in tasks.into_iter().enumerate() {
             let work = move || TaskResult::Reduced(ReductionStep::Band(head.number, at, task.run()));
             self.submit(Box::new(work), Priority(0), TaskLength::Any)?;
@@ -126,7 +126,7 @@ impl Core {
                 scratch: scratch.clone(),
             })
         };
-        pieces(head).into_iter().map(task).collect()
+        pieces(head.rect, head.right.is_some()).into_iter().map(task).collect()
     }
 
     /// A compute thread has done a step.
@@ -135,7 +135,7 @@ impl Core {
         let (number, whole) = match step {
             ReductionStep::Band(number, at, bytes) => {
                 let bytes = bytes.map_err(failed)?;
-                let running = self.reductions.iter_mut().find(|one| one.head.number == number);
+                let running = self.arrays.reductions.iter_mut().find(|one| one.head.number == number);
                 let Some(running) = running else { return Ok(()) };
                 running.bands[at].1 = bytes;
                 running.missing -= 1;
@@ -151,7 +151,7 @@ impl Core {
             }
             ReductionStep::Whole(number, whole) => (number, Arc::new(whole.map_err(failed)?)),
         };
-        self.reductions.retain(|one| one.head.number != number);
+        self.arrays.reductions.retain(|one| one.head.number != number);
         let total = whole.len();
         for first in (0..total).step_by(CHUNK_BYTES_MAX) {
             let len = CHUNK_BYTES_MAX.min(total - first);
@@ -164,25 +164,25 @@ impl Core {
 }
 
 /// Rows of a band, and columns of a piece of it.
-fn piece_sides(head: &ReduceHead) -> (u64, u64) {
-    let (rows, cols) = (head.rect.rows.len(), head.rect.cols.len().max(1));
-    let least = if head.right.is_some() { BAND_ROWS_MIN } else { 1 };
+fn piece_sides(rect: Rect, is_product: bool) -> (u64, u64) {
+    let (rows, cols) = (rect.rows.len(), rect.cols.len().max(1));
+    let least = if is_product { BAND_ROWS_MIN } else { 1 };
     let each = (BAND_ELEMENTS / cols).max(least);
     let across = (BANDS_WANTED / rows.div_ceil(each).max(1)).max(1);
     (each, cols.div_ceil(across).max(COLS_MIN.min(cols)))
 }
 
 /// The pieces of a rectangle, band after band.
-fn pieces(head: &ReduceHead) -> Vec<Rect> {
+pub(super) fn pieces(rect: Rect, is_product: bool) -> Vec<Rect> {
     let cut = |span: Span, each: u64| {
         (0..span.len().div_ceil(each)).map(move |at| {
             let start = span.start + at * each;
             Span::new(start, span.end.min(start + each))
         })
     };
-    let (each, across) = piece_sides(head);
-    let band = |rows: Span| cut(head.rect.cols, across).map(move |cols| Rect::new(rows, cols));
-    cut(head.rect.rows, each).flat_map(band).collect()
+    let (each, across) = piece_sides(rect, is_product);
+    let band = |rows: Span| cut(rect.cols, across).map(move |cols| Rect::new(rows, cols));
+    cut(rect.rows, each).flat_map(band).collect()
 }
 
 /// Bytes that a reduction takes: its result in pieces and joined, and the elements of one piece for each thread.
@@ -191,8 +191,9 @@ fn memory_of(head: &ReduceHead, reduction: Reduction, threads: u64) -> u64 {
         let sums = if head.right.is_some() { Reduction::RowSum.bytes_of(rect, head.dtype) } else { 0 };
         reduction.bytes_of(rect, head.dtype).saturating_add(sums)
     };
-    let results = pieces(head).into_iter().map(of).fold(of(head.rect), u64::saturating_add);
-    let (rows, cols) = piece_sides(head);
+    let results =
+        pieces(head.rect, head.right.is_some()).into_iter().map(of).fold(of(head.rect), u64::saturating_add);
+    let (rows, cols) = piece_sides(head.rect, head.right.is_some());
     let size = to_u64(head.dtype.size_bytes());
     let piece = rows.min(head.rect.rows.len()).saturating_mul(cols).saturating_mul(size);
     let scratch = if head.right.is_some() { piece.saturating_mul(threads) } else { 0 };

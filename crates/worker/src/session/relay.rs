@@ -15,7 +15,9 @@ use bramble_matrix::number::to_usize;
 use bramble_schedule::worker::{WorkerAction, WorkerEvent};
 use bramble_wire::ProtocolError;
 use bramble_wire::limits::NEIGHBOURS_MAX;
-use bramble_wire::message::{Forward, Kind, MatrixHeader, MatrixSource, Neighbour, PieceHead, Reached};
+use bramble_wire::message::{
+    Forward, Kind, MatrixHeader, MatrixSource, Neighbour, PieceHead, Reached, decode_forwards,
+};
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSliceMut;
@@ -79,6 +81,11 @@ impl Neighbours {
         }
     }
 
+    /// Whether a neighbour was introduced, and its link is not lost. It may not be there yet.
+    pub(super) fn is_linked(&self, peer: u32) -> bool {
+        self.known.get(&peer).is_some_and(|known| !known.is_lost)
+    }
+
     /// Something else than an order is to be sent to a neighbour.
     pub(super) fn wake(&self, peer: u32) {
         if let Some(known) = self.known.get(&peer) {
@@ -124,7 +131,15 @@ impl Core {
         for forward in std::mem::take(&mut known.orders) {
             self.passed(&forward)?;
         }
+        self.refuse_fetches(peer);
         let actions = self.dispatch(WorkerEvent::PeerLost(peer))?;
+        self.carry_out(actions)
+    }
+
+    /// Orders of the primary to pass matrices on.
+    pub(super) fn relay_orders(&mut self, head: &[u8]) -> Result<(), WorkerError> {
+        let forwards = decode_forwards(head)?;
+        let actions = self.dispatch(WorkerEvent::Relay(&forwards))?;
         self.carry_out(actions)
     }
 
