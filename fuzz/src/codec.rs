@@ -6,13 +6,7 @@
 use crate::memory::within;
 use bramble_link::{FrameLimits, HEADER_BYTES, Header};
 use bramble_matrix::{DType, Digest128, Generator, Layout, Rect, Shape, Span};
-use bramble_wire::message::{
-    Bye, Forward, Generated, GetHead, Hello, IoReport, Job, Join, Kind, LogHead, LuBegin, LuFill,
-    LuPanelHead, LuRows, LuStatus, MatrixHeader, MatrixSource, Missing, Neighbour, Operation, PartHead,
-    PartSource, PieceHead, PlacedHead, Pong, PutHead, PutOutcome, Reached, ReduceHead, ReducedFactor,
-    ReducedHead, ResidentView, ResultHead, StoreHead, Then, ThreadReport, Wants, Welcome, Work, WorkRecord,
-    decode_error, decode_forwards, decode_number, encode_error, encode_forwards, encode_number, part_pieces,
-};
+use bramble_wire::message::{Bye, Forward, Generated, GetHead, Hello, IoReport, Job, Join, Kind, LogHead, LuBegin, LuFill, LuPanelHead, LuRows, LuStatus, MatrixHeader, MatrixSource, Missing, Neighbour, Operation, PartHead, PartSource, PieceHead, PlacedHead, Pong, PutHead, PutOutcome, Reached, ReduceHead, ReducedFactor, ReducedHead, ResidentView, ResultHead, StoreHead, Then, ThreadReport, Wants, Welcome, Work, WorkRecord, decode_error, decode_forwards, decode_number, encode_error, encode_forwards, encode_number, part_pieces, MakeHead, MakeStepForm, FetchHead};
 
 /// A head has at most 64 KiB; the decoded message and its encoding have about the same size.
 const BOUND_BYTES: usize = 1 << 20;
@@ -50,6 +44,8 @@ pub fn codec(data: &[u8]) {
         22 => same(ReduceHead::decode(head).map(|m| m.encode()), head),
         23 => same(ReducedHead::decode(head).map(|m| m.encode()), head),
         28 => same(LuRows::decode(head).map(|m| m.encode()), head),
+        29 => same(MakeHead::decode(head).map(|m| m.encode()), head),
+        30 => same(FetchHead::decode(head).map(|m| m.encode()), head),
         _ => view(head),
     });
 }
@@ -210,6 +206,10 @@ fn placing() -> Vec<(u8, Vec<u8>)> {
         left: view,
         right: None,
     };
+    let (number, array, dtype) = (10, 8, DType::F32);
+    let make = MakeHead { number, array, dtype, part, rect: part, step: None, is_last: false };
+    let product = MakeStepForm::Product { left: view, right: view, depth: 384, alpha: -1.0, adds: true };
+    let sum = MakeStepForm::Sum { x: view, alpha: 2.0, y: view, beta: 0.5 };
     vec![
         (18, put.encode()),
         (18, made.encode()),
@@ -221,6 +221,10 @@ fn placing() -> Vec<(u8, Vec<u8>)> {
         (22, reduce.encode()),
         (22, ReduceHead { right: Some(right), ..reduce }.encode()),
         (23, ReducedHead { number: 9, first: 0, total: 1 << 20 }.encode()),
+        (29, make.encode()),
+        (29, MakeHead { step: Some(product), is_last: true, ..make }.encode()),
+        (29, MakeHead { step: Some(sum), ..make }.encode()),
+        (30, FetchHead { array: 8, peer: 2, from: 7, dtype: DType::F32, rect: part }.encode()),
     ]
 }
 

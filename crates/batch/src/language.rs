@@ -72,6 +72,28 @@ pub(crate) enum ReducedTerm {
     Product { alpha: f64, a: BatchOperand, b: BatchOperand },
 }
 
+impl BatchOperand {
+    /// The name of the kept matrix that it is.
+    pub(crate) fn name(&self) -> Option<&str> {
+        match &self.source {
+            MatrixReference::Kept(name) => Some(name),
+            MatrixReference::Described(_) => None,
+        }
+    }
+}
+
+impl Expression {
+    /// All matrices.
+    pub(crate) fn operands(&self) -> Vec<&BatchOperand> {
+        match self {
+            Self::Product { a, b, plus, .. } => {
+                [a, b].into_iter().chain(plus.as_ref().map(|plus| &plus.matrix)).collect()
+            }
+            Self::Sum(x, y) => std::iter::once(&x.matrix).chain(y.as_ref().map(|y| &y.matrix)).collect(),
+        }
+    }
+}
+
 /// The right side of `=`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Expression {
@@ -139,22 +161,11 @@ impl BatchTask {
     pub(crate) fn uses(&self) -> Vec<&str> {
         let operands = match self {
             Self::Write(name, _) | Self::Free(name) => return vec![name],
-            Self::Put(_, matrix, _) | Self::Reduce(_, _, ReducedTerm::Matrix(matrix)) => {
-                [Some(matrix), None, None]
-            }
-            Self::Reduce(_, _, ReducedTerm::Product { a, b, .. }) => [Some(a), Some(b), None],
-            Self::Compute(_, Expression::Product { a, b, plus, .. }) => {
-                [Some(a), Some(b), plus.as_ref().map(|plus| &plus.matrix)]
-            }
-            Self::Compute(_, Expression::Sum(x, y)) => [Some(&x.matrix), y.as_ref().map(|y| &y.matrix), None],
+            Self::Put(_, matrix, _) | Self::Reduce(_, _, ReducedTerm::Matrix(matrix)) => vec![matrix],
+            Self::Reduce(_, _, ReducedTerm::Product { a, b, .. }) => vec![a, b],
+            Self::Compute(_, expression) => expression.operands(),
         };
-        let mut used = Vec::new();
-        for operand in operands.into_iter().flatten() {
-            if let MatrixReference::Kept(name) = &operand.source {
-                used.push(name.as_str());
-            }
-        }
-        used
+        operands.into_iter().filter_map(BatchOperand::name).collect()
     }
 
     /// Changes the names of kept matrices as the task will.

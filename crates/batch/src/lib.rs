@@ -8,10 +8,13 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
+mod elementwise;
+mod here;
 mod language;
 mod put;
 mod reduce;
 mod report;
+mod stay;
 mod tasks;
 mod words;
 

@@ -52,7 +52,11 @@ impl TaskRunner<'_> {
         operand: &BatchOperand,
         placement: Option<Placement>,
     ) -> Result<TaskOutcome, Failure> {
-        let matrix = self.open(operand, false).await?.matrix;
+        let opened = self.open(operand, false).await?;
+        if opened.placed.is_some() {
+            return self.redistribute(name, opened, placement).await;
+        }
+        let matrix = opened.matrix;
         let elements = matrix.shape().elements().unwrap_or(u64::MAX);
         let put = PutRequest {
             kernel: self.kernel(matrix.dtype(), 2.0 * elements as f64)?,
@@ -98,10 +102,11 @@ impl TaskRunner<'_> {
             ));
         }
         self.has_restored = true;
-        let (sessions, who) = (self.sessions()?, self.who());
+        let (sessions, check) = (self.sessions()?, self.check()?);
+        let (who, relays) = (self.who(), self.args.cut.may_relay());
         let kernel = self.args.cut.kernel().to_string();
         let watch = self.display();
-        let restored = self.cluster.restore(&kernel, who, &sessions, &watch).await;
+        let restored = self.cluster.restore((&kernel, who, relays), &sessions, check, &watch).await;
         watch.done();
         restored.map_err(|e| self.failure(e))
     }

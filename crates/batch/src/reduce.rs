@@ -7,13 +7,13 @@
 //!
 //! Deliberately absent: the reductions themselves (`matrix`, `primary`).
 
+use super::here::reduced;
 use super::language::{BatchTask, Reader, ReducedTerm, ResultTarget, target_of};
 use super::tasks::{RESTORES_MAX, TaskOutcome, TaskRunner, converted, output};
 use super::words::Word;
-use bramble_cluster::random::seed;
 use bramble_matrix::{Output, ReducedMatrix, Reduction, Sealed};
 use bramble_primary::{
-    CheckRequest, PrimaryError, ReduceReport, ReduceRequest, ReduceSubject, off_loop, reduced,
+    ArrayId, MakeReport, PrimaryError, ReduceReport, ReduceRequest, ReduceSubject, off_loop,
 };
 use bramble_report::exit::Failure;
 use std::num::NonZeroUsize;
@@ -95,11 +95,19 @@ impl TaskRunner<'_> {
         reduction: Reduction,
         what: &ReducedTerm,
     ) -> Result<TaskOutcome, Failure> {
-        let subject = self.subject(what).await?;
-        let (results, at) = match subject.is_placed() {
-            true => self.reduced_at_workers(reduction, subject).await?,
-            false => (self.reduced_here(reduction, what, subject).await?, None),
+        let (subject, made) = self.made_first(self.subject(what).await?).await?;
+        let reduced = match subject.is_placed() {
+            true => self.reduced_at_workers(reduction, subject).await,
+            false => self.reduced_here(reduction, what, subject).await.map(|results| (results, None)),
         };
+        if let Some((array, _)) = made {
+            self.free_array(array).await?;
+        }
+        let (results, mut at) = reduced?;
+        if let (Some(at), Some((_, report))) = (&mut at, made) {
+            (at.is_checked, at.rows_recomputed) = (report.is_checked, report.lines_recomputed);
+            at.bytes_sent += report.put.bytes_sent;
+        }
         let mut outputs = Vec::new();
         for (target, result) in targets.iter().zip(&results) {
             outputs.push(output(target, result.shape, result.dtype)?);
@@ -129,6 +137,20 @@ impl TaskRunner<'_> {
         Ok(ReduceSubject::Product { alpha, a: converted(left, dtype)?, b: converted(right, dtype)? })
     }
 
+    /// A product of which only machines have an operand is made as a whole first, and the array that it is.
+    async fn made_first(
+        &mut self,
+        subject: ReduceSubject,
+    ) -> Result<(ReduceSubject, Option<(ArrayId, MakeReport)>), Failure> {
+        match subject {
+            ReduceSubject::Product { alpha, a, b } if a.matrix.is_remote() || b.matrix.is_remote() => {
+                let (array, made, report) = self.made_product(alpha, a, b).await?;
+                Ok((ReduceSubject::Matrix(made), Some((array, report))))
+            }
+            other => Ok((other, None)),
+        }
+    }
+
     /// The workers reduce their parts; again if one of them is lost.
     async fn reduced_at_workers(
         &mut self,
@@ -143,7 +165,7 @@ impl TaskRunner<'_> {
                 kernel: kernel.clone(),
                 who: self.who(),
                 sessions: self.sessions()?,
-                check: CheckRequest { effort: self.args.verify, threads: self.threads, seed: seed()? },
+                check: self.check()?,
             };
             let watch = self.display();
             let result = self.cluster.reduce(request, &watch).await;
@@ -180,7 +202,7 @@ impl TaskRunner<'_> {
         if let Some(name) = name {
             self.free(name).await?;
         }
-        Ok(results?)
+        results
     }
 }
 

@@ -3,7 +3,7 @@
 use super::tasks::TaskOutcome;
 use bramble_matrix::{DType, Shape};
 use bramble_plan::ShardAxis;
-use bramble_primary::{PartReport, PutReport, ReduceReport, Report};
+use bramble_primary::{MakeReport, PartReport, PutReport, ReduceReport, Report};
 use bramble_report::error_object;
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::product;
@@ -30,9 +30,15 @@ pub(crate) fn exit_of(outcome: &TaskOutcome) -> Exit {
     match outcome {
         TaskOutcome::Product(report, _) => product::exit(report),
         TaskOutcome::Put(put) if !put.lost.is_empty() => Exit::Degraded,
-        TaskOutcome::Sum(..) | TaskOutcome::Reduced(..) | TaskOutcome::Put(_) | TaskOutcome::Freed => {
-            Exit::Done
+        TaskOutcome::Made(made) | TaskOutcome::Fetched(.., Some(made)) if !made.put.lost.is_empty() => {
+            Exit::Degraded
         }
+        TaskOutcome::Sum(..)
+        | TaskOutcome::Reduced(..)
+        | TaskOutcome::Put(_)
+        | TaskOutcome::Made(_)
+        | TaskOutcome::Fetched(..)
+        | TaskOutcome::Freed => Exit::Done,
     }
 }
 
@@ -73,6 +79,15 @@ pub(crate) fn text(line: &TaskLine<'_>, outcome: &TaskOutcome, is_verbose: bool)
             let (shape, dtype, parts) = (put.shape, put.dtype, parts(put));
             format!("line {number}: {task}: {shape} {dtype} in {took}; {parts}\n")
         }
+        TaskOutcome::Made(made) => {
+            let (shape, dtype, parts, how) =
+                (made.put.shape, made.put.dtype, parts(&made.put), how_made(made));
+            format!("line {number}: {task}: {shape} {dtype} in {took}; {parts}; {how}\n")
+        }
+        TaskOutcome::Fetched(shape, dtype, _, made) => {
+            let how = made.as_ref().map_or_else(String::new, |made| format!("; {}", how_made(made)));
+            format!("line {number}: {task}: {shape} {dtype} in {took}, from the machines that held it{how}\n")
+        }
         TaskOutcome::Freed => format!("line {number}: {task}\n"),
     }
 }
@@ -92,14 +107,25 @@ fn parts(put: &PutReport) -> String {
     format!("{what} at {}", put.parts.iter().map(one).collect::<Vec<_>>().join(", "))
 }
 
+/// `56 MB sent, 3 MB between machines; checked`.
+fn how_made(made: &MakeReport) -> String {
+    let checked = checked(made.is_checked, made.lines_recomputed, "line");
+    let (sent, between) = (bytes(made.put.bytes_sent as f64), bytes(made.bytes_between as f64));
+    format!("{sent} sent, {between} between machines; {checked}")
+}
+
+fn checked(is_checked: bool, recomputed: u64, what: &str) -> String {
+    match (is_checked, recomputed) {
+        (false, _) => "not checked".to_owned(),
+        (true, 0) => "checked".to_owned(),
+        (true, lines) => format!("checked, {} computed again", counted(lines, what)),
+    }
+}
+
 /// `, at 4 machines, 56 MB sent, 3 MB back; checked`.
 fn reduced_where(at: &ReduceReport) -> String {
     let back: u64 = at.machines.iter().map(|(_, bytes)| bytes).sum();
-    let checked = match (at.is_checked, at.rows_recomputed) {
-        (false, _) => "not checked".to_owned(),
-        (true, 0) => "checked".to_owned(),
-        (true, rows) => format!("checked, {} computed again", counted(rows, "row")),
-    };
+    let checked = checked(at.is_checked, at.rows_recomputed, "row");
     let machines = counted(at.machines.len() as u64, "machine");
     format!(", at {machines}, {} sent, {} back; {checked}", bytes(at.bytes_sent as f64), bytes(back as f64))
 }
@@ -127,6 +153,20 @@ fn put_json(put: &PutReport) -> Value {
         "lost": put.lost,
         "bytes_sent": put.bytes_sent,
     })
+}
+
+fn made_json(made: &MakeReport) -> Value {
+    let mut fields = put_json(&made.put);
+    merge(
+        &mut fields,
+        json!({
+            "kind": "kept",
+            "bytes_between": made.bytes_between,
+            "checked": made.is_checked,
+            "lines_recomputed": made.lines_recomputed,
+        }),
+    );
+    fields
 }
 
 fn verified(report: &Report) -> &'static str {
@@ -171,6 +211,15 @@ pub(crate) fn json(line: &TaskLine<'_>, outcome: &TaskOutcome) -> Value {
             fields
         }
         TaskOutcome::Put(put) => put_json(put),
+        TaskOutcome::Made(made) => made_json(made),
+        TaskOutcome::Fetched(shape, dtype, digest, made) => json!({
+            "kind": "fetched",
+            "digest": digest,
+            "rows": shape.rows,
+            "cols": shape.cols,
+            "dtype": dtype.name(),
+            "made": made.as_ref().map(made_json),
+        }),
         TaskOutcome::Freed => json!({"kind": "free"}),
     };
     merge(&mut object, fields);
@@ -212,6 +261,8 @@ impl TaskTally {
             Ok(TaskOutcome::Sum(..)) => "sum",
             Ok(TaskOutcome::Reduced(..)) => "reduction",
             Ok(TaskOutcome::Put(_)) => "put",
+            Ok(TaskOutcome::Made(_)) => "kept result",
+            Ok(TaskOutcome::Fetched(..)) => "fetched result",
             Ok(TaskOutcome::Freed) => return,
             Err(_) => "failure",
         };

@@ -8,6 +8,7 @@
 //! Deliberately absent: a journal. A batch that is interrupted starts again with the task that was not finished.
 
 use super::BatchArgs;
+use super::elementwise::{Scaled, scaled_sum};
 use super::language::{BatchOperand, BatchTask, Expression, MatrixReference, ResultTarget, ScaledOperand};
 use super::progress_options;
 use bramble_cluster::random::seed;
@@ -16,8 +17,8 @@ use bramble_kernel::{AutoPicks, Choice};
 use bramble_matrix::{DType, Matrix, Output, Sealed, Shape};
 use bramble_plan::Preference;
 use bramble_primary::{
-    ArrayId, CheckRequest, Cluster, Finished, PlacedOperand, PrimaryError, ProductOperand, PutReport,
-    ReduceReport, Report, Request, Scaled, Stop, off_loop, scaled_sum,
+    ArrayId, CheckRequest, Cluster, Finished, MakeReport, PlacedOperand, PrimaryError, ProductOperand,
+    PutReport, ReduceReport, Report, Request, Stop, off_loop,
 };
 use bramble_record::journal::left::begin_without_journal;
 use bramble_report::exit::{Exit, Failure};
@@ -39,6 +40,11 @@ pub(crate) enum TaskOutcome {
     Reduced(Vec<(Shape, DType, Option<String>)>, Option<ReduceReport>),
     /// A matrix was placed on the machines.
     Put(PutReport),
+    /// A result that stays at the machines.
+    Made(MakeReport),
+    /// A result that came home from the machines: its shape, its type, the digest of its bytes, if that was asked for, and how it
+    /// was made, if it was made for that.
+    Fetched(Shape, DType, Option<String>, Option<MakeReport>),
     /// A kept matrix was forgotten.
     Freed,
 }
@@ -83,12 +89,23 @@ impl<'a> TaskRunner<'a> {
 
     /// Carries out one task.
     pub(crate) async fn run(&mut self, task: &BatchTask) -> Result<TaskOutcome, Failure> {
+        if let BatchTask::Compute(target, expression) = task
+            && let Some(outcome) = self.at_machines(target, expression).await?
+        {
+            return Ok(outcome);
+        }
         match task {
             BatchTask::Compute(target, Expression::Product { alpha, a, b, plus }) => {
                 self.product(target, *alpha, (a, b), plus.as_ref()).await
             }
             BatchTask::Compute(target, Expression::Sum(x, y)) => self.sum(target, x, y.as_ref()).await,
             BatchTask::Write(name, path) => {
+                if let Some(KeptMatrix { matrix, array: Some(array) }) = self.kept.get(name)
+                    && matrix.is_remote()
+                {
+                    let (array, target) = (*array, ResultTarget::File(path.clone()));
+                    return self.write_remote(array, &target).await;
+                }
                 let source = MatrixReference::Kept(name.clone());
                 let matrix = BatchOperand { source, transposed: false };
                 self.sum(&ResultTarget::File(path.clone()), &ScaledOperand { factor: 1.0, matrix }, None)
@@ -300,15 +317,8 @@ impl<'a> TaskRunner<'a> {
     /// The matrix that is added to another of `shape`, and its factor.
     async fn addend(&self, term: &ScaledOperand, shape: Shape) -> Result<(f64, Matrix), Failure> {
         let matrix = self.open(&term.matrix, false).await?.matrix;
-        if matrix.shape() == shape {
-            return Ok((term.factor, matrix));
-        }
-        let (name, of) = (&term.matrix, matrix.shape());
-        let is_transposed = Shape::new(of.cols, of.rows) == shape;
-        let hint = if is_transposed { format!("; did you mean {name}.T?") } else { String::new() };
-        Err(Failure::failed(format!(
-            "{name} is {of} and is added to a matrix of {shape}: both need the same shape{hint}"
-        )))
+        same_shape(&term.matrix, matrix.shape(), shape)?;
+        Ok((term.factor, matrix))
     }
 
     pub(crate) fn unknown(&self, name: &str) -> Failure {
@@ -353,6 +363,18 @@ struct ProductTask {
 /// The operand with elements of that type. A placed matrix has its own, so the cluster refuses another one.
 pub(crate) fn converted(operand: ProductOperand, dtype: DType) -> Result<ProductOperand, Failure> {
     Ok(ProductOperand { matrix: operand.matrix.converted(dtype)?, ..operand })
+}
+
+/// Refuses a matrix that is added to another of another shape.
+pub(crate) fn same_shape(name: &BatchOperand, of: Shape, shape: Shape) -> Result<(), Failure> {
+    if of == shape {
+        return Ok(());
+    }
+    let is_transposed = Shape::new(of.cols, of.rows) == shape;
+    let hint = if is_transposed { format!("; did you mean {name}.T?") } else { String::new() };
+    Err(Failure::failed(format!(
+        "{name} is {of} and is added to a matrix of {shape}: both need the same shape{hint}"
+    )))
 }
 
 fn transpose_hint(a: &BatchOperand, b: &BatchOperand, sa: Shape, sb: Shape) -> String {

@@ -74,6 +74,11 @@ impl CutArgs {
         levels::cut(TileSize { tile: self.tile, depth: self.panel }, self.kernel(), sizes, dtype)
     }
 
+    /// Whether workers may pass matrices to each other.
+    pub fn may_relay(&self) -> bool {
+        self.relay != RelayKind::Off
+    }
+
     /// Refuses `--relay on` over links whose workers have no addresses and cannot connect to each other.
     pub fn check_relay(&self, team: &TeamArgs) -> Result<(), Failure> {
         let way = match (self.relay, team.link) {

@@ -256,8 +256,8 @@ fn a_lost_part_is_put_again_on_the_machines_that_are_left() {
 }
 
 async fn restore(cluster: &mut Cluster, watch: &Watch) {
-    let sessions = request([1, 1, 1], DType::F32, "simd", 0).sessions;
-    cluster.restore("simd", Preference::Workers, &sessions, watch).await.unwrap();
+    let Request { sessions, check, .. } = request([1, 1, 1], DType::F32, "simd", 0);
+    cluster.restore(("simd", Preference::Workers, true), &sessions, check, watch).await.unwrap();
 }
 
 #[test]
@@ -309,8 +309,9 @@ fn a_source_that_has_changed_is_not_put_again() {
         let sides = [30, 600, 40];
         let request_with_w = Request { b: placed(&w, array, false), ..product(sides) };
         assert!(matches!(cluster.run(request_with_w, &watch).await, Err(PrimaryError::PartLost(_))));
-        let sessions = request([1, 1, 1], DType::F32, "simd", 0).sessions;
-        let refused = cluster.restore("simd", Preference::Workers, &sessions, &watch).await.unwrap_err();
+        let Request { sessions, check, .. } = request([1, 1, 1], DType::F32, "simd", 0);
+        let refused =
+            cluster.restore(("simd", Preference::Workers, true), &sessions, check, &watch).await.unwrap_err();
         std::fs::remove_file(&path).unwrap();
         let text = refused.to_string();
         assert!(

@@ -1,10 +1,10 @@
 //! Accounts of a product: the numbers behind the report, the JSON object and the progress bar.
 
-use crate::opening::Session;
 use bramble_link::{Section, Spent};
 use bramble_matrix::number::nearest_f64;
 use bramble_plan::{Bound, Prediction, Problem, Sums, UnusedMachine};
 use bramble_schedule::primary::Primary;
+use bramble_sessions::{RelayReport, Session, Unreachable};
 use bramble_verify::{Effort, Verdict};
 use bramble_wire::message::{Bye, IoReport, ThreadReport};
 use std::time::Duration;
@@ -137,44 +137,6 @@ pub struct MachineReport {
     pub link_bytes_per_s: Option<f64>,
     /// Measured round trip.
     pub round_trip_s: Option<f64>,
-}
-
-/// Which workers could relay panels to each other.
-#[derive(Clone, Debug, Default)]
-pub struct RelayReport {
-    /// Pairs that had a link to the end.
-    pub pairs: usize,
-    /// Pairs without a link: the primary sends their panels itself.
-    pub unreachable: Vec<Unreachable>,
-}
-
-impl RelayReport {
-    /// The report after links broke while C was computed. Links of lost machines are not listed.
-    pub(crate) fn after(
-        self,
-        parted: Vec<(usize, usize, String)>,
-        state: &Primary,
-        machines: &[MachineReport],
-    ) -> Self {
-        let Self { pairs, mut unreachable } = self;
-        let before = unreachable.len();
-        let is_lost = |peer: usize| state.losses().iter().any(|lost| lost.peer == peer);
-        let name = |at: usize| machines.get(at).map_or_else(String::new, |m| m.name.clone());
-        let broken = parted.into_iter().filter(|(from, to, _)| !is_lost(*from) && !is_lost(*to));
-        unreachable.extend(broken.map(|(from, to, why)| Unreachable { from: name(from), to: name(to), why }));
-        Self { pairs: pairs.saturating_sub(unreachable.len() - before), unreachable }
-    }
-}
-
-/// Two workers that have no link.
-#[derive(Clone, Debug)]
-pub struct Unreachable {
-    /// The worker that dialled, if one of them did.
-    pub from: String,
-    /// The other worker of the pair.
-    pub to: String,
-    /// Why.
-    pub why: String,
 }
 
 /// Work that was stolen: from a machine that had not been sent it.
@@ -394,4 +356,20 @@ pub(crate) fn report_stub(session: &Session, share: f64) -> MachineReport {
         link_bytes_per_s: session.known.rate.map(|r| r.bytes_per_s),
         round_trip_s: session.known.rate.map(|r| r.round_trip_s),
     }
+}
+
+/// The report after links broke while C was computed. Links of lost machines are not listed.
+pub(crate) fn relay_after(
+    before: RelayReport,
+    parted: Vec<(usize, usize, String)>,
+    state: &Primary,
+    machines: &[MachineReport],
+) -> RelayReport {
+    let RelayReport { pairs, mut unreachable } = before;
+    let known = unreachable.len();
+    let is_lost = |peer: usize| state.losses().iter().any(|lost| lost.peer == peer);
+    let name = |at: usize| machines.get(at).map_or_else(String::new, |m| m.name.clone());
+    let broken = parted.into_iter().filter(|(from, to, _)| !is_lost(*from) && !is_lost(*to));
+    unreachable.extend(broken.map(|(from, to, why)| Unreachable { from: name(from), to: name(to), why }));
+    RelayReport { pairs: pairs.saturating_sub(unreachable.len() - known), unreachable }
 }

@@ -11,23 +11,22 @@
 
 mod arrays;
 mod asking;
-mod idle;
+mod checking;
+mod getting;
+mod making;
 mod part;
 mod placing;
 mod putting;
 mod reducing;
-mod together;
 
-use crate::PrimaryError;
-use crate::opening::Connection;
-use crate::product::{Finished, MachineLinks, ProductObserver, Request, one_product};
+use crate::product::{Finished, ProductObserver, Request, one_product};
 use arrays::PlacedArrays;
 pub use arrays::{ArrayId, PlacedOperand};
 pub(crate) use arrays::{ResidentOperands, ResidentPanels, sketch_of};
-pub(crate) use idle::IdleConnections;
+use bramble_sessions::{Connection, IdleConnections, MachineLinks, Numbers, PrimaryError};
+pub use making::{MakeReport, MakeRequest, MakeSubject};
 pub use placing::{PartReport, PutReport, PutRequest};
 pub use reducing::{ReduceReport, ReduceRequest, ReduceSubject};
-use std::cell::Cell;
 use std::rc::Rc;
 
 /// How a cluster is used.
@@ -83,35 +82,6 @@ impl Cluster {
     /// Closes all links, which tells the machines that no product follows.
     pub async fn close(mut self) {
         self.idle.close().await;
-    }
-}
-
-/// Numbers for connections and sessions; each is given once.
-#[derive(Debug, Default)]
-pub(crate) struct Numbers {
-    connections: Cell<u64>,
-    /// The next session's; 0 before the first product has begun.
-    session: Cell<u32>,
-}
-
-impl Numbers {
-    /// The number of a new connection. The first is that of this process's own threads.
-    pub(crate) fn connection(&self) -> u64 {
-        self.connections.replace(self.connections.get() + 1)
-    }
-
-    /// Begins a product; the first one's seed decides about all session numbers. Whether this is the first.
-    pub(crate) fn begin_product(&self, seed: u32) -> bool {
-        let is_first = self.session.get() == 0;
-        if is_first {
-            self.session.set(seed | 1);
-        }
-        is_first
-    }
-
-    /// The number of a new session. Odd, and so never 0, which frames outside a product carry.
-    pub(crate) fn session(&self) -> u32 {
-        self.session.replace(self.session.get().wrapping_add(2))
     }
 }
 

@@ -5,17 +5,17 @@
 //! Invariants: a worker that does not answer is an error that names it, or, with `--degraded`, is left out by name. A worker that
 //! answered and then disappears counts as lost, as it would later: the other machines do the product.
 
-use crate::PrimaryError;
-use crate::account::{MachineLoss, RelayReport};
-use crate::cluster::{Cluster, IdleConnections, ResidentOperands};
+use crate::account::MachineLoss;
+use crate::cluster::{Cluster, ResidentOperands};
 use crate::levels;
-use crate::measure::measure;
-use crate::neighbours::{ConnectedPeers, Pairing, SecretSource, introduce};
-use crate::opening::{Connection, LostConnection, Opening, Session, one_kernel, open};
 use crate::product::{ProductObserver, Request, SessionRequest};
 use crate::run::{AllowedKernels, JoinTerms};
 use bramble_matrix::Winograd;
 use bramble_plan::{Decision, Plan, PlanOptions, Problem, memory_to_ask, memory_to_ask_resident};
+use bramble_sessions::{
+    ConnectedPeers, Connection, IdleConnections, LostConnection, Opening, Pairing, PrimaryError, RelayReport,
+    SecretSource, Session, introduce, measure, one_kernel, open,
+};
 use bramble_wire::message::Wants;
 
 /// All sessions that can take part, and the conditions for the plan.

@@ -8,12 +8,11 @@
 //!
 //! Deliberately absent: which tiles are suspect, and what follows from a fault (`schedule/src/primary/inspection.rs`).
 
-use crate::PrimaryError;
 use crate::account::VerifyReport;
-use crate::error::off_loop;
 use crate::product::Request;
 use bramble_matrix::{Digest128, Matrix, MatrixError, Rect};
 use bramble_plan::Plan;
+use bramble_sessions::{PrimaryError, off_loop};
 use bramble_verify::{Check, Effort, Sketch, TileLevels, Verdict, part_is_wrong, verify, wrong_tiles};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -5,11 +5,10 @@
 //! Invariants: integers are exact with every kernel and not concerned; the check allows for every machine that could compute,
 //! whether it did or not.
 
-use crate::PrimaryError;
-use crate::opening::Session;
 use bramble_kernel::Choice;
 use bramble_matrix::{DType, Winograd};
 use bramble_plan::{Grid, PlanOptions};
+use bramble_sessions::{PrimaryError, Session};
 use bramble_verify::TileLevels;
 
 /// The rules by which a machine's kernel cuts products. `kernel` is the name from its welcome, possibly followed by a space and

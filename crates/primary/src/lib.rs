@@ -14,43 +14,34 @@ mod account;
 mod bandwidth;
 mod bodies;
 mod cluster;
-mod elementwise;
-mod error;
 mod gathering;
 mod inspector;
 mod levels;
-mod measure;
-mod neighbours;
-mod opening;
 mod partial_sums;
 mod product;
-mod reductions;
 mod resume;
 mod run;
 mod stop;
 mod strassen;
-mod survey;
 mod system;
 
 pub use account::{
     CheckReport, IoUse, JoinedMachine, MachineLoss, MachineReport, MovedWork, PlanReport, ProductProgress,
-    RelayReport, Report, TeamChanges, ThreadUse, Unreachable, VerifyReport, WrongTiles,
+    Report, TeamChanges, ThreadUse, VerifyReport, WrongTiles,
+};
+pub use bramble_sessions::{
+    MachineLink, MachineLinks, PrimaryError, RelayReport, SecretSource, Survey, Surveyed, Unreachable,
+    off_loop, survey, wait_for_welcomes,
 };
 pub use cluster::{
-    ArrayId, Cluster, ClusterOptions, PartReport, PlacedOperand, PutReport, PutRequest, ReduceReport,
-    ReduceRequest, ReduceSubject, multiply,
+    ArrayId, Cluster, ClusterOptions, MakeReport, MakeRequest, MakeSubject, PartReport, PlacedOperand,
+    PutReport, PutRequest, ReduceReport, ReduceRequest, ReduceSubject, multiply,
 };
-pub use elementwise::{Scaled, scaled_sum};
-pub use error::{PrimaryError, off_loop};
-pub use neighbours::SecretSource;
 pub use product::{
-    CheckRequest, Finished, MachineLink, MachineLinks, ProductObserver, ProductOperand, Request,
-    SessionRequest, prepare_resume,
+    CheckRequest, Finished, ProductObserver, ProductOperand, Request, SessionRequest, prepare_resume,
 };
-pub use reductions::reduced;
 pub use resume::Resumed;
 pub use stop::Stop;
-pub use survey::{Survey, Surveyed, survey, wait_for_welcomes};
 pub use system::{
     SolutionCheck, SystemPlan, SystemProgress, SystemRequest, SystemShare, SystemSolution, SystemSource,
 };

@@ -3,10 +3,9 @@
 mod empty;
 mod resident;
 
-use crate::PrimaryError;
 use crate::account::{
-    CheckReport, MachineLoss, MachineReport, PlanReport, ProductProgress, RelayReport, Report, TeamChanges,
-    Unreachable, losses, moved,
+    CheckReport, MachineLoss, MachineReport, PlanReport, ProductProgress, Report, TeamChanges, losses, moved,
+    relay_after,
 };
 use crate::bandwidth::memory_rate;
 use crate::bodies::Bodies;
@@ -14,13 +13,10 @@ use crate::cluster::{Cluster, PlacedOperand, ResidentOperands, sketch_of};
 use crate::gathering::{Participants, connect_members, gather, select_sessions};
 use crate::inspector::Inspector;
 use crate::levels;
-use crate::neighbours::SecretSource;
-use crate::opening::{Session, even_speeds};
 use crate::resume::{self, Resumed};
 use crate::run::{InspectionResult, PreparedProduct, ResumePoint, RunOptions, RunOutcome, run};
 use crate::stop::Stop;
 use crate::strassen;
-use bramble_link::Link;
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{Matrix, Output, Sealed, Shape};
 use bramble_plan::{
@@ -28,6 +24,7 @@ use bramble_plan::{
 };
 use bramble_record::journal::{JournalFile, JournalOptions, JournalSubject};
 use bramble_record::log::{EventLog, EventRecorder, Phase};
+use bramble_sessions::{PrimaryError, RelayReport, SecretSource, Session, Unreachable, even_speeds};
 use bramble_verify::Effort;
 use bramble_wire::message::Wants;
 use empty::without_product;
@@ -113,31 +110,6 @@ pub struct CheckRequest {
     pub threads: usize,
     /// Source of its random vectors, which workers must not be able to guess.
     pub seed: u64,
-}
-
-/// A link to one machine.
-pub struct MachineLink {
-    /// The link.
-    pub link: Link,
-    /// Most threads that this product may use there; 0 means no limit.
-    pub threads_max: u16,
-    /// Whether this process has made the connection.
-    pub was_dialled: bool,
-}
-
-/// Links to all machines that can compute.
-pub struct MachineLinks {
-    /// This process's own threads.
-    pub local: MachineLink,
-    /// Workers.
-    pub workers: Vec<MachineLink>,
-    /// Whether the workers are known to be alike (processes of one machine): each then gets the mean of their measured speeds,
-    /// because they disturb each other's short measurements.
-    pub alike: bool,
-    /// Unreachable workers, without which the product runs, one sentence each.
-    pub missing: Vec<String>,
-    /// Workers that join while the product runs.
-    pub later: Option<tokio::sync::mpsc::Receiver<MachineLink>>,
 }
 
 /// Observes a product while it runs.
@@ -325,7 +297,7 @@ fn finished(
 ) -> Result<Finished, PrimaryError> {
     let BeforeRun { problem, decision, members, began, effort, instead, missing, mut lost, relay } = before;
     let introduced = relay.as_ref().map_or(0, |relay| relay.unreachable.len());
-    let relay = relay.map(|relay| relay.after(outcome.parted, &outcome.state, &outcome.machines));
+    let relay = relay.map(|relay| relay_after(relay, outcome.parted, &outcome.state, &outcome.machines));
     let broken = relay.as_ref().and_then(|relay| relay.unreachable.get(introduced..));
     broken.into_iter().flatten().for_each(|pair| watch.parted(pair));
     let sealed = outcome.output.seal()?;

@@ -8,15 +8,13 @@
 //!
 //! Deliberately absent: a new plan for the remaining work.
 
-use crate::PrimaryError;
-use crate::error::off_loop;
 use crate::gathering::Participants;
-use crate::opening::Session;
 use crate::product::{ProductObserver, Request};
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{Digest128, Matrix, Output};
 use bramble_plan::{Decision, Plan, Preference, Problem};
 use bramble_schedule::journal::{Head, Journal};
+use bramble_sessions::{PrimaryError, Session, off_loop};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -17,20 +17,17 @@ mod spot_check;
 mod state;
 mod supervise;
 
-use crate::PrimaryError;
 use crate::account::{
     IoUse, JoinedMachine, MachineReport, ProductProgress, joined, report_stubs, take_account,
 };
 use crate::bodies::Bodies;
-use crate::cluster::IdleConnections;
-use crate::error::off_loop;
-use crate::neighbours::ConnectedPeers;
 use crate::product::ProductObserver;
 use bramble_link::{Arrived, Body, Frame, LinkError, Section, SectionMeter, SendProgressProbe};
 use bramble_matrix::{Output, Rect};
 use bramble_record::journal::{JournalFile, JournalWriter};
 use bramble_record::log::{EventLog, EventRecorder, Phase};
 use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryAction, PrimaryEvent};
+use bramble_sessions::{ConnectedPeers, IdleConnections, PrimaryError, off_loop};
 use bramble_wire::ProtocolError;
 use bramble_wire::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
 pub(crate) use inspection::InspectionResult;
@@ -53,12 +50,8 @@ use tokio::task::AbortHandle;
 
 /// Interval between ticks of the state machine.
 const TICK: Duration = Duration::from_millis(100);
-/// How long the primary waits for the workers' goodbyes; their results have arrived by then.
-pub(crate) const GOODBYE: Duration = Duration::from_secs(2);
 /// Smallest reported share of the work: less than a tile of any product, and more than rounding leaves of a share that moved.
 const SHARE_MIN: f64 = 1e-12;
-/// How long links may take to close.
-pub(crate) const CLOSING: Duration = Duration::from_millis(200);
 
 /// One worker while the product runs.
 struct Peer {
@@ -397,6 +390,8 @@ impl Core {
             | Kind::Part
             | Kind::Reduce
             | Kind::Reduced
+            | Kind::Make
+            | Kind::Fetch
             | Kind::LuBegin
             | Kind::LuFill
             | Kind::LuGo

@@ -9,14 +9,12 @@
 //!
 //! Deliberately absent: the rule itself (`plan/src/extent.rs`).
 
-use crate::PrimaryError;
-use crate::error::off_loop;
 use crate::levels::{rules, rules_by_name};
-use crate::opening::Session;
 use crate::product::Request;
 use bramble_kernel::Choice;
 use bramble_matrix::Winograd;
 use bramble_plan::{Decision, Extent, Machine, PlanError, PlanOptions, Problem, TileSize, decide};
+use bramble_sessions::{PrimaryError, Session, off_loop};
 use bramble_verify::{Scaling, largest_element, scaling};
 
 /// The measurements of the operands.

@@ -19,6 +19,7 @@ mod garbage;
 mod handles;
 mod introductions;
 mod liars;
+mod making;
 mod reductions;
 mod relays;
 mod remains;

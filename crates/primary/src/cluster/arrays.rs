@@ -8,14 +8,16 @@
 //!
 //! Deliberately absent: sending parts.
 
-use crate::PrimaryError;
+use super::{MakeSubject, PartReport, PutReport};
 use crate::inspector::{LazySketch, OperandSketch};
 use crate::product::{ProductOperand, Request};
 use bramble_matrix::{Digest128, Matrix, Rect, Shape};
 use bramble_plan::{ArrayLayout, Ownership, PlacedPart};
-use bramble_verify::LazyLines;
+use bramble_sessions::PrimaryError;
+use bramble_verify::{KnownSums, LazyLines, SourceExpression};
 use bramble_wire::message::ResidentView;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Names a placed matrix of a cluster. Never used twice.
@@ -42,7 +44,7 @@ pub(crate) struct RecordedPart {
 
 /// A placed matrix.
 pub(crate) struct PlacedArray {
-    /// Where its elements come from.
+    /// Where its elements come from. Of an array that was made it has no elements.
     pub(crate) source: Matrix,
     pub(crate) layout: ArrayLayout,
     /// Number and digest of each part of the layout, in its order.
@@ -53,9 +55,45 @@ pub(crate) struct PlacedArray {
     pub(crate) sketches: [Arc<LazySketch>; 2],
     /// The sums of the rows of the matrix and of its transpose, for the check of reductions.
     pub(crate) lines: [LazyLines; 2],
+    /// The array as an expression of matrices that this process can read.
+    pub(crate) expression: Arc<SourceExpression>,
+    /// The operation that made it; `None` for an array that was put.
+    pub(crate) made: Option<Rc<MakeSubject>>,
 }
 
 impl PlacedArray {
+    /// Where it lies, for the user. `names` are those of the machines of its layout.
+    pub(crate) fn report(
+        &self,
+        names: &[String],
+        lost: Vec<String>,
+        bytes_sent: u64,
+        seconds: f64,
+    ) -> PutReport {
+        let ArrayLayout { shape, dtype, axis, .. } = self.layout;
+        let part = |part: &PlacedPart| PartReport {
+            machine: names[part.machine].clone(),
+            rect: part.rect,
+            bytes: part.rect.shape().bytes(dtype).unwrap_or(u64::MAX),
+        };
+        let parts = self.layout.parts.iter().map(part).collect();
+        PutReport { shape, dtype, axis, parts, lost, bytes_sent, seconds }
+    }
+
+    /// The array has passed its check: these are the sums of its rows and columns.
+    pub(crate) fn passed(&mut self, lines: [Arc<KnownSums>; 2]) {
+        let of = Arc::new(self.source_expression());
+        self.expression = Arc::new(SourceExpression::Checked { of, lines });
+    }
+
+    /// How it was made, whether it has passed its check or not.
+    pub(crate) fn source_expression(&self) -> SourceExpression {
+        match &*self.expression {
+            SourceExpression::Checked { of, .. } => of.as_ref().clone(),
+            other => other.clone(),
+        }
+    }
+
     /// The error if the machine of a part is lost.
     pub(crate) fn lost(&self, part: usize) -> PrimaryError {
         let shape = self.layout.shape;

@@ -1,20 +1,21 @@
-//! Asks one machine for its part of a reduction, over its session.
+//! Asks one machine for its part of a reduction, or to make its part of an array, over its session.
 //!
-//! Place in the flow: `reducing.rs` runs this for all machines at once.
+//! Place in the flow: `reducing.rs` and `making.rs` run this for all machines at once.
 //!
-//! Invariants: the next block travels while the machine computes with the one before; it holds no more than two. The primary
-//! frees all of them, also after a refusal. A machine that neither takes nor sends anything for `SILENCE_MAX` is lost. An answer
-//! has the bytes that its question implies.
+//! Invariants: the blocks of the next round travel while the machine computes with those before; it holds no more than those of
+//! two rounds. The primary frees all of them, also after a refusal. A machine that neither takes nor sends anything for
+//! `SILENCE_MAX` is lost. An answer has the bytes that its question implies.
 
-use super::part::{PartToPut, UsedSession, send_elements, silence};
+use super::part::{PartToPut, send_elements, silence};
 use super::putting::free_numbers;
-use crate::opening::{LostConnection, Session};
 use bramble_link::{ArrivedBody, Body, BodyPlacer, Frame, Landing, LinkError, Receiver, Sender};
-use bramble_matrix::Rect;
 use bramble_matrix::number::to_u64;
-use bramble_wire::limits::{PING_AFTER, REDUCTIONS_MAX};
+use bramble_matrix::{Digest128, Rect, Reduction};
+use bramble_sessions::{LostConnection, Session, UsedSession};
+use bramble_wire::limits::{MAKINGS_MAX, PING_AFTER, REDUCTIONS_MAX};
 use bramble_wire::message::{
-    Kind, PlacedHead, PutOutcome, ReduceHead, ReducedHead, decode_error, encode_number,
+    FetchHead, Kind, MakeHead, PlacedHead, PutOutcome, Reached, ReduceHead, ReducedHead, decode_error,
+    encode_number,
 };
 use std::cell::RefCell;
 use tokio::sync::watch;
@@ -22,7 +23,7 @@ use tokio::sync::watch;
 /// Questions that a machine may have at a time.
 const QUESTIONS_AHEAD: usize = 2;
 
-const _: () = assert!(QUESTIONS_AHEAD <= REDUCTIONS_MAX);
+const _: () = assert!(QUESTIONS_AHEAD <= REDUCTIONS_MAX && QUESTIONS_AHEAD <= MAKINGS_MAX);
 
 /// What the machine has said so far.
 #[derive(Clone, Copy, Default)]
@@ -35,54 +36,125 @@ struct Heard {
 }
 
 /// One question.
-pub(super) struct Question {
-    pub(super) head: ReduceHead,
-    /// Bytes of the answer.
-    pub(super) bytes: u64,
+pub(super) enum Question {
+    /// A reduction, and the bytes of its answer.
+    Reduce(ReduceHead, u64),
+    /// A step that makes a part of an array.
+    Make(MakeHead),
 }
 
-/// All questions to one machine: blocks of the travelling operand, and the questions about each.
-pub(super) struct Questions {
-    pub(super) rounds: Vec<(Option<PartToPut>, Vec<Question>)>,
+/// A block of an operand that the machine does not hold.
+pub(super) enum TravellingBlock {
+    /// From this process.
+    Put(PartToPut),
+    /// From another machine.
+    Fetch(FetchHead),
+}
+
+/// Blocks, and the questions that need them.
+pub(super) struct QuestionRound {
+    pub(super) blocks: Vec<TravellingBlock>,
+    pub(super) questions: Vec<Question>,
+    /// Whether all earlier questions have to be answered first.
+    pub(super) waits: bool,
+}
+
+/// An answer.
+pub(super) enum Answer {
+    /// The bytes of a reduction, by its number, of a rectangle.
+    Reduced(u8, Rect, Vec<u8>),
+    /// A step is done; of the last one of a part, its digest.
+    Made(Digest128),
+}
+
+impl Answer {
+    /// The bytes of that reduction of that rectangle, if this is it.
+    pub(super) fn of(&self, wanted: Reduction, of: Rect) -> Option<Vec<u8>> {
+        match self {
+            Self::Reduced(code, rect, bytes) if (*code, *rect) == (wanted.code().0, of) => {
+                Some(bytes.clone())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Why a machine refuses.
+pub(super) struct Refusal {
+    pub(super) why: String,
+    /// Whether its link with another machine has ended before.
+    pub(super) is_apart: bool,
 }
 
 /// The answers, or why the machine refuses.
-type Answered = Result<Vec<(Rect, Vec<u8>)>, String>;
+pub(super) type Answered = Result<Vec<Answer>, Refusal>;
+
+/// Numbers that the machine knows: of blocks, and of parts that it makes.
+#[derive(Default)]
+struct KnownNumbers {
+    blocks: Vec<u64>,
+    parts: Vec<u64>,
+}
+
+impl Question {
+    fn number(&self) -> u64 {
+        match self {
+            Self::Reduce(head, _) => head.number,
+            Self::Make(head) => head.number,
+        }
+    }
+
+    fn frame(&self) -> Frame {
+        let (kind, head) = match self {
+            Self::Reduce(head, _) => (Kind::Reduce, head.encode()),
+            Self::Make(head) => (Kind::Make, head.encode()),
+        };
+        Frame::new(kind.code(), head, Body::Empty)
+    }
+}
+
+impl TravellingBlock {
+    fn number(&self) -> u64 {
+        match self {
+            Self::Put(part) => part.number,
+            Self::Fetch(fetch) => fetch.array,
+        }
+    }
+}
 
 /// The session, unless its link broke; and the answers, or why there are none.
 pub(super) async fn ask(
     mut session: Session,
-    questions: Questions,
+    questions: Vec<QuestionRound>,
 ) -> (Result<UsedSession, LostConnection>, Answered) {
     let before = session.link.sender.bytes_sent();
-    // Blocks that are at the machine.
-    let there = RefCell::new(Vec::new());
+    let there = RefCell::new(KnownNumbers::default());
     match exchange(&mut session, questions, &there).await {
         Ok(answered) => {
-            free_numbers(&mut session, &there.into_inner()).await;
+            let KnownNumbers { blocks, parts } = there.into_inner();
+            free_numbers(&mut session, &blocks).await;
+            if answered.is_err() {
+                free_numbers(&mut session, &parts).await;
+            }
             let sent = session.link.sender.bytes_sent().saturating_sub(before);
             (Ok(UsedSession { session, sent }), answered)
         }
         Err(why) => {
             let lost = LostConnection { name: session.name, why: why.clone() };
-            (Err(lost), Err(why))
+            (Err(lost), Err(Refusal { why, is_apart: false }))
         }
     }
 }
 
 async fn exchange(
     session: &mut Session,
-    questions: Questions,
-    there: &RefCell<Vec<u64>>,
+    questions: Vec<QuestionRound>,
+    there: &RefCell<KnownNumbers>,
 ) -> Result<Answered, String> {
     let is_silent_link = session.link.shares_memory;
     let (sender, receiver) = (&mut *session.link.sender, &mut *session.link.receiver);
     let silence = silence(receiver.arriving(), sender.send_progress(), is_silent_link);
-    let expected: Vec<(ReduceHead, u64)> = questions
-        .rounds
-        .iter()
-        .flat_map(|(_, round)| round.iter().map(|one| (one.head, one.bytes)))
-        .collect();
+    let expected = questions.iter().flat_map(|round| &round.questions).map(ComingAnswer::of).collect();
     let (tell, heard) = watch::channel(Heard::default());
     let both = async {
         let sending = send(sender, questions, there, heard);
@@ -98,42 +170,71 @@ async fn exchange(
 /// Sends blocks and questions, a few ahead of the answers; then waits for the last answer.
 async fn send(
     sender: &mut dyn Sender,
-    questions: Questions,
-    there: &RefCell<Vec<u64>>,
+    questions: Vec<QuestionRound>,
+    there: &RefCell<KnownNumbers>,
     mut heard: watch::Receiver<Heard>,
 ) -> Result<(), String> {
     let text = |e: LinkError| e.to_string();
     let (mut asked, mut blocks): (usize, usize) = (0, 0);
     // Blocks that are there, each with the number of questions up to its last.
     let mut done_with: Vec<(u64, usize)> = Vec::new();
-    for (block, round) in questions.rounds {
-        if let Some(block) = block {
-            let ahead = (asked + 1).saturating_sub(QUESTIONS_AHEAD);
-            if !reach(sender, &mut heard, |heard| heard.answers >= ahead).await? {
-                return Ok(());
-            }
-            let answers = heard.borrow().answers;
-            for (number, _) in done_with.extract_if(.., |(_, last)| *last <= answers) {
-                there.borrow_mut().retain(|one| *one != number);
-                let free = Frame::new(Kind::Free.code(), encode_number(number), Body::Empty);
-                sender.send(free).await.map_err(text)?;
-            }
-            there.borrow_mut().push(block.number);
-            blocks += 1;
-            send_elements(sender, &block, &|| heard.borrow().has_refused).await?;
-            done_with.push((block.number, asked + round.len()));
+    for QuestionRound { blocks: new, questions, waits } in questions {
+        let ahead = |asked: usize| (asked + 1).saturating_sub(QUESTIONS_AHEAD);
+        let before = if waits { asked } else { ahead(asked) };
+        if !reach(sender, &mut heard, |heard| heard.answers >= before).await? {
+            return Ok(());
         }
-        for question in round {
-            let ahead = (asked + 1).saturating_sub(QUESTIONS_AHEAD);
-            if !reach(sender, &mut heard, |heard| heard.answers >= ahead && heard.blocks >= blocks).await? {
+        let answers = heard.borrow().answers;
+        for (number, _) in done_with.extract_if(.., |(_, last)| *last <= answers) {
+            there.borrow_mut().blocks.retain(|one| *one != number);
+            let free = Frame::new(Kind::Free.code(), encode_number(number), Body::Empty);
+            sender.send(free).await.map_err(text)?;
+        }
+        for block in new {
+            there.borrow_mut().blocks.push(block.number());
+            blocks += 1;
+            done_with.push((block.number(), asked + questions.len()));
+            match block {
+                TravellingBlock::Put(part) => {
+                    send_elements(sender, &part, &|| heard.borrow().has_refused).await?;
+                }
+                TravellingBlock::Fetch(fetch) => {
+                    let fetch = Frame::new(Kind::Fetch.code(), fetch.encode(), Body::Empty);
+                    sender.send(fetch).await.map_err(text)?;
+                }
+            }
+        }
+        for question in questions {
+            let before = ahead(asked);
+            if !reach(sender, &mut heard, |heard| heard.answers >= before && heard.blocks >= blocks).await? {
                 return Ok(());
             }
-            let frame = Frame::new(Kind::Reduce.code(), question.head.encode(), Body::Empty);
-            sender.send(frame).await.map_err(text)?;
+            if let Question::Make(MakeHead { array, step: None, .. }) = &question {
+                there.borrow_mut().parts.push(*array);
+            }
+            sender.send(question.frame()).await.map_err(text)?;
             asked += 1;
         }
     }
     reach(sender, &mut heard, |heard| heard.answers >= asked).await.map(drop)
+}
+
+/// An answer that has not come, or not as a whole.
+struct ComingAnswer {
+    number: u64,
+    /// Number and rectangle of a reduction, and the bytes of its answer.
+    reduced: Option<(u8, Rect, u64)>,
+    bytes: Vec<u8>,
+}
+
+impl ComingAnswer {
+    fn of(question: &Question) -> Self {
+        let reduced = match question {
+            Question::Reduce(head, bytes) => Some((head.reduction, head.rect, *bytes)),
+            Question::Make(_) => None,
+        };
+        Self { number: question.number(), reduced, bytes: Vec::new() }
+    }
 }
 
 /// Waits for something, and pings meanwhile: so the machine shows that it is alive. Whether it has not refused.
@@ -158,12 +259,10 @@ async fn reach(
 /// Takes the answers, in any order.
 async fn receive(
     receiver: &mut dyn Receiver,
-    expected: Vec<(ReduceHead, u64)>,
+    mut coming: Vec<ComingAnswer>,
     tell: watch::Sender<Heard>,
 ) -> Result<Answered, String> {
-    let mut answers: Vec<(Rect, Vec<u8>)> = Vec::new();
-    let mut coming: Vec<(ReduceHead, u64, Vec<u8>)> =
-        expected.into_iter().map(|(head, bytes)| (head, bytes, Vec::new())).collect();
+    let (mut answers, mut is_apart) = (Vec::new(), false);
     while !coming.is_empty() {
         let arrived = receiver.receive(&mut AnswerPlacer).await.map_err(|e| e.to_string())?;
         match Kind::from_code(arrived.kind).map_err(|e| e.0)? {
@@ -171,30 +270,41 @@ async fn receive(
                 let head = ReducedHead::decode(&arrived.head).map_err(|e| e.0)?;
                 let foreign =
                     || format!("it answered question {} with other bytes than were asked", head.number);
-                let at =
-                    coming.iter().position(|(asked, ..)| asked.number == head.number).ok_or_else(foreign)?;
-                let (asked, total, bytes) = &mut coming[at];
-                let is_next = head.total == *total && head.first == to_u64(bytes.len());
+                let at = coming.iter().position(|asked| asked.number == head.number).ok_or_else(foreign)?;
+                let ComingAnswer { reduced, bytes, .. } = &mut coming[at];
+                let (reduction, rect, total) = reduced.ok_or_else(foreign)?;
+                let is_next = head.total == total && head.first == to_u64(bytes.len());
                 append(bytes, arrived.body).filter(|()| is_next).ok_or_else(foreign)?;
-                if to_u64(bytes.len()) > *total {
+                if to_u64(bytes.len()) > total {
                     return Err(foreign());
                 }
-                if to_u64(bytes.len()) == *total {
-                    answers.push((asked.rect, std::mem::take(bytes)));
+                if to_u64(bytes.len()) == total {
+                    answers.push(Answer::Reduced(reduction, rect, std::mem::take(bytes)));
                     coming.swap_remove(at);
                     tell.send_modify(|heard| heard.answers += 1);
                 }
             }
-            Kind::Placed => match PlacedHead::decode(&arrived.head).map_err(|e| e.0)?.outcome {
-                PutOutcome::Held { .. } => tell.send_modify(|heard| heard.blocks += 1),
-                PutOutcome::Refused(why) => {
-                    tell.send_modify(|heard| heard.has_refused = true);
-                    return Ok(Err(why));
+            Kind::Placed => {
+                let PlacedHead { array, outcome } = PlacedHead::decode(&arrived.head).map_err(|e| e.0)?;
+                let is_step = |asked: &ComingAnswer| asked.number == array && asked.reduced.is_none();
+                match (outcome, coming.iter().position(is_step)) {
+                    (PutOutcome::Held { digest, .. }, Some(at)) => {
+                        answers.push(Answer::Made(digest));
+                        coming.swap_remove(at);
+                        tell.send_modify(|heard| heard.answers += 1);
+                    }
+                    (PutOutcome::Held { .. }, None) => tell.send_modify(|heard| heard.blocks += 1),
+                    (PutOutcome::Refused(why), _) => {
+                        tell.send_modify(|heard| heard.has_refused = true);
+                        return Ok(Err(Refusal { why, is_apart }));
+                    }
                 }
-            },
+            }
+            // The machine refuses each fetch that waits for the link that has ended.
+            Kind::Reached => is_apart |= !Reached::decode(&arrived.head).map_err(|e| e.0)?.is_there,
             Kind::Pong => {}
             Kind::Error => return Err(decode_error(&arrived.head).map_err(|e| e.0)?),
-            other => return Err(format!("it sent a message of kind {other:?} while a matrix was reduced")),
+            other => return Err(format!("it sent a message of kind {other:?} instead of an answer")),
         }
     }
     Ok(Ok(answers))

@@ -8,12 +8,10 @@
 
 use super::arrays::RecordedPart;
 use super::putting::free_numbers;
-use crate::PrimaryError;
 use crate::bodies::rows_of;
-use crate::error::off_loop;
-use crate::opening::{LostConnection, Session};
 use bramble_link::{Body, Frame, NoBodies, Receiver, SendProgressProbe, Sender, SharedRegion};
 use bramble_matrix::{Digest128, Digester, Matrix, Rect};
+use bramble_sessions::{LostConnection, PrimaryError, Session, UsedSession, off_loop};
 use bramble_wire::limits::{PING_AFTER, SILENCE_MAX};
 use bramble_wire::message::{
     Generated, Kind, PartSource, PlacedHead, PutHead, PutOutcome, decode_error, encode_number, part_pieces,
@@ -32,13 +30,6 @@ pub(super) struct PartToPut {
     pub(super) source: Matrix,
     pub(super) rect: Rect,
     pub(super) number: u64,
-}
-
-/// A session over which a part was put.
-pub(super) struct UsedSession {
-    pub(super) session: Session,
-    /// Bytes that this took.
-    pub(super) sent: u64,
 }
 
 /// The session, unless its link broke; and number and digest of the part, or the reason for a refusal.

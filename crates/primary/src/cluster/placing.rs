@@ -12,16 +12,19 @@
 
 use super::Cluster;
 use super::arrays::{ArrayId, PlacedArray, RecordedPart, place_of};
+use super::checking::BegunCheck;
+use super::making::live_connections;
 use super::part::digest_of;
-use super::putting::{Held, Holders, free_numbers};
-use crate::PrimaryError;
+use super::putting::{Holders, free_numbers};
 use crate::gathering::{OpenedSessions, open_all};
-use crate::opening::{LostConnection, Opening, Session, open};
-use crate::product::{ProductObserver, SessionRequest};
+use crate::product::{CheckRequest, ProductObserver, SessionRequest};
 use bramble_matrix::{DType, Matrix, Rect, Shape};
 use bramble_plan::{ArrayLayout, Placement, Preference, ShardAxis};
+use bramble_sessions::{LostConnection, Opening, PrimaryError, SecretSource, Session, open};
+use bramble_verify::{LazyLines, SourceExpression};
 use bramble_wire::limits::ARRAYS_MAX;
 use bramble_wire::message::Wants;
+use std::sync::Arc;
 use std::time::Instant;
 use tokio::task::JoinSet;
 
@@ -104,35 +107,29 @@ impl Cluster {
         let (bytes_sent, names) = (holders.bytes_sent, std::mem::take(&mut holders.names));
         self.idle.release(holders.slots.into_iter().flatten().collect()).await;
         let (layout, held) = result?;
-        let part = |(part, _): &Held| PartReport {
-            machine: names[part.machine].clone(),
-            rect: part.rect,
-            bytes: part.rect.shape().bytes(dtype).unwrap_or(u64::MAX),
-        };
-        let report = PutReport {
-            shape,
-            dtype,
-            axis: layout.axis,
-            parts: held.iter().map(part).collect(),
-            lost,
-            bytes_sent,
-            seconds: began.elapsed().as_secs_f64(),
-        };
         let (parts, recorded) = held.into_iter().unzip();
-        let layout = ArrayLayout { parts, ..layout };
-        let sketches = Default::default();
-        let lines = Default::default();
-        let array =
-            PlacedArray { source: matrix, layout, parts: recorded, holders: connections, sketches, lines };
+        let lines: [LazyLines; 2] = Default::default();
+        let array = PlacedArray {
+            expression: Arc::new(SourceExpression::Leaf(matrix.clone(), Some(lines.clone()))),
+            source: matrix,
+            layout: ArrayLayout { parts, ..layout },
+            parts: recorded,
+            holders: connections,
+            sketches: Default::default(),
+            lines,
+            made: None,
+        };
+        let report = array.report(&names, lost, bytes_sent, began.elapsed().as_secs_f64());
         Ok((self.arrays.add(array), report))
     }
 
-    /// Puts the parts of lost machines on the other machines, for all placed matrices: after `PrimaryError::PartLost`.
+    /// Puts the parts of lost machines on the other machines, for all placed matrices, and makes those again that were made:
+    /// after `PrimaryError::PartLost`. `relays`: whether machines may pass operands to each other.
     pub async fn restore(
         &mut self,
-        kernel: &str,
-        who: Preference,
+        (kernel, who, relays): (&str, Preference, bool),
         sessions: &SessionRequest,
+        check: CheckRequest,
         watch: &dyn ProductObserver,
     ) -> Result<(), PrimaryError> {
         for id in self.arrays.ids() {
@@ -140,11 +137,18 @@ impl Cluster {
             let (opened, _) =
                 self.holders(sessions, (kernel.to_owned(), dtype, PROBED_FLOPS), who, watch).await?;
             let mut holders = self.known_holders(id, opened);
-            let restored = self.restore_one(id, &mut holders, watch).await;
+            let random = relays.then_some(sessions.random);
+            let restored = self.restore_one(id, &mut holders, random, check, watch).await;
             self.idle.release(holders.slots.into_iter().flatten().collect()).await;
             restored?;
         }
         Ok(())
+    }
+
+    /// Rows, columns and element type of a placed matrix.
+    pub fn shape_of(&self, id: ArrayId) -> Result<(Shape, DType), PrimaryError> {
+        let layout = &self.arrays.get(id)?.layout;
+        Ok((layout.shape, layout.dtype))
     }
 
     /// Frees a placed matrix: its machines give the memory back.
@@ -220,6 +224,36 @@ impl Cluster {
         &mut self,
         id: ArrayId,
         holders: &mut Holders,
+        random: Option<SecretSource>,
+        check: CheckRequest,
+        watch: &dyn ProductObserver,
+    ) -> Result<(), PrimaryError> {
+        if self.arrays.get(id)?.made.is_some() {
+            self.make_again(id, holders, random, watch).await?;
+        } else {
+            self.put_again(id, holders, watch).await?;
+        }
+        let connections: Vec<u64> =
+            holders.slots.iter().flatten().map(|session| session.known.number).collect();
+        if let Some(array) = self.arrays.get_mut(id).filter(|array| array.layout.axis.is_none()) {
+            array.keep_replicas(&|connection| connections.contains(&connection));
+        }
+        let array = self.arrays.get(id)?;
+        if array.made.is_some() {
+            let connections = live_connections(holders, &array.holders);
+            let expression = array.source_expression();
+            if let Some(begun) = BegunCheck::begin(expression, check) {
+                self.check_array(id, (begun, None), (holders, &connections), watch).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the missing parts of a matrix again that this process can read.
+    async fn put_again(
+        &mut self,
+        id: ArrayId,
+        holders: &mut Holders,
         watch: &dyn ProductObserver,
     ) -> Result<(), PrimaryError> {
         let array = self.arrays.get(id)?;
@@ -244,11 +278,6 @@ impl Cluster {
             if let Some(array) = self.arrays.get_mut(id) {
                 array.replace(part, held);
             }
-        }
-        if let Some(array) = self.arrays.get_mut(id).filter(|array| array.layout.axis.is_none()) {
-            let connections: Vec<u64> =
-                holders.slots.iter().flatten().map(|session| session.known.number).collect();
-            array.keep_replicas(&|connection| connections.contains(&connection));
         }
         Ok(())
     }

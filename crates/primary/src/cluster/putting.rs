@@ -8,14 +8,12 @@
 use super::Cluster;
 use super::arrays::RecordedPart;
 use super::part::{PartToPut, put_part};
-use super::together::Together;
-use crate::PrimaryError;
 use crate::gathering::early_loss;
-use crate::opening::{LostConnection, Session};
 use crate::product::ProductObserver;
 use bramble_link::{Body, Frame};
 use bramble_matrix::Matrix;
 use bramble_plan::{ArrayLayout, PartHolder, PlacedPart};
+use bramble_sessions::{LostConnection, PrimaryError, Session, Together};
 use bramble_wire::message::{Kind, encode_number};
 use tokio::task::JoinSet;
 

@@ -11,13 +11,10 @@
 
 use super::Cluster;
 use super::arrays::{ArrayId, PlacedOperand, place_of};
-use super::asking::{Question, Questions, ask};
+use super::asking::{Answer, Question, QuestionRound, TravellingBlock, ask};
 use super::part::PartToPut;
 use super::putting::Holders;
-use crate::PrimaryError;
-use crate::error::off_loop;
 use crate::gathering::early_loss;
-use crate::opening::LostConnection;
 use crate::product::{CheckRequest, ProductObserver, ProductOperand, SessionRequest};
 use bramble_matrix::{
     DType, Matrix, Rect, RectReduction, ReducedMatrix, Reducer, Reducible, Reduction, Shape, Span,
@@ -25,6 +22,7 @@ use bramble_matrix::{
 use bramble_plan::{
     ArrayLayout, Preference, ReduceObjection, ReduceShare, ReducedRole, product_roles, travel_blocks,
 };
+use bramble_sessions::{LostConnection, PrimaryError, off_loop};
 use bramble_verify::{Effort, LazyLines, RowSketch, SampledRows, judge};
 use bramble_wire::message::{ReduceHead, ReducedFactor, ResidentView};
 use std::time::Instant;
@@ -276,10 +274,13 @@ impl Cluster {
                     self.idle.release(vec![used.session]).await;
                     match answered {
                         Ok(new) => {
+                            let new: Answers = new.into_iter().filter_map(reduction_of).collect();
                             reports.push((name, new.iter().map(|(_, bytes)| bytes.len() as u64).sum()));
                             answers.extend(new);
                         }
-                        Err(why) => failed = Some(PrimaryError::Failed(format!("worker {name}: {why}"))),
+                        Err(refusal) => {
+                            failed = Some(PrimaryError::Failed(format!("worker {name}: {}", refusal.why)));
+                        }
                     }
                 }
                 Ok((machine, (Err(LostConnection { name, why }), _))) => {
@@ -308,7 +309,7 @@ impl Cluster {
         roles: &Roles,
         (layout, shares): (&ArrayLayout, &[ReduceShare]),
         left_bytes: u64,
-    ) -> Result<Questions, PrimaryError> {
+    ) -> Result<Vec<QuestionRound>, PrimaryError> {
         let array = self.arrays.get(roles.placed.array)?;
         let parts: Vec<u64> = shares.iter().map(|share| array.parts[share.part].number).collect();
         let blocks: Vec<Option<PartToPut>> = match &roles.travelling {
@@ -340,11 +341,20 @@ impl Cluster {
                 let head =
                     ReduceHead { number, reduction: code, count, dtype: layout.dtype, rect, left, right };
                 let sums = if right.is_some() { Reduction::RowSum.bytes_of(rect, layout.dtype) } else { 0 };
-                questions.push(Question { head, bytes: reduction.bytes_of(rect, layout.dtype) + sums });
+                questions.push(Question::Reduce(head, reduction.bytes_of(rect, layout.dtype) + sums));
             }
-            rounds.push((block, questions));
+            let blocks = block.map(TravellingBlock::Put).into_iter().collect();
+            rounds.push(QuestionRound { blocks, questions, waits: false });
         }
-        Ok(Questions { rounds })
+        Ok(rounds)
+    }
+}
+
+/// The bytes of a reduction; other questions are not asked here.
+fn reduction_of(answer: Answer) -> Option<(Rect, Vec<u8>)> {
+    match answer {
+        Answer::Reduced(_, rect, bytes) => Some((rect, bytes)),
+        Answer::Made(_) => None,
     }
 }
 

@@ -3,13 +3,13 @@
 //! Place in the flow: `one_product` ends here where there are no elements, no depth, or α is 0. No machine is asked.
 
 use super::{Finished, Request};
-use crate::PrimaryError;
 use crate::account::{CheckReport, PlanReport, Report, TeamChanges};
 use crate::inspector::Inspector;
 use bramble_kernel::factors;
 use bramble_matrix::{DType, Element, Matrix, Output, Rect, Span};
 use bramble_plan::Problem;
 use bramble_record::log::Phase;
+use bramble_sessions::PrimaryError;
 use std::time::Instant;
 
 /// Products without multiplications (no elements, no depth, or α = 0): C = βC.

@@ -5,13 +5,13 @@
 //! Invariant: a placed operand that is read in place is neither sent nor generated, and lies by rows in its parts.
 
 use super::{ProductOperand, Request, described};
-use crate::PrimaryError;
 use crate::cluster::{Cluster, ResidentOperands};
 use crate::gathering::Participants;
 use crate::{resume, strassen};
 use bramble_matrix::Layout;
 use bramble_plan::{Decision, Machine, OperandSource, Problem, decide_resident};
 use bramble_schedule::primary::Operands;
+use bramble_sessions::PrimaryError;
 
 /// The plan for operands that are placed, and the kernel of all machines.
 pub(super) async fn choose_resident(

@@ -12,7 +12,6 @@
 
 use super::Core;
 use super::supervise::{Supervisor, supervise, while_alive};
-use crate::PrimaryError;
 use crate::account::{VerifyReport, WrongTiles};
 use crate::inspector::Inspector;
 use bramble_record::log::Phase;
@@ -20,6 +19,7 @@ use bramble_schedule::primary::{
     InspectionEnd, InspectionEvent, InspectionTask, InspectionVerdict, PrimaryEvent, Recomputation,
     WrongResults,
 };
+use bramble_sessions::PrimaryError;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;

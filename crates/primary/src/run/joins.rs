@@ -12,14 +12,13 @@
 use super::link_tasks::{read, write};
 use super::links::LentLink;
 use super::{Core, Peer};
-use crate::PrimaryError;
 use crate::account::report_stub;
-use crate::cluster::{IdleConnections, Numbers};
 use crate::levels;
-use crate::opening::{Connection, Opening, Session, open, same_kernel};
-use crate::product::MachineLink;
 use bramble_matrix::{DType, Winograd};
 use bramble_schedule::primary::{PeerInfo, PrimaryEvent};
+use bramble_sessions::{
+    Connection, IdleConnections, MachineLink, Numbers, Opening, PrimaryError, Session, open, same_kernel,
+};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use tokio::sync::{Notify, mpsc};

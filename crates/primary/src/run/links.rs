@@ -6,12 +6,11 @@
 //! Invariants: a link may serve another product only if both its halves came back, which they do after both goodbyes. All other
 //! links are closed.
 
+use super::Core;
 use super::joins::Tasks;
-use super::{CLOSING, Core};
-use crate::PrimaryError;
-use crate::opening::{Connection, KnownConnection, idle, no_goodbye};
 use crate::product::ProductObserver;
 use bramble_link::{LinkFacts, Receiver, Sender};
+use bramble_sessions::{CLOSING, Connection, KnownConnection, PrimaryError, idle, no_goodbye};
 use std::cell::RefCell;
 use std::rc::Rc;
 use tokio::task::JoinSet;

@@ -6,12 +6,12 @@
 //! given the output back, before the run returns.
 
 use super::Core;
-use crate::PrimaryError;
 use crate::stop::Stop;
 use bramble_plan::Plan;
 use bramble_record::journal::{JournalEnding, JournalFile, JournalOptions, JournalSubject, JournalWriter};
 use bramble_schedule::journal::Journal;
 use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryEvent};
+use bramble_sessions::PrimaryError;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;

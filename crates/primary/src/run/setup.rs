@@ -4,11 +4,10 @@
 //!
 //! Deliberately absent: decisions. The numbers come from the plan and from the workers' welcomes.
 
-use crate::PrimaryError;
 use crate::bodies::Bodies;
-use crate::opening::Session;
 use bramble_plan::{Member, Plan};
 use bramble_schedule::primary::PeerInfo;
+use bramble_sessions::{PrimaryError, Session};
 
 /// What the state machine needs to know of each session: the first `working` ones have work, the others are in reserve. Without a
 /// member's bound in the plan a worker's memory is bounded by `credits`.

@@ -5,12 +5,12 @@
 
 use super::setup::tiles_by_row;
 use super::spot_check::SpotCheck;
-use crate::PrimaryError;
 use crate::partial_sums::PendingResults;
 use bramble_matrix::TileLease;
 use bramble_plan::Plan;
 use bramble_schedule::clock::{PRIMARY_STEP, StepClock};
 use bramble_schedule::primary::InspectionTask;
+use bramble_sessions::PrimaryError;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};

@@ -5,10 +5,10 @@
 //! Invariants: elements that are no numbers are refused with their place. A frame is made when the link has taken the
 //! ones before.
 
-use crate::PrimaryError;
 use bramble_link::{Body, Frame, SharedRegion};
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{DType, Layout, Matrix, Rect, Span};
+use bramble_sessions::PrimaryError;
 use bramble_wire::message::{Kind, LuBegin, LuFill, lu_frames};
 use std::ops::Range;
 use std::sync::Arc;

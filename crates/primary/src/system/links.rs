@@ -7,13 +7,13 @@
 //! one to name; if it is not, the pair is named after `PAIR_PATIENCE`.
 
 use super::fill::Filler;
-use crate::PrimaryError;
-use crate::opening::{Connection, KnownConnection, LostConnection, Session, idle, no_goodbye};
-use crate::run::GOODBYE;
 use bramble_link::{
     ArrivedBody, Body, BodyPlacer, DiscardedBody, Frame, Landing, LinkFacts, Receiver, Sender,
 };
 use bramble_matrix::Matrix;
+use bramble_sessions::{
+    Connection, GOODBYE, KnownConnection, LostConnection, PrimaryError, Session, idle, no_goodbye,
+};
 use bramble_wire::limits::{NEIGHBOUR_SILENCE_MAX, PING_AFTER, SILENCE_MAX};
 use bramble_wire::message::{Bye, Kind, LuBegin, LuRows, LuStatus, Reached, decode_error, encode_number};
 use std::cell::Cell;

@@ -14,14 +14,12 @@ mod links;
 
 use crate::cluster::Cluster;
 use crate::gathering::{OpenedSessions, open_all};
-use crate::measure::measure;
-use crate::neighbours::{ConnectedPeers, Pairing, introduce};
-use crate::opening::{Opening, Session};
 use crate::product::{ProductObserver, SessionRequest};
 use crate::{PrimaryError, off_loop};
 use bramble_link::{Body, Frame, SharedRegion};
 use bramble_matrix::{DType, Matrix};
 use bramble_plan::{ClusterEstimate, LuCluster, LuMachine, LuPlan, LuPlanError};
+use bramble_sessions::{ConnectedPeers, Opening, Pairing, Session, introduce, measure};
 use bramble_wire::limits::{LU_BLOCKS_MAX, LU_LIVE_MAX, LU_MACHINES_MAX, LU_ORDER_MAX, LU_WIDTH_MAX};
 use bramble_wire::message::{Kind, LuBegin, LuRing, LuRows, LuStatus, Wants, lu_frames};
 use links::{Heard, RingLinks};

@@ -3,9 +3,9 @@
 //! Invariants: a machine that does not answer in time is an error that names it; no part of a product is sent here. A
 //! connection's measurements (`KnownConnection`) are kept from one session to the next.
 
+use crate::MachineLink;
 use crate::PrimaryError;
-use crate::product::MachineLink;
-use crate::run::GOODBYE;
+use crate::links::GOODBYE;
 use bramble_link::{Body, Frame, FrameLimits, Link, LinkError, NoBodies, Proven, clock_ns};
 use bramble_matrix::DType;
 use bramble_matrix::number::{nearest_f64, to_u64};
@@ -16,31 +16,33 @@ use bramble_wire::message::{Bye, Hello, Kind, Wants, Welcome, decode_error};
 use std::net::SocketAddr;
 
 /// A connection with a machine, between two products.
-pub(crate) struct Connection {
-    pub(crate) link: Link,
-    pub(crate) known: KnownConnection,
+pub struct Connection {
+    /// Its link.
+    pub link: Link,
+    /// Its number and measurements.
+    pub known: KnownConnection,
 }
 
 /// What the primary knows of a connection, whichever product uses it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct KnownConnection {
+pub struct KnownConnection {
     /// Its place in the order of the cluster's connections.
-    pub(crate) number: u64,
+    pub number: u64,
     /// Most threads that products may use there; 0 means no limit.
-    pub(crate) threads_max: u16,
+    pub threads_max: u16,
     /// Whether the primary has dialled the machine.
-    pub(crate) was_dialled: bool,
+    pub was_dialled: bool,
     /// Whether a session over it has been opened.
-    pub(crate) has_served: bool,
+    pub has_served: bool,
     /// Measured rate of the link; `None` before the measurement, and where memory is shared.
-    pub(crate) rate: Option<LinkRate>,
+    pub rate: Option<LinkRate>,
     /// Offset of the machine's clock, if its link was measured.
-    pub(crate) clock: Option<ClockSample>,
+    pub clock: Option<ClockSample>,
 }
 
 impl Connection {
     /// A new connection, with that number.
-    pub(crate) fn new(end: MachineLink, number: u64) -> Self {
+    pub fn new(end: MachineLink, number: u64) -> Self {
         let MachineLink { link, threads_max, was_dialled } = end;
         let (rate, clock, has_served) = (None, None, false);
         let known = KnownConnection { number, threads_max, was_dialled, has_served, rate, clock };
@@ -49,20 +51,24 @@ impl Connection {
 }
 
 /// A session with a machine that answered.
-pub(crate) struct Session {
-    pub(crate) link: Link,
-    pub(crate) welcome: Welcome,
-    pub(crate) known: KnownConnection,
+pub struct Session {
+    /// Its link.
+    pub link: Link,
+    /// What the machine has said of itself.
+    pub welcome: Welcome,
+    /// Number and measurements of the connection.
+    pub known: KnownConnection,
     /// Whether it is the first session over its connection.
-    pub(crate) is_first: bool,
-    pub(crate) name: String,
+    pub is_first: bool,
+    /// The machine's name in messages.
+    pub name: String,
     /// The address at which other workers can dial it, as far as the primary knows.
-    pub(crate) door: Option<SocketAddr>,
+    pub door: Option<SocketAddr>,
 }
 
 impl Session {
     /// The machine as the event log names it.
-    pub(crate) fn logged(&self) -> LoggedMachine {
+    pub fn logged(&self) -> LoggedMachine {
         let own = self.link.shares_memory.then(|| ClockSample::own(clock_ns()));
         LoggedMachine {
             name: self.name.clone(),
@@ -75,7 +81,7 @@ impl Session {
 
     /// The machine as the planner sees it. `credits` limits the memory that the plan may use there; `shares_cores`: it runs
     /// on the primary's own cores.
-    pub(crate) fn machine(&self, credits: Option<u64>, shares_cores: bool) -> Machine {
+    pub fn machine(&self, credits: Option<u64>, shares_cores: bool) -> Machine {
         let memory_bytes = self.welcome.memory_bytes.min(credits.unwrap_or(u64::MAX));
         Machine {
             name: self.name.clone(),
@@ -93,24 +99,27 @@ impl Session {
 
 /// The contents of every hello of a product.
 #[derive(Clone, Debug)]
-pub(crate) struct Opening {
-    pub(crate) dtype: DType,
-    pub(crate) alpha: f64,
-    pub(crate) beta: f64,
-    pub(crate) flops: f64,
+pub struct Opening {
+    /// Element type.
+    pub dtype: DType,
+    /// α.
+    pub alpha: f64,
+    /// β.
+    pub beta: f64,
+    /// Operations of the product: machines measure their speed the longer, the more there are.
+    pub flops: f64,
     /// Most bytes of matrices that the product could use at a worker.
-    pub(crate) memory_bytes: u64,
-    pub(crate) kernel: String,
-    pub(crate) name: String,
-    pub(crate) wants: Wants,
+    pub memory_bytes: u64,
+    /// Kernel by name, or `auto`.
+    pub kernel: String,
+    /// Name by which the primary introduces itself.
+    pub name: String,
+    /// Reports that it asks for.
+    pub wants: Wants,
 }
 
 /// Opens a session over a connection.
-pub(crate) async fn open(
-    connection: Connection,
-    opening: &Opening,
-    session: u32,
-) -> Result<Session, PrimaryError> {
+pub async fn open(connection: Connection, opening: &Opening, session: u32) -> Result<Session, PrimaryError> {
     let Connection { link, known } = connection;
     let (peer, shares_memory) = (link.peer.clone(), link.shares_memory);
     match tokio::time::timeout(WELCOME_DEADLINE, greet(link, known.threads_max, opening, session)).await {
@@ -140,7 +149,7 @@ fn worker_address(link: &Link, port: u16, was_dialled: bool) -> Option<SocketAdd
 }
 
 /// Sends goodbye without waiting for an answer.
-pub(crate) async fn dismiss(sessions: Vec<Session>) {
+pub async fn dismiss(sessions: Vec<Session>) {
     for mut session in sessions {
         let frame = Frame::new(Kind::Bye.code(), Bye::default().encode(), Body::Empty);
         let _ = session.link.sender.send(frame).await;
@@ -149,7 +158,7 @@ pub(crate) async fn dismiss(sessions: Vec<Session>) {
 }
 
 /// Says goodbye and waits, at most `GOODBYE`, for the machine's goodbye: then the connection is free for the next session.
-pub(crate) async fn end_session(session: Session) -> Result<Connection, LostConnection> {
+pub async fn end_session(session: Session) -> Result<Connection, LostConnection> {
     let Session { mut link, known, name, .. } = session;
     let why = match tokio::time::timeout(GOODBYE, goodbyes(&mut link)).await {
         Ok(Ok(())) => return Ok(idle(link, known)),
@@ -160,18 +169,20 @@ pub(crate) async fn end_session(session: Session) -> Result<Connection, LostConn
 }
 
 /// A connection that broke, or whose machine does not answer, while no product ran.
-pub(crate) struct LostConnection {
-    pub(crate) name: String,
-    pub(crate) why: String,
+pub struct LostConnection {
+    /// The machine.
+    pub name: String,
+    /// Why.
+    pub why: String,
 }
 
 /// Why a connection is not used again.
-pub(crate) fn no_goodbye() -> String {
+pub fn no_goodbye() -> String {
     format!("it did not say goodbye within {} s", GOODBYE.as_secs())
 }
 
 /// A connection after both goodbyes.
-pub(crate) fn idle(mut link: Link, known: KnownConnection) -> Connection {
+pub fn idle(mut link: Link, known: KnownConnection) -> Connection {
     link.sender.set_session(0);
     link.receiver.set_session(0);
     Connection { link, known }
@@ -192,14 +203,14 @@ async fn goodbyes(link: &mut Link) -> Result<(), String> {
 }
 
 /// Gives machines that are known to be alike the mean of their speeds: they disturb each other's short measurements.
-pub(crate) fn even_speeds(machines: Vec<&mut Machine>) {
+pub fn even_speeds(machines: Vec<&mut Machine>) {
     let count = nearest_f64(to_u64(machines.len().max(1)));
     let mean = machines.iter().map(|m| m.gflops).sum::<f64>() / count;
     machines.into_iter().for_each(|m| m.gflops = mean);
 }
 
 /// Refuses a worker whose kernel does not give the same bits as `kernel`.
-pub(crate) fn same_kernel(kernel: &str, worker: &Session) -> Result<(), PrimaryError> {
+pub fn same_kernel(kernel: &str, worker: &Session) -> Result<(), PrimaryError> {
     if worker.welcome.kernel == kernel {
         return Ok(());
     }
@@ -211,7 +222,7 @@ pub(crate) fn same_kernel(kernel: &str, worker: &Session) -> Result<(), PrimaryE
 }
 
 /// Refuses workers whose kernels do not give the same bits as this machine's.
-pub(crate) fn one_kernel(local: &Session, workers: &[Session]) -> Result<(), PrimaryError> {
+pub fn one_kernel(local: &Session, workers: &[Session]) -> Result<(), PrimaryError> {
     workers.iter().try_for_each(|worker| same_kernel(&local.welcome.kernel, worker))
 }
 

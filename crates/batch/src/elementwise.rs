@@ -1,17 +1,17 @@
 //! Sums of matrices, element by element: C = αX + βY.
 //!
-//! Place in the flow: beside `product`, for operands in files or in this process. Sending an element takes longer than adding
-//! it, so workers take no part.
+//! Place in the flow: for operands in files or in this process. Sending an element takes longer than adding it, so workers take
+//! no part.
 //!
 //! Invariants: every element is rounded once for each factor and once for the sum; the result does not depend on the number of
 //! threads. Memory beside the matrices is two squares of 512 elements a side for each thread.
 //!
 //! Deliberately absent: verification. Checking a sum is computing it again.
 
-use crate::PrimaryError;
 use bramble_kernel::factors;
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{DType, Element, Matrix, MatrixError, Output, Rect, Span};
+use bramble_report::exit::Failure;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,21 +19,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const EDGE: u64 = 512;
 
 /// A matrix and its factor.
-pub type Scaled = (f64, Matrix);
+pub(crate) type Scaled = (f64, Matrix);
 
 /// Computes αX, or αX + βY, on the calling thread and `threads` − 1 others. The matrices must have the output's shape and element
 /// type.
-pub fn scaled_sum(
+pub(crate) fn scaled_sum(
     x: &Scaled,
     y: Option<&Scaled>,
     output: &Output,
     threads: NonZeroUsize,
-) -> Result<(), PrimaryError> {
+) -> Result<(), Failure> {
     for (_, matrix) in std::iter::once(x).chain(y) {
         let (shape, dtype) = (matrix.shape(), matrix.dtype());
         if (shape, dtype) != (output.shape(), output.dtype()) {
             let (name, of, to) = (matrix.name(), output.shape(), output.dtype());
-            return Err(PrimaryError::Operands(format!(
+            return Err(Failure::failed(format!(
                 "{name} is {shape} {dtype}, but the sum is {of} {to}: all matrices of a sum need the same"
             )));
         }
@@ -51,7 +51,7 @@ fn in_threads<T: Element>(
     y: Option<&Scaled>,
     output: &Output,
     threads: NonZeroUsize,
-) -> Result<(), PrimaryError> {
+) -> Result<(), Failure> {
     let shape = output.shape();
     let across = shape.cols.div_ceil(EDGE);
     let squares = shape.rows.div_ceil(EDGE).saturating_mul(across);
@@ -78,8 +78,8 @@ fn in_threads<T: Element>(
             (0..others).map_while(|_| std::thread::Builder::new().spawn_scoped(scope, work).ok()).collect();
         let own = work();
         let joined = started.into_iter().map(|thread| thread.join());
-        let others = joined
-            .map(|done| done.map_err(|_| PrimaryError::Failed("a thread of the sum failed".to_owned())));
+        let others =
+            joined.map(|done| done.map_err(|_| Failure::failed("a thread of the sum failed".to_owned())));
         std::iter::once(Ok(own)).chain(others).collect()
     });
     results.into_iter().try_for_each(|result| Ok(result??))
@@ -98,16 +98,7 @@ fn square<T: Element>(
     let y = y.map(|(beta, y)| Ok::<_, MatrixError>((*beta, y, y.block(rect)?))).transpose()?;
     let y_view = y.as_ref().map(|(beta, y, buffer)| (*beta, y.block_view::<T>(rect, buffer)));
     let mut lease = output.lease(rect);
-    let mut c = lease.view_mut::<T>();
-    for i in 0..c.rows() {
-        for j in 0..c.cols() {
-            let scaled = factors::times(x_view.at(i, j), *alpha);
-            *c.at_mut(i, j) = match &y_view {
-                Some((beta, y)) => scaled.plus(factors::times(y.at(i, j), *beta)),
-                None => scaled,
-            };
-        }
-    }
+    factors::scaled_sum((*alpha, x_view), y_view, lease.view_mut::<T>());
     Ok(())
 }
 
@@ -161,7 +152,7 @@ mod tests {
         assert_eq!(empty.shape().rows, 0);
         let output = Output::anonymous(matrix("random:2x3:f32:1").shape(), DType::F32).unwrap();
         let other = (1.0, matrix("random:3x2:f32:1"));
-        let e = scaled_sum(&other, None, &output, NonZeroUsize::MIN).unwrap_err().to_string();
+        let e = scaled_sum(&other, None, &output, NonZeroUsize::MIN).err().unwrap().text;
         assert!(e.contains("is 3x2 f32, but the sum is 2x3 f32"), "{e}");
     }
 }

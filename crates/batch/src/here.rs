@@ -8,22 +8,22 @@
 //!
 //! Deliberately absent: reducing parts at their workers, and verification. Checking a reduction is computing it again.
 
-use crate::PrimaryError;
 use bramble_matrix::{
     DType, Matrix, MatrixError, Rect, RectReduction, ReducedMatrix, Reducer, Reducible, Reduction, Shape,
     Span,
 };
+use bramble_report::exit::Failure;
 use std::num::NonZeroUsize;
 
 /// Most elements of a band.
 const BAND_ELEMENTS: u64 = 1 << 19;
 
 /// Reduces a matrix on the calling thread and `threads` − 1 others: one result, or the columns and the elements of topk.
-pub fn reduced(
+pub(crate) fn reduced(
     matrix: &Matrix,
     reduction: Reduction,
     threads: NonZeroUsize,
-) -> Result<Vec<ReducedMatrix>, PrimaryError> {
+) -> Result<Vec<ReducedMatrix>, Failure> {
     match matrix.dtype() {
         DType::F32 => in_threads::<f32>(matrix, reduction, threads),
         DType::F64 => in_threads::<f64>(matrix, reduction, threads),
@@ -47,7 +47,7 @@ fn in_threads<T: Reducible>(
     matrix: &Matrix,
     reduction: Reduction,
     threads: NonZeroUsize,
-) -> Result<Vec<ReducedMatrix>, PrimaryError> {
+) -> Result<Vec<ReducedMatrix>, Failure> {
     let mut reducer = Reducer::<T>::new(reduction, matrix.name(), matrix.shape())?;
     let one = |rect: Rect| -> Result<RectReduction<T>, MatrixError> {
         let buffer = matrix.block(rect)?;
@@ -57,7 +57,7 @@ fn in_threads<T: Reducible>(
     while bands.peek().is_some() {
         // Bands are as long as each other, so threads that wait for the others of a round wait briefly.
         let round: Vec<Rect> = bands.by_ref().take(threads.get()).collect();
-        let results: Vec<Result<_, PrimaryError>> = std::thread::scope(|scope| {
+        let results: Vec<Result<_, Failure>> = std::thread::scope(|scope| {
             let (last, others) =
                 round.split_last().map_or((None, &[][..]), |(last, others)| (Some(*last), others));
             let started: Vec<_> = others
@@ -65,7 +65,7 @@ fn in_threads<T: Reducible>(
                 .map(|rect| (*rect, std::thread::Builder::new().spawn_scoped(scope, || one(*rect)).ok()))
                 .collect();
             let own = last.map(|rect| Ok(one(rect)?));
-            let failed = || PrimaryError::Failed("a thread of the reduction failed".to_owned());
+            let failed = || Failure::failed("a thread of the reduction failed".to_owned());
             // If the system gives no more threads, this one does the work.
             let others = started.into_iter().map(|(rect, thread)| match thread {
                 Some(thread) => Ok(thread.join().map_err(|_| failed())??),

@@ -11,7 +11,7 @@
 //! break later (`run`).
 
 use crate::PrimaryError;
-use crate::account::{RelayReport, Unreachable};
+use crate::links::{RelayReport, Unreachable};
 use crate::opening::Session;
 use bramble_link::{Body, Frame, NoBodies};
 use bramble_plan::{Plan, neighbour_pairs};
@@ -28,17 +28,20 @@ use tokio::task::JoinSet;
 pub type SecretSource = fn(&mut [u8]) -> io::Result<()>;
 
 /// The sessions of a plan's members, and the neighbours that each has a link with.
-pub(crate) struct ConnectedPeers {
-    pub(crate) sessions: Vec<Session>,
-    pub(crate) neighbours: Vec<Vec<usize>>,
+pub struct ConnectedPeers {
+    /// The sessions, in the order in which they were passed in.
+    pub sessions: Vec<Session>,
+    /// For each the others with which it has a link.
+    pub neighbours: Vec<Vec<usize>>,
     /// Why a session ended meanwhile.
-    pub(crate) dead: Vec<Option<String>>,
-    pub(crate) report: RelayReport,
+    pub dead: Vec<Option<String>>,
+    /// For the report.
+    pub report: RelayReport,
 }
 
 impl ConnectedPeers {
     /// Adds sessions without work in the plan, which have no links to other workers.
-    pub(crate) fn add_reserve(&mut self, reserve: Option<Session>) {
+    pub fn add_reserve(&mut self, reserve: Option<Session>) {
         self.sessions.extend(reserve);
         self.neighbours.resize(self.sessions.len(), Vec::new());
         self.dead.resize(self.sessions.len(), None);
@@ -74,16 +77,18 @@ struct Introductions {
 
 /// Which workers are introduced to each other.
 #[derive(Clone, Copy)]
-pub(crate) enum Pairing<'a> {
+pub enum Pairing<'a> {
     /// Pairs that may relay panels of this plan.
     Plan(&'a Plan),
     /// Each with the next one, and the last with the first.
     Ring,
+    /// These pairs.
+    Stated(&'a [(usize, usize)]),
 }
 
 /// Introduces workers to each other; `sessions` are in the order of the plan's members, or of the ring. Must run inside a
 /// `tokio::task::LocalSet`.
-pub(crate) async fn introduce(
+pub async fn introduce(
     pairing: Pairing<'_>,
     sessions: Vec<Session>,
     random: SecretSource,
@@ -142,6 +147,7 @@ fn pairs(
     let chosen = match pairing {
         Pairing::Plan(plan) => neighbour_pairs(&plan.members, NEIGHBOURS_MAX, can_link),
         Pairing::Ring => ring_pairs(sessions.len()).filter(|(i, j)| can_link(*i, *j)).collect(),
+        Pairing::Stated(pairs) => pairs.iter().copied().filter(|(i, j)| can_link(*i, *j)).collect(),
     };
     for ((i, j), (dials, address)) in chosen.into_iter().zip(dials) {
         let (mut key, mut ticket) = ([0; 20], [0; 16]);

@@ -8,11 +8,11 @@
 //!
 //! Deliberately absent: new connections (the cluster numbers them).
 
+use crate::MachineLink;
 use crate::PrimaryError;
+use crate::links::CLOSING;
 use crate::measure::ping;
 use crate::opening::{Connection, LostConnection, Session, dismiss, end_session};
-use crate::product::MachineLink;
-use crate::run::CLOSING;
 use bramble_wire::limits::{PING_AFTER, SILENCE_MAX};
 use std::rc::Rc;
 use tokio::sync::{Notify, mpsc};
@@ -22,11 +22,11 @@ use tokio::task::{JoinHandle, JoinSet};
 type Kept = Result<Connection, LostConnection>;
 
 /// Connections that no product uses, and the source of new ones.
-pub(crate) struct IdleConnections {
+pub struct IdleConnections {
     /// Whether another product may follow.
     keeps: bool,
     /// Machines that join later.
-    pub(crate) later: Option<mpsc::Receiver<MachineLink>>,
+    pub later: Option<mpsc::Receiver<MachineLink>>,
     resting: Vec<Connection>,
     pinged: Vec<PingedConnection>,
     /// Sessions that say goodbye, at most for `GOODBYE`.
@@ -48,7 +48,8 @@ struct PingedConnection {
 type Ended = Result<PingedConnection, LostConnection>;
 
 impl IdleConnections {
-    pub(crate) fn new(keeps: bool, later: Option<mpsc::Receiver<MachineLink>>) -> Self {
+    /// No connections yet; `later` brings new ones. `keeps`: another product may follow.
+    pub fn new(keeps: bool, later: Option<mpsc::Receiver<MachineLink>>) -> Self {
         // Bounded by the number of connections.
         let (end, ended) = mpsc::unbounded_channel();
         let (ending, opening) = (JoinSet::new(), JoinSet::new());
@@ -56,12 +57,12 @@ impl IdleConnections {
     }
 
     /// Whether another product may follow.
-    pub(crate) fn keeps(&self) -> bool {
+    pub fn keeps(&self) -> bool {
         self.keeps
     }
 
     /// Adds a connection that is idle or new.
-    pub(crate) fn add(&mut self, connection: Connection) {
+    pub fn add(&mut self, connection: Connection) {
         // A new machine waits for its first hello. Threads of this process end with it.
         if !self.keeps || connection.link.shares_memory || !connection.known.has_served {
             return self.resting.push(connection);
@@ -70,13 +71,13 @@ impl IdleConnections {
     }
 
     /// Remembers a lost connection for the next product, which names it.
-    pub(crate) fn add_lost(&self, lost: LostConnection) {
+    pub fn add_lost(&self, lost: LostConnection) {
         // The receiver lives as long as the sender.
         let _ = self.end.send(Err(lost));
     }
 
     /// Ends sessions whose product does not need them, beside the product.
-    pub(crate) async fn release(&mut self, sessions: Vec<Session>) {
+    pub async fn release(&mut self, sessions: Vec<Session>) {
         if !self.keeps {
             return dismiss(sessions).await;
         }
@@ -89,7 +90,7 @@ impl IdleConnections {
     }
 
     /// Ends sessions that are still being opened, when they are open.
-    pub(crate) fn release_later(&mut self, mut opening: JoinSet<Result<Session, PrimaryError>>) {
+    pub fn release_later(&mut self, mut opening: JoinSet<Result<Session, PrimaryError>>) {
         if !self.keeps {
             return;
         }
@@ -104,7 +105,7 @@ impl IdleConnections {
     }
 
     /// All connections, in the order of their numbers, and the lost connections.
-    pub(crate) async fn take(&mut self) -> (Vec<Connection>, Vec<LostConnection>) {
+    pub async fn take(&mut self) -> (Vec<Connection>, Vec<LostConnection>) {
         let (mut connections, mut lost) = (std::mem::take(&mut self.resting), Vec::new());
         while self.ending.join_next().await.is_some() {}
         while self.opening.try_join_next().is_some() {}
@@ -128,7 +129,7 @@ impl IdleConnections {
     }
 
     /// Closes all connections. Sessions that are being opened are dropped.
-    pub(crate) async fn close(&mut self) {
+    pub async fn close(&mut self) {
         let (connections, _) = self.take().await;
         let mut closing = JoinSet::new();
         for mut connection in connections {

@@ -43,10 +43,7 @@ type Measured = (Option<f64>, Vec<PrimaryError>);
 
 /// Measures every link that moves bytes and was not measured before, and then all links together. Sessions whose link fails are
 /// removed. `before` is the rate of all links together from an earlier call, which stays if there is nothing to measure.
-pub(crate) async fn measure(
-    sessions: &mut Vec<Session>,
-    before: Option<f64>,
-) -> Result<Measured, PrimaryError> {
+pub async fn measure(sessions: &mut Vec<Session>, before: Option<f64>) -> Result<Measured, PrimaryError> {
     if sessions.iter().all(|s| s.known.rate.is_some() || s.link.shares_memory) {
         return Ok((before, Vec::new()));
     }
@@ -215,7 +212,7 @@ async fn best_ping(link: &mut Link, bytes: usize) -> Result<Duration, String> {
 }
 
 /// Duration of a ping.
-pub(crate) async fn ping(link: &mut Link, nonce: u64, bytes: usize) -> Result<Duration, String> {
+pub async fn ping(link: &mut Link, nonce: u64, bytes: usize) -> Result<Duration, String> {
     Ok(timed_ping(link, nonce, bytes).await?.0)
 }
 
@@ -240,8 +237,14 @@ async fn send_ping(link: &mut Link, nonce: u64, bytes: usize) -> Result<(Instant
 
 /// Waits for the answer to a ping.
 async fn receive_pong(link: &mut Link, nonce: u64) -> Result<Pong, String> {
-    let answer = link.receiver.receive(&mut NoBodies).await.map_err(|e| e.to_string())?;
-    let kind = Kind::from_code(answer.kind).map_err(|e| e.0)?;
+    let (answer, kind) = loop {
+        let answer = link.receiver.receive(&mut NoBodies).await.map_err(|e| e.to_string())?;
+        let kind = Kind::from_code(answer.kind).map_err(|e| e.0)?;
+        // The state of a link between two machines may come first, or the answer to a step of a making that failed.
+        if !matches!(kind, Kind::Reached | Kind::Placed) {
+            break (answer, kind);
+        }
+    };
     let wrong = || format!("it answered a ping with {kind:?}");
     if kind != Kind::Pong {
         return Err(wrong());

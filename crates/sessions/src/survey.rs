@@ -7,7 +7,7 @@
 use crate::PrimaryError;
 use crate::measure::measure;
 use crate::opening::{Connection, Opening, Session, dismiss, even_speeds, one_kernel, open};
-use crate::product::{MachineLink, MachineLinks};
+use crate::{MachineLink, MachineLinks};
 use bramble_matrix::DType;
 use bramble_plan::Machine;
 use bramble_wire::message::Wants;

@@ -1,0 +1,305 @@
+//! Gets rectangles of arrays from the machines that hold them.
+//!
+//! Place in the flow: `Cluster::fetch` brings a whole array home; `making.rs` gets operands that have to go through this process,
+//! and lines to check.
+//!
+//! Invariants: elements land in their place in the output. A part that comes as a whole has the digest that its machine named
+//! when it was put or made; otherwise the machine is named. A machine that neither takes nor sends anything for `SILENCE_MAX` is
+//! lost.
+//!
+//! Deliberately absent: conversion and transposition. Elements come as they are stored.
+
+use super::Cluster;
+use super::arrays::{ArrayId, PlacedArray, place_of};
+use super::part::silence;
+use super::putting::Holders;
+use crate::bodies::TileRows;
+use crate::gathering::early_loss;
+use crate::product::{ProductObserver, SessionRequest};
+use bramble_link::{ArrivedBody, Body, BodyPlacer, Frame, Landing, SharedRegion};
+use bramble_matrix::{Digest128, Digester, Output, Rect, Shape, Span, TileLease};
+use bramble_plan::{PlacedPart, Preference};
+use bramble_sessions::{
+    EndedJob, LostConnection, MachineJob, PrimaryError, Session, UsedSession, at_once, off_loop,
+};
+use bramble_wire::message::{GetHead, Kind, PartHead, PartPiece, decode_error, part_pieces};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A rectangle to get.
+#[derive(Clone, Copy)]
+pub(super) struct RectToGet {
+    /// Number of the part at its machine.
+    pub(super) number: u64,
+    /// The rectangle of the array.
+    pub(super) rect: Rect,
+    /// Its first row and column in the output.
+    pub(super) to: (u64, u64),
+}
+
+/// A part of an array: which machine has it, its number there, and its digest.
+#[derive(Clone, Copy)]
+pub(super) struct KnownPart {
+    pub(super) part: PlacedPart,
+    pub(super) number: u64,
+    pub(super) digest: Digest128,
+}
+
+impl PlacedArray {
+    /// The parts of the array, with machines numbered by their `connections`. Replicas of lost machines are left out; any other
+    /// lost part is an error.
+    pub(super) fn known_parts(&self, connections: &[u64]) -> Result<Vec<KnownPart>, PrimaryError> {
+        let number = |part: &PlacedPart| connections.iter().position(|known| *known == self.holder(part));
+        let is_there = |machine: usize| connections.contains(&self.holders[machine]);
+        if let Some(missing) = self.layout.missing(&is_there).first() {
+            return Err(self.lost(*missing));
+        }
+        let parts = self.layout.parts.iter().zip(&self.parts);
+        let known = parts.filter_map(|(part, recorded)| {
+            let part = PlacedPart { machine: number(part)?, ..*part };
+            Some(KnownPart { part, number: recorded.number, digest: recorded.digest })
+        });
+        Ok(known.collect())
+    }
+}
+
+impl Cluster {
+    /// Brings an array home, into an output of its shape and type.
+    pub async fn fetch(
+        &mut self,
+        id: ArrayId,
+        output: Output,
+        who: Preference,
+        sessions: &SessionRequest,
+        watch: &dyn ProductObserver,
+    ) -> Result<Output, PrimaryError> {
+        let dtype = self.arrays.get(id)?.layout.dtype;
+        let (opened, _) = self.holders(sessions, ("simd".to_owned(), dtype, 0.0), who, watch).await?;
+        let connections: Vec<u64> = opened.iter().map(|session| session.known.number).collect();
+        let mut holders = Holders::new(opened.into_iter().map(Some).collect());
+        let fetched = self.fetch_from(id, (&mut holders, &connections), output, watch).await;
+        self.idle.release(holders.slots.into_iter().flatten().collect()).await;
+        fetched
+    }
+
+    /// The same over open sessions.
+    pub(super) async fn fetch_from(
+        &mut self,
+        id: ArrayId,
+        (holders, connections): (&mut Holders, &[u64]),
+        output: Output,
+        watch: &dyn ProductObserver,
+    ) -> Result<Output, PrimaryError> {
+        let array = self.arrays.get(id)?;
+        let (name, shape, is_cut) =
+            (array.source.name().to_owned(), array.layout.shape, array.layout.axis.is_some());
+        let mut parts = array.known_parts(connections)?;
+        if !is_cut {
+            parts.truncate(1);
+        }
+        let wanted = parts.iter().map(|known| {
+            let (row, col) = (known.part.rect.rows.start, known.part.rect.cols.start);
+            (known.part.machine, RectToGet { number: known.number, rect: known.part.rect, to: (row, col) })
+        });
+        let output =
+            get(holders, wanted.collect(), output, watch).await.map_err(|machine| match machine {
+                GetError::Lost(machine) => {
+                    let part = parts.iter().position(|known| known.part.machine == machine);
+                    // Parts are in the order of the layout; of replicas only the first was asked for.
+                    self.arrays.get(id).map_or_else(|e| e, |array| array.lost(part.unwrap_or(0)))
+                }
+                GetError::Failed(e) => e,
+            })?;
+        for known in parts {
+            if digest_at(output.clone(), known.part.rect).await? != known.digest {
+                let (place, machine) = (place_of(known.part.rect, shape), &holders.names[known.part.machine]);
+                return Err(PrimaryError::Wrong(format!(
+                    "{place} of {name} has changed on {machine} since it was made or placed: check the memory of that machine, \
+                     and make or place {name} again"
+                )));
+            }
+        }
+        whole_again(output)
+    }
+}
+
+/// Why rectangles could not be got.
+pub(super) enum GetError {
+    /// This machine was lost.
+    Lost(usize),
+    Failed(PrimaryError),
+}
+
+/// Gets rectangles, each from its machine, into an output.
+pub(super) async fn get(
+    holders: &mut Holders,
+    wanted: Vec<(usize, RectToGet)>,
+    output: Output,
+    watch: &dyn ProductObserver,
+) -> Result<Arc<Output>, GetError> {
+    let output = Arc::new(output);
+    let mut of_machines: BTreeMap<usize, Vec<RectToGet>> = BTreeMap::new();
+    for (machine, rect) in wanted {
+        of_machines.entry(machine).or_default().push(rect);
+    }
+    let job = |(machine, rects): (usize, Vec<RectToGet>)| -> MachineJob<()> {
+        let output = output.clone();
+        (machine, Box::new(move |session| Box::pin(get_rects(session, rects, output))))
+    };
+    let jobs = of_machines.into_iter().map(job).collect();
+    let mut lost = None;
+    for EndedJob { machine, result } in at_once(&mut holders.slots, jobs).await.map_err(GetError::Failed)? {
+        match result {
+            Ok((sent, ())) => holders.bytes_sent += sent,
+            Err(LostConnection { name, why }) => {
+                holders.lost.push(early_loss(watch, name, why).name);
+                lost = Some(machine);
+            }
+        }
+    }
+    lost.map_or(Ok(output), |machine| Err(GetError::Lost(machine)))
+}
+
+/// Gets rectangles from one machine, one after another.
+async fn get_rects(
+    mut session: Session,
+    rects: Vec<RectToGet>,
+    output: Arc<Output>,
+) -> (Result<UsedSession, LostConnection>, ()) {
+    let before = session.link.sender.bytes_sent();
+    let (is_silent_link, dtype) = (session.link.shares_memory, output.dtype());
+    let (sender, receiver) = (&mut *session.link.sender, &mut *session.link.receiver);
+    let silence = silence(receiver.arriving(), sender.send_progress(), is_silent_link);
+    let getting = async {
+        for wanted in rects {
+            let RectToGet { number, rect, .. } = wanted;
+            let get = Frame::new(Kind::Get.code(), GetHead { array: number, rect }.encode(), Body::Empty);
+            sender.send(get).await.map_err(|e| e.to_string())?;
+            let coming =
+                ComingPieces { wanted, pieces: part_pieces(rect, dtype).collect(), output: output.clone() };
+            let coming = Rc::new(RefCell::new(coming));
+            let mut placer = PiecePlacer(coming.clone());
+            while !coming.borrow().pieces.is_empty() {
+                let arrived = receiver.receive(&mut placer).await.map_err(|e| e.to_string())?;
+                match Kind::from_code(arrived.kind).map_err(|e| e.0)? {
+                    Kind::Part => coming.borrow_mut().landed(&arrived.head, arrived.body)?,
+                    Kind::Pong | Kind::Reached | Kind::Placed => {}
+                    Kind::Error => return Err(decode_error(&arrived.head).map_err(|e| e.0)?),
+                    other => return Err(format!("it sent a message of kind {other:?} instead of elements")),
+                }
+            }
+        }
+        Ok(())
+    };
+    let got = tokio::select! {
+        biased;
+        got = getting => got,
+        why = silence => Err(why),
+    };
+    let used = match got {
+        Ok(()) => {
+            let sent = session.link.sender.bytes_sent().saturating_sub(before);
+            Ok(UsedSession { session, sent })
+        }
+        Err(why) => Err(LostConnection { name: session.name, why }),
+    };
+    (used, ())
+}
+
+/// The pieces of a rectangle that have not come.
+struct ComingPieces {
+    wanted: RectToGet,
+    pieces: VecDeque<PartPiece>,
+    output: Arc<Output>,
+}
+
+impl ComingPieces {
+    /// The next piece, if the message has it.
+    fn next(&self, head: &[u8], body_bytes: usize) -> Result<PartPiece, String> {
+        let head = PartHead::decode(head).map_err(|e| e.0)?;
+        let is_next = |piece: &&PartPiece| {
+            let bytes = piece.rect.shape().bytes(self.output.dtype());
+            head.array == self.wanted.number && head.first == piece.first && bytes == Some(body_bytes as u64)
+        };
+        let next = self.pieces.front().filter(is_next).copied();
+        next.ok_or_else(|| format!("it sent other elements of array {} than were asked for", head.array))
+    }
+
+    /// The place of a piece in the output.
+    fn lease(&self, piece: PartPiece) -> TileLease {
+        let RectToGet { rect, to: (row, col), .. } = self.wanted;
+        let moved = |span: Span, from: u64, to: u64| Span::new(span.start - from + to, span.end - from + to);
+        let rows = moved(piece.rect.rows, rect.rows.start, row);
+        self.output.lease(Rect::new(rows, moved(piece.rect.cols, rect.cols.start, col)))
+    }
+
+    /// A piece has come.
+    fn landed(&mut self, head: &[u8], body: ArrivedBody) -> Result<(), String> {
+        match body {
+            ArrivedBody::Landed(landing) => drop(landing),
+            ArrivedBody::Shared(region) => {
+                let piece = self.next(head, region.len())?;
+                copy(&region, self.lease(piece))?;
+            }
+            ArrivedBody::Empty | ArrivedBody::Leased(_) => {
+                return Err("it sent elements without bytes".to_owned());
+            }
+        }
+        self.pieces.pop_front();
+        Ok(())
+    }
+}
+
+/// Copies elements that lie in the memory of this process.
+fn copy(region: &SharedRegion, mut to: TileLease) -> Result<(), String> {
+    let line_bytes = to.line_bytes().max(1);
+    let mut line = 0;
+    for run in (0..region.runs).map(|run| region.run(run)) {
+        if run.len() % line_bytes != 0 {
+            return Err("it sent a part of a line".to_owned());
+        }
+        for bytes in run.chunks_exact(line_bytes) {
+            to.line_mut(line).copy_from_slice(bytes);
+            line += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Places pieces in the output.
+struct PiecePlacer(Rc<RefCell<ComingPieces>>);
+
+impl BodyPlacer for PiecePlacer {
+    fn place(&mut self, kind: u8, head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
+        match Kind::from_code(kind).map_err(|e| e.0)? {
+            Kind::Part => {
+                let coming = self.0.borrow();
+                let piece = coming.next(head, body_bytes)?;
+                Ok(Box::new(TileRows::new(coming.lease(piece))))
+            }
+            other => Err(format!("a message of kind {other:?} has no body here")),
+        }
+    }
+}
+
+/// The digest of a part in an output, as its machine computes it.
+async fn digest_at(output: Arc<Output>, rect: Rect) -> Result<Digest128, PrimaryError> {
+    let work = move || {
+        let lease = output.lease(rect);
+        let mut digester = Digester::default();
+        let Shape { rows, cols } = rect.shape();
+        digester.update(&rows.to_le_bytes());
+        digester.update(&cols.to_le_bytes());
+        (0..lease.lines()).for_each(|line| digester.update(lease.line(line)));
+        digester.digest()
+    };
+    off_loop("checking a part", work).await
+}
+
+/// The output, when all that wrote to it is done.
+pub(super) fn whole_again(output: Arc<Output>) -> Result<Output, PrimaryError> {
+    let shared = || PrimaryError::Failed("a part that came home is still being written".to_owned());
+    Arc::try_unwrap(output).map_err(|_| shared())
+}
