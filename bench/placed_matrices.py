@@ -3,8 +3,11 @@
   products  x @ W many times, W placed once: against the same workers with W sent each time, and against Dask with W persisted
             (as a dask array, and by hand with futures). The primary does not compute. From the line of the batch that is written,
             or Dask's call, to the result in the primary's memory; verified, where it is Bramble
-  steps     W @ (W @ (… x)), a vector: against NumPy on one machine with as much processor time as the workers together, and
-            against W sent each time
+  steps     W @ (W @ (… x)), a vector that stays at the workers, or comes home each time: against NumPy on one machine with as much
+            processor time as the workers together, and against W sent each time
+  circulate P = W @ V, both placed and cut between rows, P stays: V goes round from worker to worker. Against the same steps with V
+            replicated, so that nothing travels, and against the time that the links need
+  chain     ten products H = H @ W, W placed and cut between columns, H stays: against H brought home and sent again each time
   speeds    workers of 4 : 2 : 2 : 1: columns by speed against equal columns
   top       the ten largest elements of each row of V @ V.T, V as large as the word vectors of a small language model, placed:
             reduced at the workers, against the product brought home and reduced there; the same neighbours
@@ -18,6 +21,8 @@ import statistics
 import subprocess
 import sys
 from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import lab
 import numpy as np
@@ -92,11 +97,11 @@ def products(args, folder):
         with Session(args, cluster) as batch:
             put = batch.task(f"W = put {path_w} shard=1")
             for m in rows:
-                batch.task(f"y = {paths_x[m]} @ W")
-                placed[m] = [batch.task(f"y = {paths_x[m]} @ W") for _ in range(count)]
+                batch.task(f"{args.home}/y.npy = {paths_x[m]} @ W")
+                placed[m] = [batch.task(f"{args.home}/y.npy = {paths_x[m]} @ W") for _ in range(count)]
             for m in rows:
-                batch.task(f"y = {paths_x[m]} @ {path_w}")
-                sent[m] = [batch.task(f"y = {paths_x[m]} @ {path_w}") for _ in range(count)]
+                batch.task(f"{args.home}/y.npy = {paths_x[m]} @ {path_w}")
+                sent[m] = [batch.task(f"{args.home}/y.npy = {paths_x[m]} @ {path_w}") for _ in range(count)]
                 digests = {report["digest"] for report in placed[m] + sent[m]}
                 if len(digests) != 1:
                     raise SystemExit(f"m = {m}: {len(digests)} different results")
@@ -138,23 +143,78 @@ def steps(args, folder):
         cluster.workers -= 1
         cluster.addresses.pop()
 
-        def chain(batch, matrix):
-            names = [str(path_x), *["ab"[step % 2] for step in range(count)]]
+        def chain(batch, names):
+            names = [str(path_x), *[names[step % 2] for step in range(count)]]
+            matrix = "W"
             return [batch.task(f"{names[step + 1]} = {matrix} @ {names[step]}")["round_trip_s"] for step in range(count)]
 
-        taken = {"placed": [], "sent": [], "numpy": []}
+        taken = {"kept": [], "home": [], "sent": [], "numpy": []}
         with Session(args, cluster) as batch:
             batch.task(f"W = put {path_w} shard=0")
             batch.task(f"y = W @ {path_x}")
+            homes = [f"{args.home}/{name}.npy" for name in "ab"]
             for _ in range(args.rounds):
-                taken["placed"].append(sum(chain(batch, "W")))
+                taken["kept"].append(sum(chain(batch, "ab")))
+                taken["home"].append(sum(chain(batch, homes)))
                 done = subprocess.run(list(map(str, alone)), stdout=subprocess.PIPE, text=True, check=True, env=with_threads(1))
                 taken["numpy"].append(float(done.stdout))
-            taken["sent"] = [count * batch.task(f"y = {path_w} @ {path_x}")["round_trip_s"] for _ in range(args.rounds)]
+            taken["sent"] = [count * batch.task(f"{args.home}/y.npy = {path_w} @ {path_x}")["round_trip_s"] for _ in range(args.rounds)]
     record(args, "placed_matrices", f"{count} steps", taken, n=n, dtype=args.dtype, cores=args.cores, mbit=args.mbit)
     table(f"{count} steps x = W @ x, W {n} x {n} {args.dtype}, {args.mbit:g} Mbit/s; sent: one product times {count}",
-          ["who", "seconds: median (range)", "times as long as placed"],
-          [[who, spread(figures), f"{ratio(taken['placed'], figures):.2f}"] for who, figures in taken.items()])
+          ["who", "seconds: median (range)", "times as long as kept"],
+          [[who, spread(figures), f"{ratio(taken['kept'], figures):.2f}"] for who, figures in taken.items()])
+
+
+def circulate(args, folder):
+    n = args.n or (1024 if args.quick else 8192)
+    paths = files(args, folder, {"W": (n, n), "V": (n, n)})
+    size = n * n * np.dtype(lab.KINDS[args.dtype]).itemsize
+    taken, tasks = {"V goes round": [], "V replicated": []}, {}
+    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster, Session(args, cluster) as batch:
+        for name, path, words in (("W", paths[0], "shard=0"), ("V", paths[1], "shard=0"), ("R", paths[1], "replicate")):
+            batch.task(f"{name} = put {path} {words}")
+        for _ in range(args.rounds):
+            for who, name in (("V goes round", "V"), ("V replicated", "R")):
+                tasks[who] = batch.task(f"P = W @ {name}")
+                taken[who].append(tasks[who]["round_trip_s"])
+    links = (len(args.cores) - 1) / len(args.cores) * size / (args.mbit * 1e6 / 8)
+    record(args, "placed_matrices", "circulate", taken, n=n, dtype=args.dtype, cores=args.cores, mbit=args.mbit, links_s=links,
+           bytes_sent=tasks["V goes round"]["bytes_sent"], bytes_between=tasks["V goes round"]["bytes_between"])
+    table(f"P = W @ V, both {n} x {n} {args.dtype}, {args.mbit:g} Mbit/s, workers of {'/'.join(f'{c:g}' for c in args.cores)} "
+          f"processors; the links need {links:.2f} s",
+          ["who", "seconds: median (range)", "primary's bytes, of W", "bytes between, of V", "times as long as V replicated"],
+          [[who, spread(figures), f"{tasks[who]['bytes_sent'] / size:.4%}", f"{tasks[who]['bytes_between'] / size:.2f}",
+            f"{ratio(taken['V replicated'], figures):.2f}"] for who, figures in taken.items()])
+
+
+def chain(args, folder):
+    n, m, count = args.n or (1024 if args.quick else 4096), 256, 10
+    *paths, path_x = files(args, folder, {**{f"W{at}": (n, n) for at in range(count)}, "x": (m, n)})
+    least = 2 * m * n * np.dtype(lab.KINDS[args.dtype]).itemsize
+    taken, moved = {"kept": [], "brought home": []}, {}
+    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster, Session(args, cluster) as batch:
+        for at, path in enumerate(paths):
+            batch.task(f"W{at} = put {path} shard=1")
+
+        def run(name, last):
+            tasks = [batch.task(f"{name(at + 1)} = {name(at) if at else path_x} @ W{at}") for at in range(count)]
+            return [*tasks, *([batch.task(last)] if last else [])]
+
+        for _ in range(args.rounds):
+            for who, name, last in (("kept", lambda at: "HG"[at % 2], f"{'HG'[count % 2]} -> {args.home}/h.npy"),
+                                    ("brought home", lambda at: f"{args.home}/{at % 2}.npy", "")):
+                tasks = run(name, last)
+                taken[who].append(sum(task["round_trip_s"] for task in tasks))
+                moved[who] = sum(wire(task) if "product" in task else task.get("bytes_sent", 0) for task in tasks)
+                moved[who] += 0 if who != "kept" else least // 2
+                between = sum(task.get("bytes_between", 0) for task in tasks)
+                moved[f"{who} between"] = between
+    record(args, "placed_matrices", "chain", taken, n=n, m=m, dtype=args.dtype, cores=args.cores, mbit=args.mbit, moved=moved)
+    table(f"{count} products H = H @ W, H {m} x {n}, W {n} x {n} {args.dtype}, {args.mbit:g} Mbit/s, workers of "
+          f"{'/'.join(f'{c:g}' for c in args.cores)} processors, and the result in a file",
+          ["H", "seconds: median (range)", "primary's bytes, of x and the result", "MB between workers", "times as long as kept"],
+          [[who, spread(figures), f"{moved[who] / least:.3f}", f"{moved[f'{who} between'] / 1e6:.1f}",
+            f"{ratio(taken['kept'], figures):.2f}"] for who, figures in taken.items()])
 
 
 def speeds(args, folder):
@@ -166,7 +226,7 @@ def speeds(args, folder):
         for who, words in (("by speed", "shard=1"), ("equal", "shard=1 units=1:1:1:1")):
             put = batch.task(f"W = put {path_w} {words}")
             shares[who] = [part["cols"] for part in put["parts"]]
-            reports = [batch.task(f"y = {path_x} @ W") for _ in range(count + 1)][1:]
+            reports = [batch.task(f"{args.home}/y.npy = {path_x} @ W") for _ in range(count + 1)][1:]
             taken[who] = [report["product"]["seconds"] for report in reports]
             own = sum(worker["gflops"] for worker in reports[-1]["product"]["workers"])
             batch.task("free W")
@@ -191,11 +251,10 @@ def top(args, folder):
             one = batch.task(f"I, T = topk({path} @ W.T, 10)")
             taken["at the workers"].append(one["round_trip_s"])
             sent, back, checked = one["bytes_sent"], sum(worker["bytes"] for worker in one["machines"]), one["rows_recomputed"]
-            product = batch.task(f"C = {path} @ W.T")
-            other = batch.task("J, U = topk(C, 10)")
+            product = batch.task(f"{args.home}/c.npy = {path} @ W.T")
+            other = batch.task(f"J, U = topk({args.home}/c.npy, 10)")
             taken["brought home"].append(product["round_trip_s"] + other["round_trip_s"])
             digests |= {(one["results"][0]["digest"], "at"), (other["results"][0]["digest"], "home")}
-            batch.task("free C")
     same = len({digest for digest, _ in digests}) == 1
     record(args, "placed_matrices", "top 10", taken, n=n, k=k, dtype=args.dtype, cores=args.cores, mbit=args.mbit, sent=sent,
            back=back, same=same)
@@ -213,8 +272,8 @@ def small(args, folder):
         batch.task(f"W = put {path_w}")
         taken = {"placed": "W", "sent": path_w}
         for who, matrix in taken.items():
-            batch.task(f"y = {path_x} @ {matrix}")
-            taken[who] = [batch.task(f"y = {path_x} @ {matrix}") for _ in range(count)]
+            batch.task(f"{args.home}/y.npy = {path_x} @ {matrix}")
+            taken[who] = [batch.task(f"{args.home}/y.npy = {path_x} @ {matrix}") for _ in range(count)]
         held = []
         for cycle in range(cycles + 1):
             batch.task(f"V = put {path_v} shard={cycle % 2}")
@@ -235,7 +294,7 @@ def small(args, folder):
                                               taken.items()}, held=held)
 
 
-CASES = {"products": products, "steps": steps, "speeds": speeds, "top": top, "small": small}
+CASES = {"products": products, "steps": steps, "circulate": circulate, "chain": chain, "speeds": speeds, "top": top, "small": small}
 
 
 def main():
@@ -249,7 +308,9 @@ def main():
     if why := Cluster.missing():
         raise SystemExit(f"no lab: {why}")
     args.cores, args.mbit, args.dtype = args.cores or [0.25] * 4, args.mbit or 1000, args.dtype or "f32"
-    with scratch(args) as folder:
+    # Files of results are in memory, not on a disk.
+    shared = Path("/dev/shm")
+    with scratch(args) as folder, TemporaryDirectory(dir=shared if shared.is_dir() else folder) as args.home:
         for case in args.case or CASES:
             CASES[case](args, folder)
 

@@ -45,7 +45,7 @@ def test_products_with_placed_matrices_of_every_type(tmp_path, team, placement):
 
 def test_a_placed_matrix_travels_once(tmp_path):
     x, w = save(tmp_path, "x.npy", matrix(64, 2000, "f32", 1)), save(tmp_path, "w.npy", matrix(2000, 3000, "f32", 2))
-    text = f"W = put {w} shard=1 units=1:1:1\n" + f"H = {x} @ W\n" * 3 + f"H = {x} @ {w}\n"
+    text = f"W = put {w} shard=1 units=1:1:1\n" + f"{tmp_path}/h.npy = {x} @ W\n" * 3 + f"H = {x} @ {w}\n"
     with workers(3, "--threads", 1) as (addresses, _):
         put, *products, sent = objects(succeed("batch", batch_file(tmp_path, text), "--json", "-w", ",".join(addresses), *MACHINES))
     size = 2000 * 3000 * 4
@@ -86,7 +86,7 @@ def test_a_worker_that_dies_between_tasks_has_its_part_put_again(tmp_path):
     paths = save(tmp_path, "x.npy", x), save(tmp_path, "w.npy", w)
     with workers(3, "--threads", 1) as (addresses, runs), Stream("-w", ",".join(addresses), *MACHINES) as stream:
         stream.task(f"W = put {paths[1]} shard=1")
-        digest = stream.task(f"H = {paths[0]} @ W")["digest"]
+        digest = stream.task(f"{tmp_path}/h.npy = {paths[0]} @ W")["digest"]
         for lost in (1, 0):
             runs[lost].process.kill()
             runs[lost].process.wait()
@@ -106,15 +106,15 @@ def test_a_worker_that_dies_in_a_product_or_while_a_matrix_is_placed(tmp_path):
         runs[0].process.kill()
         put = json.loads(stream.process.stdout.readline())
         assert put["kind"] == "put" and put["lost"] in ([addresses[0]], []), put
-        want = stream.task("H = random:2x9000:f64:2 @ W")["digest"]
-        stream.process.stdin.write("G = random:3000x9000:f64:3 @ W\n")
+        want = stream.task(f"{tmp_path}/h.npy = random:2x9000:f64:2 @ W")["digest"]
+        stream.process.stdin.write(f"{tmp_path}/g.npy = random:3000x9000:f64:3 @ W\n")
         stream.process.stdin.flush()
         time.sleep(0.5)
         runs[1].process.kill()
         product = json.loads(stream.process.stdout.readline())
         assert product["product"]["verify"]["passed"] is True, product
         assert {worker["name"] for worker in product["product"]["workers"]} == {addresses[2]}
-        assert stream.task("H = random:2x9000:f64:2 @ W")["digest"] == want
+        assert stream.task(f"{tmp_path}/h.npy = random:2x9000:f64:2 @ W")["digest"] == want
         assert stream.finish()[0] == 3
 
 

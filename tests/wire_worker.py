@@ -8,14 +8,12 @@ import struct
 import threading
 import time
 
-import blake3
 import numpy as np
+from wire_arrays import DTYPES, HeldArrays
 
 HELLO, WELCOME, STORE, RESULT, CREDIT, PING, PONG, ERROR, BYE, LOG = 1, 2, 3, 4, 5, 9, 10, 11, 12, 18
 NEIGHBOUR, REACHED = 13, 14
-FREE, PUT, PLACED, REDUCE, REDUCED = 7, 19, 20, 25, 26
-ROWSUM, COLSUM, NORM, MAX, MIN, TOPK = range(1, 7)
-DTYPES = [np.float32, np.float64, np.int32, np.int64]
+FREE, PUT, PLACED, GET, REDUCE, MAKE, FETCH = 7, 19, 20, 21, 25, 27, 28
 DATA, VACANT, GENERATED, PARTIAL, RESIDENT = 0, 1, 2, 3, 5
 MULTIPLY, ADD, SUBTRACT = 0, 1, 2
 CONTINUE, RETURN, CLOSE = 0, 1, 2
@@ -47,15 +45,18 @@ def text(string):
     return bytes([len(raw)]) + raw
 
 
-class WireWorker(threading.Thread):
+class WireWorker(HeldArrays, threading.Thread):
     """Serves one primary. `spoil(tile)` may change a finished tile before it is sent; `protocol` is the version in the
     welcome; after `die_after` results it closes the connection."""
 
-    def __init__(self, spoil=None, protocol=6, die_after=None, memory=1 << 24, raw_welcome=None, hold=0, flips=False, late_s=0):
+    def __init__(self, spoil=None, protocol=6, die_after=None, memory=1 << 24, raw_welcome=None, hold=0, flips=False, late_s=0,
+                 spoil_made=None, flips_made=False):
         super().__init__(daemon=True)
         self.spoil, self.protocol, self.die_after = spoil, protocol, die_after
         self.memory, self.raw_welcome, self.hold, self.flips = memory, raw_welcome, hold, flips
-        self.arrays, self.last_array, self.views = {}, -1, 0
+        # `spoil_made(part)` may change a part that was made; with `flips_made` one bit of it changes after its digest was told.
+        self.spoil_made, self.flips_made = spoil_made, flips_made
+        self.arrays, self.last_array, self.views, self.made = {}, -1, 0, 0
         # Parts are confirmed that long after their last element; pings are answered meanwhile.
         self.late_s, self.confirmed = late_s, []
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -150,6 +151,12 @@ class WireWorker(threading.Thread):
                 del self.arrays[struct.unpack("<Q", head)[0]]
             elif kind == REDUCE:
                 self.reduce(head)
+            elif kind == GET:
+                self.get(head)
+            elif kind == MAKE:
+                self.make(head)
+            elif kind == FETCH:
+                self.fetch(head)
             elif kind == BYE:
                 self.log(1)
                 self.send(BYE, struct.pack(
@@ -210,68 +217,6 @@ class WireWorker(threading.Thread):
             self.pending.append(job)
         assert at == len(head)
         self.work()
-
-    def put(self, head, body):
-        """Elements of a part; the last of them is answered. With `flips` one bit of the part is wrong."""
-        number, row, rows, col, cols, first, dtype, source = struct.unpack("<QQQQQQBB", head)
-        assert source == 0 and rows and cols, "this worker generates nothing"
-        size = np.dtype(DTYPES[dtype]).itemsize
-        if first == 0:
-            assert number > self.last_array
-            self.last_array = number
-            self.arrays[number] = {"row": row, "col": col, "rows": rows, "cols": cols, "bytes": bytearray()}
-        part = self.arrays[number]
-        assert (part["row"], part["col"], part["rows"], part["cols"]) == (row, col, rows, cols)
-        assert first * size == len(part["bytes"]) and body and len(body) % size == 0
-        part["bytes"] += body
-        if len(part["bytes"]) < rows * cols * size:
-            return
-        if self.flips:
-            part["bytes"][7] ^= 16
-        digest = blake3.blake3(struct.pack("<QQ", rows, cols) + part["bytes"]).digest()[:16]
-        part["elements"] = np.frombuffer(bytes(part["bytes"]), DTYPES[dtype]).reshape(rows, cols)
-        placed = struct.pack("<QBQ", number, 1, len(part["bytes"])) + digest
-        if self.late_s:
-            self.confirmed.append((time.monotonic() + self.late_s, placed))
-        else:
-            self.send(PLACED, placed)
-
-    def reduce(self, head):
-        """The reduction of a rectangle of a part, or of a product of two."""
-        number, which, count, dtype, row, rows, col, cols = struct.unpack("<QBQBQQQQ", head[:50])
-        (depth, alpha, is_product), left, right = struct.unpack("<QdB", head[114:]), head[50:82], head[82:114]
-        dtype = np.dtype(DTYPES[dtype])
-        matrix = self.rectangle(left, rows, depth if is_product else cols)
-        if is_product:
-            matrix = (dtype.type(alpha) * (matrix @ self.rectangle(right, depth, cols))).astype(dtype)
-        wide = np.float64 if dtype.kind == "f" else np.int64
-        if which in (ROWSUM, COLSUM):
-            body = matrix.sum(1 if which == ROWSUM else 0, dtype=wide).tobytes()
-        elif which == NORM:
-            body = struct.pack("<qd", 0, float(np.square(matrix.astype(np.float64)).sum()))
-        elif which in (MAX, MIN):
-            body = (matrix.max() if which == MAX else matrix.min()).tobytes()
-        else:
-            order = cols - 1 - np.argsort(matrix[:, ::-1], axis=1, kind="stable")[:, ::-1][:, :count]
-            body = (order + col).astype(np.uint64).tobytes() + np.take_along_axis(matrix, order, 1).tobytes()
-        if is_product:
-            body += matrix.sum(1, dtype=wide).tobytes()
-        # In two frames, to show that an answer may have several.
-        half = len(body) // 2
-        for first, some in ((0, body[:half]), (half, body[half:])):
-            if some:
-                self.send(REDUCED, struct.pack("<QQQ", number, first, len(body)), some)
-
-    def rectangle(self, view, rows, cols):
-        """A matrix that is a rectangle of a part, or its transpose."""
-        number, transposed, row, col = struct.unpack("<QB7xQQ", view)
-        part = self.arrays[number]
-        if transposed:
-            rows, cols = cols, rows
-        row, col = row - part["row"], col - part["col"]
-        assert 0 <= row <= row + rows <= part["rows"] and 0 <= col <= col + cols <= part["cols"]
-        found = part["elements"][row:row + rows, col:col + cols]
-        return found.T if transposed else found
 
     def view(self, body, rows, cols, by_rows, uses):
         """A panel that is a rectangle of a part, or its transpose."""
