@@ -12,19 +12,21 @@
 //!
 //! Deliberately absent: machines that choose their errors. They know the vector.
 
-use super::Effort;
 use super::pass::{Pass, Size};
-use super::reduced::{LazyLines, RowElements, one_row, pass, times};
-use bramble_matrix::{DType, Matrix, MatrixError, Shape, Span};
+use super::reduced::{LazyLines, one_row, pass, times};
+use bramble_matrix::{DType, Matrix, MatrixError, Shape};
 use std::sync::Arc;
 
-/// Lines that are computed again.
-const LINES_FAST: usize = 4;
-const LINES_FULL: usize = 32;
-/// A line is doubtful beyond this many times the rounding error that a line mostly has.
-const SAFETY: f64 = 8.0;
+mod lines;
+
+pub use lines::{ComputedLines, LineSums};
+
 /// Rounding errors of an element of a sum: of two factors and the addition, with room.
 const SUM_STEPS: f64 = 4.0;
+
+/// Kept matrices in a chain, and bytes to read for each byte of a matrix, beyond which its elements serve checks better.
+const DEPTH_MAX: u32 = 64;
+const READ_MAX: u64 = 1024;
 
 /// How a matrix was made.
 #[derive(Clone)]
@@ -47,13 +49,45 @@ pub enum SourceExpression {
         /// β and Y.
         y: Option<(f64, Arc<Self>)>,
     },
-    /// A matrix that machines keep, and that has passed its check.
-    Checked {
-        /// How it was made.
-        of: Arc<Self>,
-        /// The sums of its rows and of its columns, as the machines have sent them.
-        lines: [Arc<KnownSums>; 2],
-    },
+    /// A matrix that machines keep.
+    Kept(KeptExpression),
+}
+
+/// A matrix that machines keep, as an operand of later expressions. Copying and transposing it takes the same time however long
+/// the chain is at whose end it stands.
+#[derive(Clone)]
+pub struct KeptExpression {
+    /// How it was made, or how its transpose was made.
+    of: Arc<SourceExpression>,
+    is_turned: bool,
+    /// The sums of its rows and of its columns, as the machines sent them, if it has passed its check.
+    lines: Option<[Arc<KnownSums>; 2]>,
+    shape: Shape,
+    dtype: DType,
+    cost: SourceCost,
+}
+
+/// The effort and the rounding errors of computing a kept matrix from its sources.
+#[derive(Clone, Copy)]
+struct SourceCost {
+    /// Bytes to read.
+    bytes: u64,
+    /// Kept matrices in a chain.
+    depth: u32,
+    /// As `SourceExpression::errors`.
+    errors: [f64; 2],
+}
+
+impl KeptExpression {
+    /// The expression of the matrix, one level down.
+    fn inner(&self) -> Arc<SourceExpression> {
+        if self.is_turned { Arc::new(self.of.transposed()) } else { self.of.clone() }
+    }
+
+    fn transposed(&self) -> Self {
+        let lines = self.lines.clone().map(|[rows, cols]| [cols, rows]);
+        Self { is_turned: !self.is_turned, lines, shape: self.shape.transposed(), ..self.clone() }
+    }
 }
 
 /// Sums of lines of a matrix that machines keep.
@@ -64,28 +98,6 @@ pub enum KnownSums {
     Integer(Vec<i64>),
 }
 
-/// The sums of the rows of an expression, computed without its elements.
-pub struct LineSums {
-    values: Values,
-    dtype: DType,
-}
-
-enum Values {
-    /// Sums, sizes of their terms as roots of sums of squares, and the usual rounding error in units of size and element type.
-    Real { sums: Vec<f64>, norms: Vec<f64>, usual: f64 },
-    /// Sums mod 2^64.
-    Integer(Vec<i64>),
-}
-
-/// Some rows of an expression, element by element.
-pub struct ComputedLines {
-    /// Their numbers.
-    rows: Vec<u64>,
-    elements: RowElements,
-    /// How far each element may be from a right one; infinite if that cannot be said.
-    bounds: RowElements,
-}
-
 impl SourceExpression {
     /// Rows and columns.
     pub fn shape(&self) -> Shape {
@@ -93,7 +105,7 @@ impl SourceExpression {
             Self::Leaf(matrix, _) => matrix.shape(),
             Self::Product { a, b, .. } => Shape::new(a.shape().rows, b.shape().cols),
             Self::Sum { x, .. } => x.1.shape(),
-            Self::Checked { of, .. } => of.shape(),
+            Self::Kept(kept) => kept.shape,
         }
     }
 
@@ -103,7 +115,71 @@ impl SourceExpression {
             Self::Leaf(matrix, _) => matrix.dtype(),
             Self::Product { a, .. } => a.dtype(),
             Self::Sum { x, .. } => x.1.dtype(),
-            Self::Checked { of, .. } => of.dtype(),
+            Self::Kept(kept) => kept.dtype,
+        }
+    }
+
+    /// A matrix that machines keep, which they have made as this expression.
+    #[must_use]
+    pub fn kept(self) -> Self {
+        let of = self.without_lines();
+        let depth = 1 + of.operands().into_iter().map(Self::depth).max().unwrap_or(0);
+        let cost = SourceCost { bytes: of.bytes_of(false), depth, errors: of.errors(false) };
+        let (shape, dtype) = (of.shape(), of.dtype());
+        Self::Kept(KeptExpression { of: Arc::new(of), is_turned: false, lines: None, shape, dtype, cost })
+    }
+
+    /// The same after its check: with the sums of its rows and of its columns that the machines sent.
+    #[must_use]
+    pub fn passed(&self, lines: [Arc<KnownSums>; 2]) -> Self {
+        match self {
+            Self::Kept(kept) => Self::Kept(KeptExpression { lines: Some(lines), ..kept.clone() }),
+            other => other.clone(),
+        }
+    }
+
+    /// The expression of a kept matrix, as it was made; others as they are.
+    #[must_use]
+    pub fn as_made(&self) -> Self {
+        match self {
+            Self::Kept(kept) => kept.inner().as_ref().clone(),
+            other => other.clone(),
+        }
+    }
+
+    /// Whether computing it from its sources takes so much that a check should have the elements instead.
+    pub fn is_far(&self) -> bool {
+        let Self::Kept(KeptExpression { cost, shape, dtype, .. }) = self else { return false };
+        let own = shape.bytes(*dtype).unwrap_or(u64::MAX).max(1);
+        cost.depth > DEPTH_MAX || cost.bytes / own > READ_MAX
+    }
+
+    /// The matrices that are its operands.
+    fn operands(&self) -> Vec<&Self> {
+        match self {
+            Self::Leaf(..) | Self::Kept(_) => Vec::new(),
+            Self::Product { a, b, .. } => vec![a, b],
+            Self::Sum { x, y } => std::iter::once(&*x.1).chain(y.as_ref().map(|y| &*y.1)).collect(),
+        }
+    }
+
+    fn depth(&self) -> u32 {
+        match self {
+            Self::Kept(kept) => kept.cost.depth,
+            other => other.operands().into_iter().map(Self::depth).max().unwrap_or(0),
+        }
+    }
+
+    /// The same without the sums of kept operands: nobody needs them when the result has passed.
+    fn without_lines(&self) -> Self {
+        let of = |one: &Arc<Self>| Arc::new(one.without_lines());
+        match self {
+            Self::Leaf(..) => self.clone(),
+            Self::Kept(kept) => Self::Kept(KeptExpression { lines: None, ..kept.clone() }),
+            Self::Product { alpha, a, b } => Self::Product { alpha: *alpha, a: of(a), b: of(b) },
+            Self::Sum { x, y } => {
+                Self::Sum { x: (x.0, of(&x.1)), y: y.as_ref().map(|(beta, y)| (*beta, of(y))) }
+            }
         }
     }
 
@@ -121,9 +197,7 @@ impl SourceExpression {
                 let of = |(factor, one): &(f64, Arc<Self>)| (*factor, turned(one));
                 Self::Sum { x: of(x), y: y.as_ref().map(of) }
             }
-            Self::Checked { of, lines: [rows, cols] } => {
-                Self::Checked { of: turned(of), lines: [cols.clone(), rows.clone()] }
-            }
+            Self::Kept(kept) => Self::Kept(kept.transposed()),
         }
     }
 
@@ -153,13 +227,8 @@ impl SourceExpression {
                 let of = |one: &(f64, Arc<Self>)| one.1.bytes_of(by_ones);
                 of(x).saturating_add(y.as_ref().map_or(0, of))
             }
-            Self::Checked { of, .. } => {
-                if by_ones {
-                    0
-                } else {
-                    of.bytes_of(false)
-                }
-            }
+            Self::Kept(kept) if by_ones && kept.lines.is_some() => 0,
+            Self::Kept(kept) => kept.cost.bytes,
         }
     }
 
@@ -168,13 +237,8 @@ impl SourceExpression {
     fn errors(&self, by_ones: bool) -> [f64; 2] {
         match self {
             Self::Leaf(..) => [0.0, 0.0],
-            Self::Checked { of, .. } => {
-                if by_ones {
-                    [0.0, 0.0]
-                } else {
-                    of.errors(false)
-                }
-            }
+            Self::Kept(kept) if by_ones && kept.lines.is_some() => [0.0, 0.0],
+            Self::Kept(kept) => kept.cost.errors,
             Self::Product { a, b, .. } => {
                 let (a_errors, b_errors, depth) = (a.errors(false), b.errors(by_ones), a.shape().cols as f64);
                 [a_errors[0] + b_errors[0] + (depth + 16.0).sqrt(), a_errors[1] + b_errors[1] + depth + 4.0]
@@ -217,9 +281,9 @@ impl SourceExpression {
                 }
                 Ok((sums, norms))
             }
-            Self::Checked { of, lines: [rows, _] } => match (by, &**rows) {
-                (None, KnownSums::Real(sums, sizes)) => Ok((sums.clone(), sizes.clone())),
-                _ => of.times(by, threads),
+            Self::Kept(kept) => match (by, kept.lines.as_ref().map(|[rows, _]| &**rows)) {
+                (None, Some(KnownSums::Real(sums, sizes))) => Ok((sums.clone(), sizes.clone())),
+                _ => kept.inner().times(by, threads),
             },
         }
     }
@@ -249,9 +313,9 @@ impl SourceExpression {
                 }
                 Ok(sums)
             }
-            Self::Checked { of, lines: [rows, _] } => match (by, &**rows) {
-                (None, KnownSums::Integer(sums)) => Ok(sums.clone()),
-                _ => of.times_integers(by, threads),
+            Self::Kept(kept) => match (by, kept.lines.as_ref().map(|[rows, _]| &**rows)) {
+                (None, Some(KnownSums::Integer(sums))) => Ok(sums.clone()),
+                _ => kept.inner().times_integers(by, threads),
             },
         }
     }
@@ -266,7 +330,7 @@ impl SourceExpression {
                 let y = y.as_ref().map(|(beta, y)| Ok(times_factor(*beta, y.rows(rows)?))).transpose()?;
                 Ok(added(x, y))
             }
-            Self::Checked { of, .. } => of.rows(rows),
+            Self::Kept(kept) => kept.inner().rows(rows),
         }
     }
 
@@ -284,7 +348,7 @@ impl SourceExpression {
                 let y = y.as_ref().map(|(beta, y)| Ok(times_factor(*beta, y.after(rows)?))).transpose()?;
                 Ok(added(x, y))
             }
-            Self::Checked { of, .. } => of.after(rows),
+            Self::Kept(kept) => kept.inner().after(rows),
         }
     }
 }
@@ -314,127 +378,6 @@ fn added(mut rows: Vec<Vec<(f64, f64)>>, others: Option<Vec<Vec<(f64, f64)>>>) -
         row.iter_mut().zip(other).for_each(|(one, other)| *one = (one.0 + other.0, one.1 + other.1));
     }
     rows
-}
-
-/// The spacing of the floats after 1.
-fn unit(dtype: DType) -> f64 {
-    if dtype == DType::F32 { f64::from(f32::EPSILON) } else { f64::EPSILON }
-}
-
-fn largest(dtype: DType) -> f64 {
-    if dtype == DType::F32 { f64::from(f32::MAX) } else { f64::MAX }
-}
-
-impl LineSums {
-    /// Reads each leaf once, or not at all if it is the last one and its sums are known.
-    pub fn of(expression: &SourceExpression, threads: usize) -> Result<Self, MatrixError> {
-        let dtype = expression.dtype();
-        let values = if dtype.is_float() {
-            let (sums, norms) = expression.times(None, threads)?;
-            Values::Real { sums, norms, usual: expression.errors(true)[0] * unit(dtype) }
-        } else {
-            Values::Integer(expression.times_integers(None, threads)?)
-        };
-        Ok(Self { values, dtype })
-    }
-
-    /// The rows whose sums, which machines sent of the parts of rows that they keep, differ from these by more than usual; of
-    /// many, the rows that differ most. With full effort rows that differ less come, too. Integers differ only if they are
-    /// wrong.
-    pub fn doubtful(&self, sums: &[(Span, Vec<u8>)], effort: Effort) -> Vec<u64> {
-        let wanted = if effort == Effort::Full { LINES_FULL } else { LINES_FAST };
-        let mut rows = match &self.values {
-            Values::Real { sums: known, norms, usual } => {
-                let least = if effort == Effort::Full { 0.0 } else { SAFETY * usual };
-                let found = added_up(known.len(), sums, f64::from_le_bytes, |x, y| x + y);
-                let ratio = |row: usize| {
-                    let ratio = (found[row] - known[row]).abs() / norms[row].max(f64::MIN_POSITIVE);
-                    if ratio.is_nan() { f64::INFINITY } else { ratio }
-                };
-                let in_range = (0..found.len()).filter(|row| norms[*row] < largest(self.dtype) / 4.0);
-                let rows = in_range.map(|row| (ratio(row), row));
-                rows.filter(|(ratio, _)| *ratio > least).collect::<Vec<_>>()
-            }
-            Values::Integer(known) => {
-                let found = added_up(known.len(), sums, i64::from_le_bytes, i64::wrapping_add);
-                let is_same = |row: usize| match self.dtype {
-                    DType::I32 => found[row] as i32 == known[row] as i32,
-                    _ => found[row] == known[row],
-                };
-                (0..found.len()).filter(|row| !is_same(*row)).map(|row| (1.0, row)).collect()
-            }
-        };
-        rows.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
-        rows.truncate(wanted);
-        rows.into_iter().map(|(_, row)| row as u64).collect()
-    }
-
-    /// The sums of rows and of `cols` columns that the machines sent, for later checks of products with this matrix. All
-    /// columns get the same size.
-    pub fn known(
-        &self,
-        rows: &[(Span, Vec<u8>)],
-        columns: &[(Span, Vec<u8>)],
-        cols: usize,
-    ) -> [KnownSums; 2] {
-        match &self.values {
-            Values::Real { sums, norms, .. } => {
-                let of = |lines: usize, parts| added_up(lines, parts, f64::from_le_bytes, |x, y| x + y);
-                let whole = norms.iter().fold(0.0, |whole: f64, norm| whole.hypot(*norm));
-                let sizes = vec![whole / (cols.max(1) as f64).sqrt(); cols];
-                [
-                    KnownSums::Real(of(sums.len(), rows), norms.clone()),
-                    KnownSums::Real(of(cols, columns), sizes),
-                ]
-            }
-            Values::Integer(sums) => {
-                let of = |lines: usize, parts| added_up(lines, parts, i64::from_le_bytes, i64::wrapping_add);
-                [KnownSums::Integer(of(sums.len(), rows)), KnownSums::Integer(of(cols, columns))]
-            }
-        }
-    }
-}
-
-/// The sums of rows from those of their parts, as little-endian bytes.
-fn added_up<T: Copy + Default>(
-    rows: usize,
-    parts: &[(Span, Vec<u8>)],
-    number: impl Fn([u8; 8]) -> T,
-    plus: impl Fn(T, T) -> T,
-) -> Vec<T> {
-    let mut all = vec![T::default(); rows];
-    for (span, bytes) in parts {
-        let of_part = bytes.as_chunks::<8>().0.iter().map(|bytes| number(*bytes));
-        let place = all.get_mut(span.start as usize..span.end as usize).unwrap_or_default();
-        place.iter_mut().zip(of_part).for_each(|(sum, part)| *sum = plus(*sum, part));
-    }
-    all
-}
-
-impl ComputedLines {
-    /// Computes rows of a matrix of floats.
-    pub fn of(expression: &SourceExpression, rows: Vec<u64>) -> Result<Self, MatrixError> {
-        let dtype = expression.dtype();
-        let bound = 2.0 * expression.errors(false)[1] * unit(dtype);
-        let computed = expression.rows(&rows)?;
-        let elements = computed.iter().map(|row| row.iter().map(|(x, _)| *x).collect()).collect();
-        let bound = |size: f64| {
-            let is_in_range = size.is_finite() && size < largest(dtype) / 4.0;
-            if is_in_range { size * bound + f64::from(f32::MIN_POSITIVE) } else { f64::INFINITY }
-        };
-        let bounds = computed.iter().map(|row| row.iter().map(|(_, size)| bound(*size)).collect()).collect();
-        Ok(Self { rows, elements, bounds })
-    }
-
-    /// The first element of row `at` of these that is wrong: its row and column; `kept` has the elements of the row.
-    pub fn wrong_element(&self, at: usize, kept: &[f64]) -> Option<(u64, u64)> {
-        let (elements, bounds) = (&self.elements[at], &self.bounds[at]);
-        let is_right = |col: usize| {
-            let error = (kept[col] - elements[col]).abs();
-            bounds[col].is_infinite() || error <= bounds[col] + f64::EPSILON * elements[col].abs()
-        };
-        (0..elements.len()).find(|col| !is_right(*col)).map(|col| (self.rows[at], col as u64))
-    }
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ mod strassen;
 mod tests;
 mod tile;
 
-pub use expression::{ComputedLines, KnownSums, LineSums, SourceExpression};
+pub use expression::{ComputedLines, KeptExpression, KnownSums, LineSums, SourceExpression};
 pub use locate::{part_is_wrong, wrong_tiles};
 pub use reduced::{LazyLines, RowSketch, SampledRows, judge};
 pub use scaling::{Scaling, largest_element, scaling};

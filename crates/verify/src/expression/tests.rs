@@ -1,7 +1,8 @@
 //! Right matrices pass, wrong elements are noticed, in chains as in single products.
 
 use super::*;
-use bramble_matrix::{Element, Layout, Output, Rect};
+use crate::Effort;
+use bramble_matrix::{Element, Layout, Output, Rect, Span};
 
 fn leaf(spec: &str) -> Arc<SourceExpression> {
     Arc::new(SourceExpression::Leaf(Matrix::open(spec).unwrap(), Some(Default::default())))
@@ -39,7 +40,7 @@ fn elements<T: Element>(of: &SourceExpression) -> Dense<T> {
             }
             sum
         }
-        SourceExpression::Checked { of, .. } => elements(of),
+        SourceExpression::Kept(kept) => elements(&kept.inner()),
     }
 }
 
@@ -182,7 +183,7 @@ fn checked_matrices_are_not_computed_again() {
             sums.known(&[(Span::new(0, 20), rows)], &[(Span::new(0, 40), columns)], 40).map(Arc::new)
         };
         let next = |fault: f64| {
-            let kept = Arc::new(SourceExpression::Checked { of: made.clone(), lines: known(fault) });
+            let kept = Arc::new(made.as_ref().clone().kept().passed(known(fault)));
             product(1.0, &kept, &leaf(&format!("random:40x30:{dtype}:9"))).transposed()
         };
         assert_eq!(next(0.0).bytes_to_read(), 40 * 30 * 4, "of the matrix that passed nothing is read");
@@ -194,4 +195,30 @@ fn checked_matrices_are_not_computed_again() {
             assert_eq!(!sums.doubtful(&right, Effort::Fast).is_empty(), is_doubtful, "{dtype} {fault}");
         }
     }
+}
+
+/// A chain may be as long as its user likes, and an array may be its own operand again and again.
+#[test]
+fn long_chains_and_doubled_operands_cost_no_more_than_short_ones() {
+    let w = leaf("random:40x40:f32:2");
+    let mut chained = leaf("random:20x40:f32:1").as_ref().clone();
+    let mut doubled = chained.clone();
+    let (mut far_chain, mut far_double) = (0, 0);
+    for step in 1..=100_000 {
+        chained = product(1.0, &Arc::new(chained), &w).transposed().transposed().kept();
+        let one = Arc::new(doubled);
+        doubled = SourceExpression::Sum { x: (1.0, one.clone()), y: Some((1.0, one)) }
+            .transposed()
+            .kept()
+            .transposed();
+        for (far, of) in [(&mut far_chain, &mut chained), (&mut far_double, &mut doubled)] {
+            if of.is_far() {
+                *far = if *far == 0 { step } else { *far };
+                // What a check does then: it has the elements.
+                *of = leaf("random:20x40:f32:1").as_ref().clone();
+            }
+        }
+    }
+    assert_eq!((far_chain, far_double), (65, 11));
+    assert!(chained.errors(false)[0] > 0.0 && doubled.bytes_of(false) > 0);
 }
