@@ -82,16 +82,7 @@ impl PlacedArray {
 
     /// The array has passed its check: these are the sums of its rows and columns.
     pub(crate) fn passed(&mut self, lines: [Arc<KnownSums>; 2]) {
-        let of = Arc::new(self.source_expression());
-        self.expression = Arc::new(SourceExpression::Checked { of, lines });
-    }
-
-    /// How it was made, whether it has passed its check or not.
-    pub(crate) fn source_expression(&self) -> SourceExpression {
-        match &*self.expression {
-            SourceExpression::Checked { of, .. } => of.as_ref().clone(),
-            other => other.clone(),
-        }
+        self.expression = Arc::new(self.expression.passed(lines));
     }
 
     /// The error if the machine of a part is lost.

@@ -29,6 +29,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Operands of at most this many bytes stay in memory here as sources of the arrays that were made from them.
+const SMALL_BYTES: u64 = 1 << 20;
+
 /// What an array is made from.
 #[derive(Clone)]
 pub enum MakeSubject {
@@ -185,8 +188,8 @@ impl Cluster {
             .make_on((&subject, placement.as_ref(), check), (&mut holders, &connections), random, watch)
             .await;
         let made = match made {
-            Ok((layout, MadeParts { held, bytes_between, begun })) => {
-                let expression = Arc::new(self.expression(&subject)?);
+            Ok((layout, MadeParts { held, bytes_between, matrices, begun })) => {
+                let expression = Arc::new(self.expression_kept(&subject, &matrices)?);
                 let (parts, recorded) = held.into_iter().unzip();
                 let array = PlacedArray {
                     source: Matrix::remote(name, layout.shape, dtype),
@@ -251,7 +254,7 @@ impl Cluster {
         let layout = plan.making.layout(placement, &holders.offered(), plan.block_bytes)?;
         let (parts, is_replicated) = (layout.parts.clone(), layout.axis.is_none());
         let layouts = match random {
-            Some(_) => self.to_spread(&plan, &parts, holders)?,
+            Some(_) => self.to_spread(&plan, &parts, holders),
             None => Vec::new(),
         };
         if layouts.is_empty() {
@@ -323,12 +326,28 @@ impl Cluster {
         Ok(subject)
     }
 
-    /// The expression of a subject, down to matrices that this process can read.
-    fn expression(&self, subject: &MakeSubject) -> Result<SourceExpression, PrimaryError> {
-        self.expression_here(subject, &[])
+    /// The expression of a subject that its array keeps. Fetched operands are leaves of it if they are small, or their own
+    /// chain of sources is long.
+    fn expression_kept(
+        &self,
+        subject: &MakeSubject,
+        matrices: &[Matrix],
+    ) -> Result<SourceExpression, PrimaryError> {
+        let leaf = |(operand, matrix): (&ProductOperand, &Matrix)| {
+            let is_small = matrix.shape().bytes(matrix.dtype()).is_some_and(|bytes| bytes <= SMALL_BYTES);
+            if is_small || self.is_far(operand) { matrix.clone() } else { operand.matrix.clone() }
+        };
+        let leaves: Vec<Matrix> = subject.operands().into_iter().zip(matrices).map(leaf).collect();
+        Ok(self.expression_here(subject, &leaves)?.kept())
     }
 
-    /// The same expression, with fetched operands as leaves.
+    /// Whether an operand stands at the end of a long chain of arrays.
+    fn is_far(&self, operand: &ProductOperand) -> bool {
+        let array = operand.placed.and_then(|placed| self.arrays.get(placed.array).ok());
+        array.is_some_and(|array| array.expression.is_far())
+    }
+
+    /// The expression of a subject, down to matrices that this process can read. Fetched operands are leaves of it.
     pub(super) fn expression_here(
         &self,
         subject: &MakeSubject,

@@ -241,7 +241,7 @@ impl Cluster {
         let array = self.arrays.get(id)?;
         if array.made.is_some() {
             let connections = live_connections(holders, &array.holders);
-            let expression = array.source_expression();
+            let expression = array.expression.as_made();
             if let Some(begun) = BegunCheck::begin(expression, check) {
                 self.check_array(id, (begun, None), (holders, &connections), watch).await?;
             }

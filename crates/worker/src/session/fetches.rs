@@ -20,6 +20,9 @@ use bramble_wire::limits::FETCHES_MAX;
 use bramble_wire::message::{FetchHead, GetHead, Kind, PartHead, PlacedHead, PutOutcome};
 use std::collections::{BTreeMap, VecDeque};
 
+/// Most frames that wait for a neighbour: honest primaries have few blocks under way, of 1 MiB a frame.
+const FRAMES_MAX: usize = 1 << 14;
+
 /// Fetches under way, and frames that leave.
 #[derive(Default)]
 pub(in crate::session) struct Fetches {
@@ -84,7 +87,6 @@ impl Core {
     pub(super) fn asked(&mut self, peer: u32, head: &[u8]) -> Result<(), ProtocolError> {
         let get = GetHead::decode(head)?;
         let leaving = self.arrays.fetches.leaving.entry(peer).or_default();
-        // The last frame of an answer that has not left makes the next one wait; honest workers ask for few.
         let frames = self.held.borrow().get(&get)?;
         if leaving.len().saturating_add(frames.len()) > FRAMES_MAX {
             return Err(ProtocolError::new(format!("worker {peer} asks for more than it takes")));
@@ -121,6 +123,3 @@ impl Core {
         Ok(())
     }
 }
-
-/// Most frames that wait for a neighbour: a few blocks.
-const FRAMES_MAX: usize = 1 << 14;

@@ -35,6 +35,8 @@ pub(super) struct MadeParts {
     pub(super) held: Vec<Held>,
     /// Bytes of operands that machines sent to each other.
     pub(super) bytes_between: u64,
+    /// The operands, as far as this process has them.
+    pub(super) matrices: Vec<Matrix>,
     /// The check, if there is one, and the sums that the machines have sent for it.
     pub(super) begun: Option<(BegunCheck, SumsOfParts)>,
 }
@@ -169,7 +171,7 @@ impl Cluster {
             match made(&numbered, ended, holders, watch).await {
                 Ok((held, sums)) => {
                     let begun = begun.map(|begun| (begun, sums));
-                    return Ok(MadeParts { held, bytes_between: between, begun });
+                    return Ok(MadeParts { held, bytes_between: between, matrices, begun });
                 }
                 // The machines cannot pass blocks to each other any more: this process does.
                 Err(MakeFailure::Apart) if random.is_some() => random = None,
@@ -182,7 +184,8 @@ impl Cluster {
         }
     }
 
-    /// The operands that this process sends; operands that only machines hold are fetched first.
+    /// The operands that this process sends; operands that only machines hold are fetched first, and also those whose chain of
+    /// sources has become long.
     async fn matrices_to_send(
         &mut self,
         plan: &MakingPlan<'_>,
@@ -192,7 +195,9 @@ impl Cluster {
     ) -> Result<Vec<Matrix>, PrimaryError> {
         let mut matrices = Vec::new();
         for (at, operand) in plan.subject.operands().into_iter().enumerate() {
-            let placed = operand.placed.filter(|_| operand.matrix.is_remote() && plan.sends(parts, at));
+            let is_far = plan.check.is_some() && self.is_far(operand);
+            let is_needed = operand.matrix.is_remote() && (is_far || plan.sends(parts, at));
+            let placed = operand.placed.filter(|_| is_needed);
             let Some(PlacedOperand { array, transposed }) = placed else {
                 matrices.push(operand.matrix.clone());
                 continue;

@@ -25,23 +25,24 @@ impl Cluster {
         plan: &MakingPlan<'_>,
         parts: &[PlacedPart],
         holders: &Holders,
-    ) -> Result<Vec<(usize, ArrayLayout)>, PrimaryError> {
+    ) -> Vec<(usize, ArrayLayout)> {
         let may_link = |part: &PlacedPart| {
             holders.slots[part.machine].as_ref().is_some_and(|session| session.link.addresses.is_some())
         };
         let mut found = Vec::new();
         if !parts.iter().all(may_link) {
-            return Ok(found);
+            return found;
         }
         for (at, operand) in plan.subject().operands().into_iter().enumerate() {
             let matrix = &operand.matrix;
             let bytes = matrix.shape().bytes(matrix.dtype()).unwrap_or(u64::MAX);
             let is_here = operand.placed.is_none() && matrix.generator().is_none();
             if is_here && spreading_is_worth(bytes, plan.bytes_sent(parts, at)) {
-                found.push((at, plan.making.spread(at, &holders.offered())?));
+                // Without room for it beside the result, it is sent to each machine in blocks.
+                found.extend(plan.making.spread(at, &holders.offered()).ok().map(|layout| (at, layout)));
             }
         }
-        Ok(found)
+        found
     }
 
     /// Spreads operands: the subject with these placed, and the arrays that they are.
