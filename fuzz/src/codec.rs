@@ -6,7 +6,14 @@
 use crate::memory::within;
 use bramble_link::{FrameLimits, HEADER_BYTES, Header};
 use bramble_matrix::{DType, Digest128, Generator, Layout, Rect, Shape, Span};
-use bramble_wire::message::{Bye, Forward, Generated, GetHead, Hello, IoReport, Job, Join, Kind, LogHead, LuBegin, LuFill, LuPanelHead, LuRows, LuStatus, MatrixHeader, MatrixSource, Missing, Neighbour, Operation, PartHead, PartSource, PieceHead, PlacedHead, Pong, PutHead, PutOutcome, Reached, ReduceHead, ReducedFactor, ReducedHead, ResidentView, ResultHead, StoreHead, Then, ThreadReport, Wants, Welcome, Work, WorkRecord, decode_error, decode_forwards, decode_number, encode_error, encode_forwards, encode_number, part_pieces, MakeHead, MakeStepForm, FetchHead};
+use bramble_wire::message::{
+    Bye, FetchHead, Forward, Generated, GetHead, Hello, IoReport, Job, Join, Kind, LogHead, LuBegin, LuFill,
+    LuPanelHead, LuRows, LuStatus, MakeHead, MakeStepForm, MatrixHeader, MatrixSource, Missing, Neighbour,
+    Operation, PartHead, PartSource, PieceHead, PlacedHead, Pong, PutHead, PutOutcome, Reached, ReduceHead,
+    ReducedFactor, ReducedHead, ResidentView, ResultHead, StoreHead, Then, ThreadReport, Wants, Welcome,
+    Work, WorkRecord, decode_error, decode_forwards, decode_number, encode_error, encode_forwards,
+    encode_number, part_pieces,
+};
 
 /// A head has at most 64 KiB; the decoded message and its encoding have about the same size.
 const BOUND_BYTES: usize = 1 << 20;
