@@ -161,6 +161,21 @@ def test_parts_of_a_lost_worker_are_made_again(tmp_path):
         assert code == 3 and addresses[1] in err and "placed on other machines" in err, err
 
 
+def test_parts_of_two_lost_workers_are_made_again_at_once(tmp_path):
+    """Several missing parts, whose operands pass between the two workers that are left."""
+    with workers(4, "--threads", 1) as (addresses, runs), Stream("-w", ",".join(addresses), *MACHINES) as stream:
+        for line in ("W = put random:1024x1024:f64:1 shard=0", "V = put random:1024x1024:f64:2 shard=0", "P = W @ V"):
+            assert len(stream.task(line)["parts"]) == 4
+        digest = stream.task(f"P -> {tmp_path}/p.npy")["digest"]
+        for lost in (0, 2):
+            runs[lost].process.kill()
+            runs[lost].process.wait()
+        assert stream.task(f"P -> {tmp_path}/p.npy")["digest"] == digest
+        kept = stream.task("Q = P @ V")
+        assert {part["machine"] for part in kept["parts"]} == {addresses[1], addresses[3]} and kept["lost"] == [], kept
+        assert stream.finish()[0] == 3
+
+
 @pytest.mark.parametrize("lost", [0, 2])
 def test_a_worker_that_dies_while_an_array_is_made(tmp_path, lost):
     with workers(3, "--threads", 1) as (addresses, runs), Stream("-w", ",".join(addresses), *MACHINES) as stream:

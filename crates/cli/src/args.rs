@@ -100,8 +100,9 @@ failed; 5 a worker is unreachable; 6 done, but part of C could not be verified; 
 143 terminated";
 
 const BATCH_HELP: &str = "Tasks: y.npy = x.npy @ W.npy; H = 2.5 * A.npy @ B.npy.T + C.npy; S = H - C.npy; S -> S.npy; \
-free H. A name without a dot or slash keeps a result for later lines; signs stand between spaces; # begins a comment \
-(docs/batch.md)\n\
+free H; W = put W.npy shard=1 (the workers hold W, and results of it that have a name); I, V = topk(x.npy @ W, 10); rowsum, \
+colsum, norm, max, min. A name without a dot or slash keeps a result for later lines; signs stand between spaces; # begins a \
+comment (docs/batch.md)\n\
 Example: echo 'C.npy = A.npy @ B.npy' | bramble batch - -w pi1,pi2\n\
 Exit codes: as for multiply, of the first task that failed, else of the worst result";
 

@@ -290,21 +290,30 @@ impl Cluster {
         let is_there = |machine: usize| holders.slots.get(machine).is_some_and(Option::is_some);
         let missing = layout.missing(&is_there);
         let subject = self.still_there((*made).clone(), &name)?;
-        // From the last to the first, so that the indices of the others stay.
-        for part in missing.into_iter().rev() {
-            let rect = layout.parts[part].rect;
+        let mut pieces = Vec::new();
+        for part in &missing {
             let lost = |why: String| {
-                let place = place_of(rect, layout.shape);
+                let place = place_of(layout.parts[*part].rect, layout.shape);
                 PrimaryError::PartLost(format!("{place} of {name} is lost, and cannot be made again: {why}"))
             };
-            let pieces = layout.placed_again(part, &holders.offered()).map_err(|e| lost(e.to_string()))?;
-            let live: Vec<u64> = live_connections(holders, &connections);
-            let plan = self.making_plan(&subject, holders, &live, None)?;
-            let made = self
-                .make_parts(plan, (pieces, layout.axis.is_none()), (&mut *holders, &live), random, watch)
-                .await?;
+            let of_part = layout.placed_again(*part, &holders.offered());
+            pieces.extend(of_part.map_err(|e| lost(e.to_string()))?);
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        // All at once: machines are introduced to each other once in a session.
+        let live: Vec<u64> = live_connections(holders, &connections);
+        let plan = self.making_plan(&subject, holders, &live, None)?;
+        let made =
+            self.make_parts(plan, (pieces, layout.axis.is_none()), (holders, &live), random, watch).await?;
+        // From the last to the first, so that the indices of the others stay.
+        let mut held = made.held;
+        for part in missing.into_iter().rev() {
+            let rect = layout.parts[part].rect;
+            let of_part = held.extract_if(.., |(piece, _)| !piece.rect.disjoint(rect)).collect();
             if let Some(array) = self.arrays.get_mut(id) {
-                array.replace(part, made.held);
+                array.replace(part, of_part);
             }
         }
         Ok(())
