@@ -138,7 +138,7 @@ impl SourceExpression {
         }
     }
 
-    /// The expression of a kept matrix, as it was made; others as they are.
+    /// The operation that made a kept matrix, with its operands; for any other matrix, its own expression.
     #[must_use]
     pub fn as_made(&self) -> Self {
         match self {
@@ -147,7 +147,7 @@ impl SourceExpression {
         }
     }
 
-    /// Whether computing it from its sources takes so much that a check should have the elements instead.
+    /// Whether its sources are so many bytes, or so long a chain, that a check should read its elements instead.
     pub fn is_far(&self) -> bool {
         let Self::Kept(KeptExpression { cost, shape, dtype, .. }) = self else { return false };
         let own = shape.bytes(*dtype).unwrap_or(u64::MAX).max(1);
@@ -170,7 +170,7 @@ impl SourceExpression {
         }
     }
 
-    /// The same without the sums of kept operands: nobody needs them when the result has passed.
+    /// The same without the sums of kept operands: later checks read those of the result.
     fn without_lines(&self) -> Self {
         let of = |one: &Arc<Self>| Arc::new(one.without_lines());
         match self {

@@ -53,7 +53,7 @@ struct Looked<'a> {
 }
 
 impl Cluster {
-    /// Checks an array; the number of lines that were computed again. `sums`: those that the machines have sent already.
+    /// Checks an array, and returns the number of lines that it computed again. Without `sums` it asks the machines for them.
     pub(super) async fn check_array(
         &mut self,
         id: ArrayId,

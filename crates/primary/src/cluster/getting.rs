@@ -48,8 +48,8 @@ pub(super) struct KnownPart {
 }
 
 impl PlacedArray {
-    /// The parts of the array, with machines numbered by their `connections`. Replicas of lost machines are left out; any other
-    /// lost part is an error.
+    /// The parts of the array, with machines numbered by their `connections`. Replicas on lost machines are left out; without a
+    /// replica, a lost part is an error.
     pub(super) fn known_parts(&self, connections: &[u64]) -> Result<Vec<KnownPart>, PrimaryError> {
         let number = |part: &PlacedPart| connections.iter().position(|known| *known == self.holder(part));
         let is_there = |machine: usize| connections.contains(&self.holders[machine]);
