@@ -109,6 +109,24 @@ def test_a_chain_sends_its_first_operand_once(tmp_path):
         assert task["bytes_sent"] < 20_000 and task["bytes_between"] == 2 * 256 * 1024 * 4, task
 
 
+def test_long_chains_are_checked_to_their_ends(tmp_path):
+    """More arrays than a check follows back to their sources, and arrays that double their expression each time."""
+    q, _ = np.linalg.qr(matrix(512, 512, "f64", 1))
+    w, h, x = (save(tmp_path, f"{name}0.npy", given) for name, given in
+               (("w", q), ("h", matrix(512, 512, "f64", 2)), ("x", matrix(512, 1, "f64", 3))))
+    lines = [f"W = put {w} shard=1", f"H = {h} @ W", *["H = H @ W"] * 99, f"x = W @ {x}", *["x = W @ x"] * 99,
+             "S = H + H", *["S = S + S"] * 39, "P = S.T @ H", *[f"{name} -> {tmp_path}/{name}.npy" for name in "HSPx"]]
+    tasks = objects(succeed("batch", batch_file(tmp_path, "\n".join(lines)), "--json", "--local", "3"))
+    kept = [task for task in tasks if task["kind"] == "kept"]
+    assert len(kept) == 241 and all(task["checked"] for task in kept)
+    power = np.linalg.matrix_power(q, 100)
+    want = {"H": np.load(h) @ power, "x": power @ np.load(x)}
+    want["S"] = want["H"] * 2.0 ** 40
+    want["P"] = want["S"].T @ want["H"]
+    for name, matrix_ in want.items():
+        np.testing.assert_allclose(np.load(tmp_path / f"{name}.npy"), matrix_, rtol=0, atol=1e-10 * np.abs(matrix_).max())
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_the_bits_depend_on_neither_layout_nor_machines(tmp_path, dtype):
     def digests(team, first, second):

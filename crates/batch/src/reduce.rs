@@ -9,7 +9,7 @@
 
 use super::here::reduced;
 use super::language::{BatchTask, Reader, ReducedTerm, ResultTarget, target_of};
-use super::tasks::{RESTORES_MAX, TaskOutcome, TaskRunner, converted, output};
+use super::tasks::{OpenedProduct, RESTORES_MAX, TaskOutcome, TaskRunner, output};
 use super::words::Word;
 use bramble_matrix::{Output, ReducedMatrix, Reduction, Sealed};
 use bramble_primary::{
@@ -130,11 +130,8 @@ impl TaskRunner<'_> {
             ReducedTerm::Matrix(matrix) => return Ok(ReduceSubject::Matrix(self.open(matrix, false).await?)),
             ReducedTerm::Product { alpha, a, b } => (*alpha, a, b),
         };
-        let (left, right) = self.factors(a, b).await?;
-        let dtype = left.matrix.promoted(&right.matrix);
-        dtype.check_factor("the factor of the product", alpha).map_err(Failure::usage)?;
-        self.args.cut.check(dtype)?;
-        Ok(ReduceSubject::Product { alpha, a: converted(left, dtype)?, b: converted(right, dtype)? })
+        let OpenedProduct { a, b, .. } = self.open_product(alpha, (a, b), None).await?;
+        Ok(ReduceSubject::Product { alpha, a, b })
     }
 
     /// A product of which only machines have an operand is made as a whole first, and the array that it is.

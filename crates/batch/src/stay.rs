@@ -8,10 +8,10 @@
 //!
 //! Deliberately absent: which bytes travel, and how parts are made (`primary`).
 
-use super::language::{BatchOperand, Expression, ResultTarget, ScaledOperand};
-use super::tasks::{KeptMatrix, RESTORES_MAX, TaskOutcome, TaskRunner, converted, output};
+use super::language::{BatchOperand, Expression, ResultTarget};
+use super::tasks::{KeptMatrix, OpenedProduct, RESTORES_MAX, TaskOutcome, TaskRunner, output};
 use bramble_cluster::random::seed;
-use bramble_matrix::{DType, Matrix, Sealed};
+use bramble_matrix::{Matrix, Sealed};
 use bramble_plan::Placement;
 use bramble_primary::{
     ArrayId, CheckRequest, MakeReport, MakeRequest, MakeSubject, PlacedOperand, PrimaryError, ProductOperand,
@@ -168,56 +168,14 @@ impl TaskRunner<'_> {
     async fn make_subject(&self, expression: &Expression) -> Result<MakeSubject, Failure> {
         Ok(match expression {
             Expression::Product { alpha, a, b, plus } => {
-                let (left, right) = self.factors(a, b).await?;
-                let shape = bramble_matrix::Shape::new(left.matrix.shape().rows, right.matrix.shape().cols);
-                let plus = match plus {
-                    Some(term) => Some((term.factor, self.term(term, Some(shape)).await?)),
-                    None => None,
-                };
-                let dtype = left.matrix.promoted(&right.matrix);
-                let dtype = plus.as_ref().map_or(dtype, |(_, c)| dtype.promoted(c.matrix.dtype()));
-                dtype.check_factor("the factor of the product", *alpha).map_err(Failure::usage)?;
-                let beta = plus.as_ref().map_or(0.0, |(beta, _)| *beta);
-                dtype.check_factor("the factor of the matrix that is added", beta).map_err(Failure::usage)?;
-                self.args.cut.check(dtype)?;
-                let plus =
-                    plus.map(|(beta, c)| Ok::<_, Failure>((beta, converted(c, dtype)?))).transpose()?;
-                MakeSubject::Product {
-                    alpha: *alpha,
-                    a: converted(left, dtype)?,
-                    b: converted(right, dtype)?,
-                    plus,
-                }
+                let OpenedProduct { a, b, plus } = self.open_product(*alpha, (a, b), plus.as_ref()).await?;
+                MakeSubject::Product { alpha: *alpha, a, b, plus }
             }
             Expression::Sum(x, y) => {
-                let first = self.term(x, None).await?;
-                let second = match y {
-                    Some(y) => Some((y.factor, self.term(y, Some(first.matrix.shape())).await?)),
-                    None => None,
-                };
-                let dtype: DType = second
-                    .as_ref()
-                    .map_or_else(|| first.matrix.dtype(), |(_, y)| first.matrix.promoted(&y.matrix));
-                for factor in [Some(x.factor), y.as_ref().map(|y| y.factor)].into_iter().flatten() {
-                    dtype.check_factor("the factor of a matrix", factor).map_err(Failure::usage)?;
-                }
-                let y = second.map(|(beta, y)| Ok::<_, Failure>((beta, converted(y, dtype)?))).transpose()?;
-                MakeSubject::Sum { x: (x.factor, converted(first, dtype)?), y }
+                let (x, y) = self.open_sum(x, y.as_ref()).await?;
+                MakeSubject::Sum { x, y }
             }
         })
-    }
-
-    /// A matrix of a sum, which has that shape.
-    async fn term(
-        &self,
-        term: &ScaledOperand,
-        shape: Option<bramble_matrix::Shape>,
-    ) -> Result<ProductOperand, Failure> {
-        let operand = self.open(&term.matrix, false).await?;
-        if let Some(shape) = shape {
-            super::tasks::same_shape(&term.matrix, operand.matrix.shape(), shape)?;
-        }
-        Ok(operand)
     }
 
     /// The kept matrix that an operand names.

@@ -131,27 +131,11 @@ impl<'a> TaskRunner<'a> {
         plus: Option<&ScaledOperand>,
     ) -> Result<TaskOutcome, Failure> {
         let began = Instant::now();
-        let (left, right) = self.factors(a, b).await?;
-        let shape = Shape::new(left.matrix.shape().rows, right.matrix.shape().cols);
-        let old = match plus {
-            Some(term) => Some(self.addend(term, shape).await?),
-            None => None,
-        };
-        let dtype = left.matrix.promoted(&right.matrix);
-        let dtype = old.as_ref().map_or(dtype, |(_, old)| dtype.promoted(old.dtype()));
-        dtype.check_factor("the factor of the product", alpha).map_err(Failure::usage)?;
-        let beta = old.as_ref().map_or(0.0, |(beta, _)| *beta);
-        dtype.check_factor("the factor of the matrix that is added", beta).map_err(Failure::usage)?;
-        self.args.cut.check(dtype)?;
-        let product = ProductTask {
-            a: converted(left, dtype)?,
-            b: converted(right, dtype)?,
-            old_c: old.map(|(_, old)| old.converted(dtype)).transpose()?,
-            alpha,
-            beta,
-            shape,
-            dtype,
-        };
+        let OpenedProduct { a, b, plus } = self.open_product(alpha, (a, b), plus).await?;
+        let shape = Shape::new(a.matrix.shape().rows, b.matrix.shape().cols);
+        let (beta, old_c) = plus.map_or((0.0, None), |(beta, c)| (beta, Some(c.matrix)));
+        let dtype = a.matrix.dtype();
+        let product = ProductTask { a, b, old_c, alpha, beta, shape, dtype };
         let finished = self.compute(&product, target, began).await?;
         let verdict = &finished.report.check.verify.verdict;
         if !verdict.passed {
@@ -165,8 +149,52 @@ impl<'a> TaskRunner<'a> {
         Ok(TaskOutcome::Product(Box::new(finished.report), digest))
     }
 
+    /// The operands of αAB + βC, of one type and of shapes that fit.
+    pub(crate) async fn open_product(
+        &self,
+        alpha: f64,
+        (a, b): (&BatchOperand, &BatchOperand),
+        plus: Option<&ScaledOperand>,
+    ) -> Result<OpenedProduct, Failure> {
+        let (left, right) = self.factors(a, b).await?;
+        let shape = Shape::new(left.matrix.shape().rows, right.matrix.shape().cols);
+        let plus = match plus {
+            Some(term) => Some(self.addend(term, shape).await?),
+            None => None,
+        };
+        let dtype = left.matrix.promoted(&right.matrix);
+        let dtype = plus.as_ref().map_or(dtype, |(_, c)| dtype.promoted(c.matrix.dtype()));
+        dtype.check_factor("the factor of the product", alpha).map_err(Failure::usage)?;
+        let beta = plus.as_ref().map_or(0.0, |(beta, _)| *beta);
+        dtype.check_factor("the factor of the matrix that is added", beta).map_err(Failure::usage)?;
+        self.args.cut.check(dtype)?;
+        let plus = plus.map(|(beta, c)| Ok::<_, Failure>((beta, converted(c, dtype)?))).transpose()?;
+        Ok(OpenedProduct { a: converted(left, dtype)?, b: converted(right, dtype)?, plus })
+    }
+
+    /// The operands of αX, or αX + βY, of one type and shape.
+    pub(crate) async fn open_sum(
+        &self,
+        x: &ScaledOperand,
+        y: Option<&ScaledOperand>,
+    ) -> Result<(ScaledTerm, Option<ScaledTerm>), Failure> {
+        let first = self.open(&x.matrix, false).await?;
+        let second = match y {
+            Some(y) => Some(self.addend(y, first.matrix.shape()).await?),
+            None => None,
+        };
+        let dtype = second
+            .as_ref()
+            .map_or_else(|| first.matrix.dtype(), |(_, second)| first.matrix.promoted(&second.matrix));
+        for factor in [Some(x.factor), y.map(|y| y.factor)].into_iter().flatten() {
+            dtype.check_factor("the factor of a matrix", factor).map_err(Failure::usage)?;
+        }
+        let y = second.map(|(beta, y)| Ok::<_, Failure>((beta, converted(y, dtype)?))).transpose()?;
+        Ok(((x.factor, converted(first, dtype)?), y))
+    }
+
     /// The operands of a product, whose shapes fit.
-    pub(crate) async fn factors(
+    async fn factors(
         &self,
         a: &BatchOperand,
         b: &BatchOperand,
@@ -230,21 +258,10 @@ impl<'a> TaskRunner<'a> {
         x: &ScaledOperand,
         y: Option<&ScaledOperand>,
     ) -> Result<TaskOutcome, Failure> {
-        let first = self.open(&x.matrix, false).await?.matrix;
-        let shape = first.shape();
-        let second = match y {
-            Some(y) => Some(self.addend(y, shape).await?),
-            None => None,
-        };
-        let dtype = second.as_ref().map_or_else(|| first.dtype(), |(_, second)| first.promoted(second));
-        for factor in [Some(x.factor), y.map(|y| y.factor)].into_iter().flatten() {
-            dtype.check_factor("the factor of a matrix", factor).map_err(Failure::usage)?;
-        }
-        let x: Scaled = (x.factor, first.converted(dtype)?);
-        let y: Option<Scaled> = match second {
-            Some((factor, second)) => Some((factor, second.converted(dtype)?)),
-            None => None,
-        };
+        let (x, y) = self.open_sum(x, y).await?;
+        let here = |(factor, operand): ScaledTerm| -> Scaled { (factor, operand.matrix) };
+        let (x, y) = (here(x), y.map(here));
+        let (shape, dtype) = (x.1.shape(), x.1.dtype());
         let output = output(target, shape, dtype)?;
         let threads = NonZeroUsize::new(self.threads).unwrap_or(NonZeroUsize::MIN);
         let sealed = off_loop("adding matrices", move || -> Result<Sealed, Failure> {
@@ -315,10 +332,10 @@ impl<'a> TaskRunner<'a> {
     }
 
     /// The matrix that is added to another of `shape`, and its factor.
-    async fn addend(&self, term: &ScaledOperand, shape: Shape) -> Result<(f64, Matrix), Failure> {
-        let matrix = self.open(&term.matrix, false).await?.matrix;
-        same_shape(&term.matrix, matrix.shape(), shape)?;
-        Ok((term.factor, matrix))
+    async fn addend(&self, term: &ScaledOperand, shape: Shape) -> Result<ScaledTerm, Failure> {
+        let operand = self.open(&term.matrix, false).await?;
+        same_shape(&term.matrix, operand.matrix.shape(), shape)?;
+        Ok((term.factor, operand))
     }
 
     pub(crate) fn unknown(&self, name: &str) -> Failure {
@@ -349,6 +366,17 @@ impl<'a> TaskRunner<'a> {
     }
 }
 
+/// A factor and its matrix.
+pub(crate) type ScaledTerm = (f64, ProductOperand);
+
+/// The open operands of αAB + βC.
+pub(crate) struct OpenedProduct {
+    pub(crate) a: ProductOperand,
+    pub(crate) b: ProductOperand,
+    /// β and C.
+    pub(crate) plus: Option<ScaledTerm>,
+}
+
 /// A product whose operands are open.
 struct ProductTask {
     a: ProductOperand,
@@ -361,12 +389,12 @@ struct ProductTask {
 }
 
 /// The operand with elements of that type. A placed matrix has its own, so the cluster refuses another one.
-pub(crate) fn converted(operand: ProductOperand, dtype: DType) -> Result<ProductOperand, Failure> {
+fn converted(operand: ProductOperand, dtype: DType) -> Result<ProductOperand, Failure> {
     Ok(ProductOperand { matrix: operand.matrix.converted(dtype)?, ..operand })
 }
 
 /// Refuses a matrix that is added to another of another shape.
-pub(crate) fn same_shape(name: &BatchOperand, of: Shape, shape: Shape) -> Result<(), Failure> {
+fn same_shape(name: &BatchOperand, of: Shape, shape: Shape) -> Result<(), Failure> {
     if of == shape {
         return Ok(());
     }

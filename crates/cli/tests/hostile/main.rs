@@ -20,6 +20,7 @@ mod handles;
 mod introductions;
 mod liars;
 mod making;
+mod placed;
 mod reductions;
 mod relays;
 mod remains;

@@ -2,27 +2,14 @@
 //! introduced.
 
 use crate::client::Client;
-use crate::support::hello;
+use crate::placed::{part, put, refused, session};
 use crate::worker::{BOTH, Worker};
 use bramble_matrix::{DType, Digest128, Rect, Span};
 use bramble_wire::limits::MAKINGS_MAX;
 use bramble_wire::message::{
-    FetchHead, GetHead, Hello, Kind, MakeHead, MakeStepForm, PartHead, PartSource, PlacedHead, PutHead,
-    PutOutcome, ResidentView, encode_number,
+    FetchHead, GetHead, Kind, MakeHead, MakeStepForm, PartHead, PlacedHead, PutOutcome, ResidentView,
+    encode_number,
 };
-
-/// 4 × 3 elements, f64, at row 10 and column 20.
-fn part() -> Rect {
-    Rect::new(Span::new(10, 14), Span::new(20, 23))
-}
-
-/// Puts array 5: its elements are 0, 1, 2 and so on.
-fn put(client: &mut Client) {
-    let head = PutHead { array: 5, part: part(), first: 0, dtype: DType::F64, source: PartSource::Data };
-    let body: Vec<u8> = (0..12).flat_map(|x| f64::from(x).to_le_bytes()).collect();
-    client.send(Kind::Put.code(), &head.encode(), &body);
-    client.receive_kind(Kind::Placed);
-}
 
 /// Opens array 8, of the same part.
 fn opening() -> MakeHead {
@@ -46,21 +33,6 @@ fn sum() -> MakeHead {
 
 fn send(client: &mut Client, make: MakeHead) {
     client.send(Kind::Make.code(), &make.encode(), &[]);
-}
-
-fn session(worker: &Worker) -> Client {
-    let small = Hello { memory_bytes: 1 << 20, ..hello() };
-    Client::welcomed(worker.trust, worker.address, &small).unwrap()
-}
-
-/// The session has to end with a message that contains `why`.
-fn refused(worker: &Worker, why: &str, act: impl Fn(&mut Client)) {
-    let mut client = session(worker);
-    put(&mut client);
-    act(&mut client);
-    let words = client.last_words();
-    assert!(words.contains(why), "expected {why:?}, got {words:?}");
-    worker.says(&words);
 }
 
 fn outcome(client: &mut Client) -> PlacedHead {

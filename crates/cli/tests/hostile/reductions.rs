@@ -1,46 +1,15 @@
 //! Reductions: of arrays that are not there, beyond their parts, of unknown kind, too many, and one that is honest.
 
 use crate::client::Client;
-use crate::support::hello;
+use crate::placed::{part, put, refused, session};
 use crate::worker::{BOTH, Worker};
-use bramble_matrix::{DType, Rect, Shape, Span};
-use bramble_wire::message::{
-    Hello, Kind, PartSource, PutHead, ReduceHead, ReducedFactor, ReducedHead, ResidentView, encode_number,
-};
-
-/// A part of 4 × 3 elements, f64, at row 10 and column 20 of array 5.
-fn part() -> Rect {
-    Rect::new(Span::new(10, 14), Span::new(20, 23))
-}
-
-/// Puts the part: its elements are 0, 1, 2 and so on.
-fn put(client: &mut Client) {
-    let head = PutHead { array: 5, part: part(), first: 0, dtype: DType::F64, source: PartSource::Data };
-    let body: Vec<u8> = (0..12).flat_map(|x| f64::from(x).to_le_bytes()).collect();
-    client.send(Kind::Put.code(), &head.encode(), &body);
-    client.receive_kind(Kind::Placed);
-}
+use bramble_matrix::{DType, Shape};
+use bramble_wire::message::{Kind, ReduceHead, ReducedFactor, ReducedHead, ResidentView, encode_number};
 
 /// The sum of each row of the part.
 fn row_sums() -> ReduceHead {
     let left = ResidentView::of(5, false, part());
     ReduceHead { number: 7, reduction: 1, count: 0, dtype: DType::F64, rect: part(), left, right: None }
-}
-
-/// A session that leaves memory for parts.
-fn session(worker: &Worker) -> Client {
-    let small = Hello { memory_bytes: 1 << 20, ..hello() };
-    Client::welcomed(worker.trust, worker.address, &small).unwrap()
-}
-
-/// The session has to end with a message that contains `why`.
-fn refused(worker: &Worker, why: &str, act: impl Fn(&mut Client)) {
-    let mut client = session(worker);
-    put(&mut client);
-    act(&mut client);
-    let words = client.last_words();
-    assert!(words.contains(why), "expected {why:?}, got {words:?}");
-    worker.says(&words);
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //!
 //! Deliberately absent: sending parts.
 
+use super::putting::Held;
 use super::{MakeSubject, PartReport, PutReport};
 use crate::inspector::{LazySketch, OperandSketch};
 use crate::product::{ProductOperand, Request};
@@ -62,6 +63,22 @@ pub(crate) struct PlacedArray {
 }
 
 impl PlacedArray {
+    /// A matrix that this process can read, and whose parts are on the machines with these connections.
+    pub(crate) fn put(source: Matrix, layout: ArrayLayout, held: Vec<Held>, holders: Vec<u64>) -> Self {
+        let (parts, recorded) = held.into_iter().unzip();
+        let lines: [LazyLines; 2] = Default::default();
+        Self {
+            expression: Arc::new(SourceExpression::Leaf(source.clone(), Some(lines.clone()))),
+            source,
+            layout: ArrayLayout { parts, ..layout },
+            parts: recorded,
+            holders,
+            sketches: Default::default(),
+            lines,
+            made: None,
+        }
+    }
+
     /// Where it lies, for the user. `names` are those of the machines of its layout.
     pub(crate) fn report(
         &self,

@@ -11,13 +11,14 @@ use super::putting::free_numbers;
 use bramble_link::{ArrivedBody, Body, BodyPlacer, Frame, Landing, LinkError, Receiver, Sender};
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{Digest128, Rect, Reduction};
-use bramble_sessions::{LostConnection, Session, UsedSession};
+use bramble_sessions::{LostConnection, MachineJob, Session, UsedSession};
 use bramble_wire::limits::{MAKINGS_MAX, PING_AFTER, REDUCTIONS_MAX};
 use bramble_wire::message::{
     FetchHead, Kind, MakeHead, PlacedHead, PutOutcome, Reached, ReduceHead, ReducedHead, decode_error,
     encode_number,
 };
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use tokio::sync::watch;
 
 /// Questions that a machine may have at a time.
@@ -120,6 +121,14 @@ impl TravellingBlock {
             Self::Fetch(fetch) => fetch.array,
         }
     }
+}
+
+/// The jobs that ask machines, each its questions.
+pub(super) fn jobs_of(rounds: BTreeMap<usize, Vec<QuestionRound>>) -> Vec<MachineJob<Answered>> {
+    let job = |(machine, rounds): (usize, Vec<QuestionRound>)| -> MachineJob<Answered> {
+        (machine, Box::new(move |session| Box::pin(ask(session, rounds))))
+    };
+    rounds.into_iter().map(job).collect()
 }
 
 /// The session, unless its link broke; and the answers, or why there are none.

@@ -10,14 +10,14 @@
 
 use super::Cluster;
 use super::arrays::ArrayId;
-use super::asking::{Answer, Answered, Question, QuestionRound, ask};
+use super::asking::{Answer, Question, QuestionRound, jobs_of};
 use super::getting::{GetError, KnownPart, RectToGet, get, whole_again};
 use super::putting::Holders;
 use crate::gathering::early_loss;
 use crate::product::{CheckRequest, ProductObserver};
 use bramble_matrix::{DType, Matrix, MatrixError, Output, Rect, Reduction, Shape, Span};
 use bramble_plan::PlacedPart;
-use bramble_sessions::{EndedJob, LostConnection, MachineJob, PrimaryError, at_once, off_loop};
+use bramble_sessions::{EndedJob, LostConnection, PrimaryError, at_once, off_loop};
 use bramble_verify::{ComputedLines, Effort, LineSums, SourceExpression};
 use bramble_wire::message::{ReduceHead, ResidentView};
 use std::collections::BTreeMap;
@@ -126,12 +126,8 @@ impl Cluster {
             let round = self.sum_questions(*number, part.rect, dtype);
             rounds.entry(part.machine).or_default().push(round);
         }
-        let job = |(machine, rounds): (usize, Vec<QuestionRound>)| -> MachineJob<Answered> {
-            (machine, Box::new(move |session| Box::pin(ask(session, rounds))))
-        };
-        let jobs = rounds.into_iter().map(job).collect();
         let mut sums = BTreeMap::new();
-        for EndedJob { machine, result } in at_once(&mut holders.slots, jobs).await? {
+        for EndedJob { machine, result } in at_once(&mut holders.slots, jobs_of(rounds)).await? {
             match result {
                 Ok((sent, Ok(answers))) => {
                     holders.bytes_sent += sent;

@@ -21,10 +21,8 @@ use crate::product::{CheckRequest, ProductObserver, SessionRequest};
 use bramble_matrix::{DType, Matrix, Rect, Shape};
 use bramble_plan::{ArrayLayout, Placement, Preference, ShardAxis};
 use bramble_sessions::{LostConnection, Opening, PrimaryError, SecretSource, Session, open};
-use bramble_verify::{LazyLines, SourceExpression};
 use bramble_wire::limits::ARRAYS_MAX;
 use bramble_wire::message::Wants;
-use std::sync::Arc;
 use std::time::Instant;
 use tokio::task::JoinSet;
 
@@ -107,18 +105,7 @@ impl Cluster {
         let (bytes_sent, names) = (holders.bytes_sent, std::mem::take(&mut holders.names));
         self.idle.release(holders.slots.into_iter().flatten().collect()).await;
         let (layout, held) = result?;
-        let (parts, recorded) = held.into_iter().unzip();
-        let lines: [LazyLines; 2] = Default::default();
-        let array = PlacedArray {
-            expression: Arc::new(SourceExpression::Leaf(matrix.clone(), Some(lines.clone()))),
-            source: matrix,
-            layout: ArrayLayout { parts, ..layout },
-            parts: recorded,
-            holders: connections,
-            sketches: Default::default(),
-            lines,
-            made: None,
-        };
+        let array = PlacedArray::put(matrix, layout, held, connections);
         let report = array.report(&names, lost, bytes_sent, began.elapsed().as_secs_f64());
         Ok((self.arrays.add(array), report))
     }

@@ -13,9 +13,9 @@ use crate::product::ProductObserver;
 use bramble_link::{Body, Frame};
 use bramble_matrix::Matrix;
 use bramble_plan::{ArrayLayout, PartHolder, PlacedPart};
-use bramble_sessions::{LostConnection, PrimaryError, Session, Together};
+use bramble_sessions::{LostConnection, MachineJob, PrimaryError, Session, at_once};
 use bramble_wire::message::{Kind, encode_number};
-use tokio::task::JoinSet;
+use std::collections::BTreeMap;
 
 /// Machines that are given parts, by their number in the layout; a lost one is `None`.
 pub(super) struct Holders {
@@ -75,41 +75,26 @@ impl Cluster {
     ) {
         // Replicas have the same number.
         let shared = layout.axis.is_none().then(|| self.arrays.number());
-        let mut given = Vec::new();
+        let (mut given, mut jobs) = (BTreeMap::new(), Vec::new());
         for part in std::mem::take(&mut round.waiting) {
-            match holders.slots[part.machine].take() {
-                Some(session) => given.push((part, session)),
-                None => round.waiting.push(part),
+            if holders.slots[part.machine].is_none() || given.contains_key(&part.machine) {
+                round.waiting.push(part);
+                continue;
             }
-        }
-        let together = Together::of(given.len());
-        let mut putting = JoinSet::new();
-        for (part, session) in given {
             let number = shared.unwrap_or_else(|| self.arrays.number());
             holders.charge(&part, layout);
             let to_put = PartToPut { source: source.clone(), rect: part.rect, number };
-            let together = together.clone();
-            putting.spawn_local(async move {
-                let (used, outcome) = put_part(session, to_put).await;
-                together.done();
-                let (session, sent) = match used {
-                    Ok(used) => (together.wait(used.session).await, used.sent),
-                    Err(lost) => (Err(lost), 0),
-                };
-                (part.machine, session, Some((part, sent, outcome)))
-            });
+            let job: MachineJob<_> =
+                (part.machine, Box::new(move |session| Box::pin(put_part(session, to_put))));
+            jobs.push(job);
+            given.insert(part.machine, part);
         }
-        for (machine, slot) in holders.slots.iter_mut().enumerate() {
-            if let Some(session) = slot.take() {
-                let together = together.clone();
-                putting.spawn_local(async move { (machine, together.wait(session).await, None) });
-            }
-        }
-        while let Some(put) = putting.join_next().await {
-            match put {
-                Ok((machine, session, put)) => holders.returned(machine, session, put, round, watch),
-                Err(e) => round.fail(PrimaryError::Failed(format!("placing a part: {e}"))),
-            }
+        match at_once(&mut holders.slots, jobs).await {
+            Ok(ended) => ended.into_iter().for_each(|ended| {
+                let part = given.remove(&ended.machine);
+                holders.returned(part, ended.result, round, watch);
+            }),
+            Err(e) => round.fail(e),
         }
     }
 }
@@ -148,26 +133,27 @@ impl Holders {
         Self { slots, names, left_bytes, bytes_sent: 0, lost: Vec::new() }
     }
 
-    /// A machine's session is back, or lost; and the part that it was given, the bytes sent for that, and what became of it.
+    /// A machine has put its part, or could not, or was lost, with a part or without.
     fn returned(
         &mut self,
-        machine: usize,
-        session: Result<Session, LostConnection>,
-        put: Option<(PlacedPart, u64, Result<RecordedPart, String>)>,
+        part: Option<PlacedPart>,
+        result: Result<(u64, Result<RecordedPart, String>), LostConnection>,
         round: &mut PutRound,
         watch: &dyn ProductObserver,
     ) {
-        let is_lost = session.is_err();
-        match session {
-            Ok(session) => self.slots[machine] = Some(session),
-            Err(LostConnection { name, why }) => self.lost.push(early_loss(watch, name, why).name),
-        }
-        let Some((part, sent, outcome)) = put else { return };
-        self.bytes_sent += sent;
-        match outcome {
-            _ if is_lost => round.waiting.push(part),
-            Ok(recorded) => round.held.push((part, recorded)),
-            Err(why) => round.fail(PrimaryError::Failed(why)),
+        match (result, part) {
+            (Err(LostConnection { name, why }), part) => {
+                self.lost.push(early_loss(watch, name, why).name);
+                round.waiting.extend(part);
+            }
+            (Ok((sent, Ok(recorded))), Some(part)) => {
+                self.bytes_sent += sent;
+                round.held.push((part, recorded));
+            }
+            (Ok((sent, outcome)), _) => {
+                self.bytes_sent += sent;
+                outcome.err().into_iter().for_each(|why| round.fail(PrimaryError::Failed(why)));
+            }
         }
     }
 

@@ -11,7 +11,7 @@
 
 use super::Cluster;
 use super::arrays::{ArrayId, PlacedOperand, place_of};
-use super::asking::{Answer, Question, QuestionRound, TravellingBlock, ask};
+use super::asking::{Answer, Question, QuestionRound, TravellingBlock, jobs_of};
 use super::part::PartToPut;
 use super::putting::Holders;
 use crate::gathering::early_loss;
@@ -22,11 +22,11 @@ use bramble_matrix::{
 use bramble_plan::{
     ArrayLayout, Preference, ReduceObjection, ReduceShare, ReducedRole, product_roles, travel_blocks,
 };
-use bramble_sessions::{LostConnection, PrimaryError, off_loop};
+use bramble_sessions::{EndedJob, LostConnection, PrimaryError, at_once, off_loop};
 use bramble_verify::{Effort, LazyLines, RowSketch, SampledRows, judge};
 use bramble_wire::message::{ReduceHead, ReducedFactor, ResidentView};
+use std::collections::BTreeMap;
 use std::time::Instant;
-use tokio::task::JoinSet;
 
 /// The matrix or the product to reduce.
 #[derive(Clone)]
@@ -248,34 +248,26 @@ impl Cluster {
             _ => LazyLines::default(),
         };
         let sketching = tokio::task::spawn_local(sketch_of(request.subject.clone(), request.check, lines));
-        let mut asking = JoinSet::new();
-        let machines: Vec<usize> = (0..holders.slots.len()).collect();
-        for machine in machines {
+        let mut rounds = BTreeMap::new();
+        for (machine, slot) in holders.slots.iter().enumerate() {
             let own: Vec<ReduceShare> =
                 shares.iter().filter(|share| share.machine == machine).copied().collect();
             // A share's machine is there: the plan has looked.
-            let Some(session) = holders.slots[machine].take() else { continue };
-            if own.is_empty() {
-                // It would hear nothing while the others work.
-                self.idle.release(vec![session]).await;
-                continue;
-            }
+            let Some(session) = slot.as_ref().filter(|_| !own.is_empty()) else { continue };
             let left_bytes = session.welcome.hold_bytes;
-            let questions = self.questions(request.reduction, roles, (layout, &own), left_bytes)?;
-            asking.spawn_local(async move { (machine, ask(session, questions).await) });
+            rounds.insert(machine, self.questions(request.reduction, roles, (layout, &own), left_bytes)?);
         }
         let (mut answers, mut reports, mut failed) = (Vec::new(), Vec::new(), None);
-        while let Some(asked) = asking.join_next().await {
-            match asked {
-                Ok((_, (Ok(used), answered))) => {
-                    holders.bytes_sent += used.sent;
-                    let name = used.session.name.clone();
-                    // The other machines may take longer than this one waits for a silent primary.
-                    self.idle.release(vec![used.session]).await;
+        for EndedJob { machine, result } in at_once(&mut holders.slots, jobs_of(rounds)).await? {
+            let name = &holders.names[machine];
+            match result {
+                Ok((sent, answered)) => {
+                    holders.bytes_sent += sent;
                     match answered {
                         Ok(new) => {
                             let new: Answers = new.into_iter().filter_map(reduction_of).collect();
-                            reports.push((name, new.iter().map(|(_, bytes)| bytes.len() as u64).sum()));
+                            reports
+                                .push((name.clone(), new.iter().map(|(_, bytes)| bytes.len() as u64).sum()));
                             answers.extend(new);
                         }
                         Err(refusal) => {
@@ -283,13 +275,12 @@ impl Cluster {
                         }
                     }
                 }
-                Ok((machine, (Err(LostConnection { name, why }), _))) => {
+                Err(LostConnection { name, why }) => {
                     early_loss(watch, name, why);
-                    let part =
-                        shares.iter().find(|share| share.machine == machine).map_or(0, |share| share.part);
-                    failed = Some(self.lost_part(roles.placed.array, part));
+                    let part = shares.iter().find(|share| share.machine == machine);
+                    // A machine without a share is missed by the next task only.
+                    failed = part.map(|share| self.lost_part(roles.placed.array, share.part)).or(failed);
                 }
-                Err(e) => failed = Some(PrimaryError::Failed(format!("reducing a matrix: {e}"))),
             }
         }
         if let Some(e) = failed {

@@ -11,7 +11,7 @@ use super::MakeSubject;
 use super::links::{BlockLinks, linked};
 use crate::cluster::Cluster;
 use crate::cluster::arrays::{PlacedOperand, RecordedPart};
-use crate::cluster::asking::{Answer, Answered, Question, QuestionRound, TravellingBlock, ask};
+use crate::cluster::asking::{Answer, Answered, Question, QuestionRound, TravellingBlock, jobs_of};
 use crate::cluster::checking::{BegunCheck, SumsOfParts, sums_in};
 use crate::cluster::getting::KnownPart;
 use crate::cluster::part::PartToPut;
@@ -241,10 +241,7 @@ impl Cluster {
             let sums = with_sums.then(|| self.sum_questions(*number, part.rect, plan.making.dtype));
             rounds.entry(part.machine).or_default().extend(steps.into_iter().chain(sums));
         }
-        let job = |(machine, rounds): (usize, Vec<QuestionRound>)| -> MachineJob<Answered> {
-            (machine, Box::new(move |session| Box::pin(ask(session, rounds))))
-        };
-        rounds.into_iter().map(job).collect()
+        jobs_of(rounds)
     }
 
     /// The steps of one part.

@@ -15,8 +15,6 @@ use crate::cluster::putting::Holders;
 use crate::product::ProductObserver;
 use bramble_plan::{ArrayLayout, PlacedPart, spreading_is_worth};
 use bramble_sessions::PrimaryError;
-use bramble_verify::{LazyLines, SourceExpression};
-use std::sync::Arc;
 
 impl Cluster {
     /// The numbers of the operands that should be spread, each with its layout.
@@ -64,18 +62,7 @@ impl Cluster {
                     return Err(e);
                 }
             };
-            let (parts, recorded) = held.into_iter().unzip();
-            let lines: [LazyLines; 2] = Default::default();
-            let array = self.arrays.add(PlacedArray {
-                expression: Arc::new(SourceExpression::Leaf(matrix.clone(), Some(lines.clone()))),
-                source: matrix,
-                layout: ArrayLayout { parts, ..layout },
-                parts: recorded,
-                holders: connections.to_vec(),
-                sketches: Default::default(),
-                lines,
-                made: None,
-            });
+            let array = self.arrays.add(PlacedArray::put(matrix, layout, held, connections.to_vec()));
             arrays.push(array);
             subject.operands_mut()[at].placed = Some(PlacedOperand { array, transposed: false });
         }
