@@ -84,7 +84,8 @@ def operands(tmp_path_factory):
 
 @pytest.mark.parametrize("where", [["--local", "2", "--link", "tcp"], []], ids=["local 2", "in process"])
 def test_the_primary_keeps_to_its_mapped_files(tmp_path, operands, where):
-    report = succeed("multiply", *operands, "-o", tmp_path / "C.npy", "--json", *where).report
+    # Not auto, which takes Strassen's method, with sums in memory, where it predicts the least gain.
+    report = succeed("multiply", *operands, "-o", tmp_path / "C.npy", "--json", "--strategy", "reuse", *where).report
     mapped = sum(path.stat().st_size for path in [*operands, tmp_path / "C.npy"])
     if not where:  # The threads of the primary hold C until it is whole.
         mapped += (tmp_path / "C.npy").stat().st_size
@@ -94,6 +95,14 @@ def test_the_primary_keeps_to_its_mapped_files(tmp_path, operands, where):
     a, b = (np.load(path, mmap_mode="r") for path in operands)
     x = np.ones(4096)
     np.testing.assert_allclose(c @ x, a @ (b @ x), atol=1e-8)
+
+
+def test_strassens_sums_are_there_only_while_products_need_them(tmp_path, operands):
+    """Two levels make sums of 2.75 times A, of 2.75 times B and products of 4.8 times C: never all at once."""
+    report = succeed("multiply", *operands, "-o", tmp_path / "C.npy", "--json", "--strategy", "strassen:2").report
+    c = (tmp_path / "C.npy").stat().st_size
+    beyond = report["primary"]["rss_peak_bytes"] - sum(path.stat().st_size for path in operands) - 2 * c
+    assert beyond <= 4 * c, f"{beyond / MIB:.0f} MiB beyond A, B and C, which has {c / MIB:.0f}"
 
 
 def test_generated_operands_take_no_memory_of_the_primary(tmp_path):
