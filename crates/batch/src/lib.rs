@@ -8,8 +8,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
-mod elementwise;
-mod here;
 mod language;
 mod put;
 mod reduce;
@@ -23,15 +21,13 @@ use language::{BatchTask, parse};
 use report::{TaskLine, TaskTally};
 use tasks::TaskRunner;
 
+use bramble_client::{Client, ClientOptions};
 use bramble_cluster::args::is_standard_stream;
-use bramble_cluster::team::{Purpose, TeamSpec, check_kernel};
+use bramble_cluster::team::TeamSpec;
 use bramble_cluster::text_file;
 use bramble_cluster::until::{Completion, done_or_signal};
-use bramble_kernel::{Choice, KernelName};
-use bramble_matrix::DType;
-use bramble_primary::{Cluster, ClusterOptions};
 use bramble_report::exit::{Exit, Failure};
-use bramble_report::progress::{ProgressDisplay, ProgressOptions};
+use bramble_report::progress::ProgressOptions;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
@@ -67,20 +63,8 @@ pub fn run(args: &BatchArgs, began: Instant) -> Result<Exit, Failure> {
     let name = name_of(args);
     let source = source(args, &name)?;
     let work = async {
-        // Each product gets the kernel for its own element type later.
-        let kernel = match args.cut.kernel() {
-            Choice::Auto => Choice::Named(KernelName::Simd),
-            named => named,
-        };
-        let purpose = Purpose { kernel, dtype: DType::F64, flops: 0.0 };
-        check_kernel(kernel, DType::F64)?;
-        let mut gathered = team.gather(&args.team, purpose).await?;
-        let (lost, told) = mpsc::unbounded_channel();
-        gathered.expect_more(told);
-        let watch = ProgressDisplay::new(progress_options(args), lost.clone());
-        let (threads, is_local) = (gathered.threads, gathered.is_local);
-        let cluster = Cluster::open(gathered.ends, ClusterOptions { keeps_links: true }, &watch).await?;
-        let mut runner = TaskRunner::new(args, cluster, (threads, is_local), lost);
+        let client = Client::open(team, &args.team, client_options(args)).await?;
+        let mut runner = TaskRunner::new(args, client);
         let exit = run_all(args, &name, source, &mut runner, began).await;
         runner.close().await;
         exit
@@ -90,14 +74,21 @@ pub fn run(args: &BatchArgs, began: Instant) -> Result<Exit, Failure> {
     }
 }
 
-/// What a batch shows of the progress of its products.
-fn progress_options(args: &BatchArgs) -> ProgressOptions {
-    ProgressOptions {
-        is_quiet: args.quiet,
-        is_json: args.json,
-        is_verbose: args.verbose,
-        is_brief: !args.verbose,
-        keeps_journal: false,
+/// How a batch uses its cluster.
+fn client_options(args: &BatchArgs) -> ClientOptions {
+    ClientOptions {
+        cut: args.cut.clone(),
+        verify: args.verify,
+        steals: !args.no_steal,
+        account: args.verbose,
+        degraded: args.team.degraded,
+        progress: ProgressOptions {
+            is_quiet: args.quiet,
+            is_json: args.json,
+            is_verbose: args.verbose,
+            is_brief: !args.verbose,
+            keeps_journal: false,
+        },
     }
 }
 
@@ -243,7 +234,7 @@ async fn run_all(
     if !args.json && !args.quiet {
         bramble_report::out(tally.text().as_bytes())?;
     }
-    let worst = if runner.has_restored { worse(worst, Exit::Degraded) } else { worst };
+    let worst = if runner.client.has_restored() { worse(worst, Exit::Degraded) } else { worst };
     Ok(failed.unwrap_or(worst))
 }
 

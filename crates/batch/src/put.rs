@@ -1,4 +1,4 @@
-//! `NAME = put MATRIX …`: places a matrix on the machines; also what follows if a machine with a part is lost, and `free`.
+//! `NAME = put MATRIX …`: places a matrix on the machines; also `free`.
 //!
 //! Place in the flow: `language.rs` passes the words after `put` in; `tasks.rs` passes the tasks in.
 //!
@@ -8,9 +8,7 @@
 use super::language::BatchOperand;
 use super::tasks::{KeptMatrix, TaskOutcome, TaskRunner};
 use super::words::Word;
-use bramble_cluster::random::session_request;
 use bramble_plan::{Placement, ShardAxis, ShardUnits};
-use bramble_primary::{PutRequest, SessionRequest};
 use bramble_report::exit::Failure;
 
 const OPTIONS: &str = "after the matrix may stand shard=0 (cut between rows), shard=1 (between columns), replicate, and \
@@ -57,18 +55,8 @@ impl TaskRunner<'_> {
             return self.redistribute(name, opened, placement).await;
         }
         let matrix = opened.matrix;
-        let elements = matrix.shape().elements().unwrap_or(u64::MAX);
-        let put = PutRequest {
-            kernel: self.kernel(matrix.dtype(), 2.0 * elements as f64)?,
-            placement,
-            who: self.who(),
-            sessions: self.sessions()?,
-            matrix: matrix.clone(),
-        };
-        let watch = self.display();
-        let result = self.cluster.put(put, &watch).await;
-        watch.done();
-        let (array, report) = result.map_err(|e| self.failure(e))?;
+        let (array, report) =
+            self.client.put(matrix.clone(), placement).await.map_err(|e| self.client.failure(e))?;
         self.keep_named(name.to_owned(), KeptMatrix { matrix, array: Some(array) }).await?;
         Ok(TaskOutcome::Put(report))
     }
@@ -88,33 +76,9 @@ impl TaskRunner<'_> {
 
     async fn release(&mut self, kept: Option<KeptMatrix>) -> Result<(), Failure> {
         if let Some(array) = kept.and_then(|kept| kept.array) {
-            let sessions = self.sessions()?;
-            self.cluster.free(array, &sessions).await;
+            self.client.free(array).await?;
         }
         Ok(())
-    }
-
-    /// Puts the parts of lost machines on the others.
-    pub(crate) async fn restore(&mut self, why: &str) -> Result<(), Failure> {
-        if !self.args.quiet {
-            bramble_report::say(&format!(
-                "bramble: {why}; it is placed on other machines, and the task runs again"
-            ));
-        }
-        self.has_restored = true;
-        let (sessions, check) = (self.sessions()?, self.check()?);
-        let (who, relays) = (self.who(), self.args.cut.may_relay());
-        let kernel = self.args.cut.kernel().to_string();
-        let watch = self.display();
-        let restored = self.cluster.restore((&kernel, who, relays), &sessions, check, &watch).await;
-        watch.done();
-        restored.map_err(|e| self.failure(e))
-    }
-
-    /// The sessions of a task with the machines.
-    pub(crate) fn sessions(&self) -> Result<SessionRequest, Failure> {
-        let args = self.args;
-        session_request(args.cut.credits, !args.no_steal, args.verbose, args.team.degraded)
     }
 }
 

@@ -7,16 +7,12 @@
 //!
 //! Deliberately absent: the reductions themselves (`matrix`, `primary`).
 
-use super::here::reduced;
 use super::language::{BatchTask, Reader, ReducedTerm, ResultTarget, target_of};
-use super::tasks::{OpenedProduct, RESTORES_MAX, TaskOutcome, TaskRunner, output};
+use super::tasks::{OpenedProduct, TaskOutcome, TaskRunner, output};
 use super::words::Word;
 use bramble_matrix::{Output, ReducedMatrix, Reduction, Sealed};
-use bramble_primary::{
-    ArrayId, MakeReport, PrimaryError, ReduceReport, ReduceRequest, ReduceSubject, off_loop,
-};
+use bramble_primary::{ReduceSubject, off_loop};
 use bramble_report::exit::Failure;
-use std::num::NonZeroUsize;
 
 const FORM: &str = "use TARGET = rowsum(A), colsum(A), norm(A), max(A) or min(A), or INDICES, VALUES = topk(A, 10); \
                     A may be a product, as in topk(x @ W, 10)";
@@ -95,19 +91,15 @@ impl TaskRunner<'_> {
         reduction: Reduction,
         what: &ReducedTerm,
     ) -> Result<TaskOutcome, Failure> {
-        let (subject, made) = self.made_first(self.subject(what).await?).await?;
-        let reduced = match subject.is_placed() {
-            true => self.reduced_at_workers(reduction, subject).await,
-            false => self.reduced_here(reduction, what, subject).await.map(|results| (results, None)),
+        let subject = self.subject(what).await?;
+        let (results, at) = match subject.is_placed() {
+            true => {
+                let reduced = self.client.reduce(reduction, subject).await;
+                let (results, report) = reduced.map_err(|e| self.client.failure(e))?;
+                (results, Some(report))
+            }
+            false => (self.reduced_here(reduction, what, subject).await?, None),
         };
-        if let Some((array, _)) = made {
-            self.free_array(array).await?;
-        }
-        let (results, mut at) = reduced?;
-        if let (Some(at), Some((_, report))) = (&mut at, made) {
-            (at.is_checked, at.rows_recomputed) = (report.is_checked, report.lines_recomputed);
-            at.bytes_sent += report.put.bytes_sent;
-        }
         let mut outputs = Vec::new();
         for (target, result) in targets.iter().zip(&results) {
             outputs.push(output(target, result.shape, result.dtype)?);
@@ -134,50 +126,6 @@ impl TaskRunner<'_> {
         Ok(ReduceSubject::Product { alpha, a, b })
     }
 
-    /// A product of which only machines have an operand is made as a whole first, and the array that it is.
-    async fn made_first(
-        &mut self,
-        subject: ReduceSubject,
-    ) -> Result<(ReduceSubject, Option<(ArrayId, MakeReport)>), Failure> {
-        match subject {
-            ReduceSubject::Product { alpha, a, b } if a.matrix.is_remote() || b.matrix.is_remote() => {
-                let (array, made, report) = self.made_product(alpha, a, b).await?;
-                Ok((ReduceSubject::Matrix(made), Some((array, report))))
-            }
-            other => Ok((other, None)),
-        }
-    }
-
-    /// The workers reduce their parts; again if one of them is lost.
-    async fn reduced_at_workers(
-        &mut self,
-        reduction: Reduction,
-        subject: ReduceSubject,
-    ) -> Result<(Vec<ReducedMatrix>, Option<ReduceReport>), Failure> {
-        let kernel = self.kernel(subject.dtype(), subject.flops())?;
-        for _ in 0..RESTORES_MAX {
-            let request = ReduceRequest {
-                reduction,
-                subject: subject.clone(),
-                kernel: kernel.clone(),
-                who: self.who(),
-                sessions: self.sessions()?,
-                check: self.check()?,
-            };
-            let watch = self.display();
-            let result = self.cluster.reduce(request, &watch).await;
-            watch.done();
-            match result {
-                Err(PrimaryError::PartLost(why)) => self.restore(&why).await?,
-                result => {
-                    let (results, report) = result.map_err(|e| self.failure(e))?;
-                    return Ok((results, Some(report)));
-                }
-            }
-        }
-        Err(Failure::failed(format!("machines with parts were lost {RESTORES_MAX} times in this task")))
-    }
-
     /// This process reduces a matrix that it can read; a product is computed first, as in a line of its own.
     async fn reduced_here(
         &mut self,
@@ -194,12 +142,11 @@ impl TaskRunner<'_> {
             }
             (_, ReduceSubject::Matrix(of) | ReduceSubject::Product { a: of, .. }) => (of.matrix, None),
         };
-        let threads = NonZeroUsize::new(self.threads).unwrap_or(NonZeroUsize::MIN);
-        let results = off_loop("reducing a matrix", move || reduced(&matrix, reduction, threads)).await?;
+        let results = self.client.reduce_here(reduction, matrix).await;
         if let Some(name) = name {
             self.free(name).await?;
         }
-        results
+        results.map_err(|e| self.client.failure(e))
     }
 }
 

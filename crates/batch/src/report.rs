@@ -6,6 +6,7 @@ use bramble_plan::ShardAxis;
 use bramble_primary::{MakeReport, PartReport, PutReport, ReduceReport, Report};
 use bramble_report::error_object;
 use bramble_report::exit::{Exit, Failure};
+use bramble_report::placed;
 use bramble_report::product;
 use bramble_report::quantity::{bytes, counted, seconds};
 use serde_json::{Value, json};
@@ -130,45 +131,6 @@ fn reduced_where(at: &ReduceReport) -> String {
     format!(", at {machines}, {} sent, {} back; {checked}", bytes(at.bytes_sent as f64), bytes(back as f64))
 }
 
-fn put_json(put: &PutReport) -> Value {
-    let axis = put.axis.map(|axis| if axis == ShardAxis::Rows { 0 } else { 1 });
-    let part = |part: &PartReport| {
-        json!({
-            "machine": part.machine,
-            "row": part.rect.rows.start,
-            "rows": part.rect.rows.len(),
-            "col": part.rect.cols.start,
-            "cols": part.rect.cols.len(),
-            "bytes": part.bytes,
-        })
-    };
-    let parts: Vec<Value> = put.parts.iter().map(part).collect();
-    json!({
-        "kind": "put",
-        "rows": put.shape.rows,
-        "cols": put.shape.cols,
-        "dtype": put.dtype.name(),
-        "axis": axis,
-        "parts": parts,
-        "lost": put.lost,
-        "bytes_sent": put.bytes_sent,
-    })
-}
-
-fn made_json(made: &MakeReport) -> Value {
-    let mut fields = put_json(&made.put);
-    merge(
-        &mut fields,
-        json!({
-            "kind": "kept",
-            "bytes_between": made.bytes_between,
-            "checked": made.is_checked,
-            "lines_recomputed": made.lines_recomputed,
-        }),
-    );
-    fields
-}
-
 fn verified(report: &Report) -> &'static str {
     match () {
         () if report.unverified() => "not verified (--verify off)",
@@ -196,51 +158,35 @@ pub(crate) fn json(line: &TaskLine<'_>, outcome: &TaskOutcome) -> Value {
             }
             let mut fields = json!({"kind": "reduction", "results": all});
             if let Some(at) = at {
-                let machine = |(name, bytes): &(String, u64)| json!({"machine": name, "bytes": bytes});
-                let machines: Vec<Value> = at.machines.iter().map(machine).collect();
-                merge(
-                    &mut fields,
-                    json!({
-                        "machines": machines,
-                        "bytes_sent": at.bytes_sent,
-                        "checked": at.is_checked,
-                        "rows_recomputed": at.rows_recomputed,
-                    }),
-                );
+                placed::merge(&mut fields, placed::reduction_json(at));
             }
             fields
         }
-        TaskOutcome::Put(put) => put_json(put),
-        TaskOutcome::Made(made) => made_json(made),
+        TaskOutcome::Put(put) => placed::put_json(put),
+        TaskOutcome::Made(made) => placed::made_json(made),
         TaskOutcome::Fetched(shape, dtype, digest, made) => json!({
             "kind": "fetched",
             "digest": digest,
             "rows": shape.rows,
             "cols": shape.cols,
             "dtype": dtype.name(),
-            "made": made.as_ref().map(made_json),
+            "made": made.as_ref().map(placed::made_json),
         }),
         TaskOutcome::Freed => json!({"kind": "free"}),
     };
-    merge(&mut object, fields);
+    placed::merge(&mut object, fields);
     object
 }
 
 /// The object of a task that failed.
 pub(crate) fn error_json(line: &TaskLine<'_>, failure: &Failure) -> Value {
     let mut object = head(line);
-    merge(&mut object, json!({"kind": "error", "error": error_object::error(failure)}));
+    placed::merge(&mut object, json!({"kind": "error", "error": error_object::error(failure)}));
     object
 }
 
 fn head(line: &TaskLine<'_>) -> Value {
     json!({"schema": SCHEMA, "line": line.number, "task": line.text, "seconds": line.took.as_secs_f64()})
-}
-
-fn merge(object: &mut Value, fields: Value) {
-    if let (Value::Object(object), Value::Object(fields)) = (object, fields) {
-        object.extend(fields);
-    }
 }
 
 /// Counts of a batch.

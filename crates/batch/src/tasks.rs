@@ -8,26 +8,17 @@
 //! Deliberately absent: a journal. A batch that is interrupted starts again with the task that was not finished.
 
 use super::BatchArgs;
-use super::elementwise::{Scaled, scaled_sum};
 use super::language::{BatchOperand, BatchTask, Expression, MatrixReference, ResultTarget, ScaledOperand};
-use super::progress_options;
-use bramble_cluster::random::seed;
-use bramble_cluster::team::{GatheredTeam, check_kernel};
-use bramble_kernel::{AutoPicks, Choice};
+use bramble_client::{Client, ClientError, ClientProduct, ScaledMatrix};
 use bramble_matrix::{DType, Matrix, Output, Sealed, Shape};
-use bramble_plan::Preference;
 use bramble_primary::{
-    ArrayId, CheckRequest, Cluster, Finished, MakeReport, PlacedOperand, PrimaryError, ProductOperand,
-    PutReport, ReduceReport, Report, Request, Stop, off_loop,
+    ArrayId, MakeReport, PlacedOperand, ProductOperand, PutReport, ReduceReport, Report, off_loop,
 };
 use bramble_record::journal::left::begin_without_journal;
 use bramble_report::exit::{Exit, Failure};
-use bramble_report::progress::ProgressDisplay;
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::time::Instant;
-use tokio::sync::mpsc;
 
 /// The result of a task.
 pub(crate) enum TaskOutcome {
@@ -57,34 +48,17 @@ pub(crate) struct KeptMatrix {
     pub(crate) array: Option<ArrayId>,
 }
 
-/// How often a product runs again after a machine with a part of a placed operand was lost.
-pub(crate) const RESTORES_MAX: usize = 16;
-
 /// The open cluster, and the matrices that tasks have kept.
 pub(crate) struct TaskRunner<'a> {
     pub(crate) args: &'a BatchArgs,
-    pub(crate) cluster: Cluster,
+    pub(crate) client: Client,
     pub(crate) kept: BTreeMap<String, KeptMatrix>,
-    kernels: KernelChoice,
-    /// Compute threads of this machine.
-    pub(crate) threads: usize,
-    is_local: bool,
-    /// Whether parts of placed matrices were put again, since a machine was lost.
-    pub(crate) has_restored: bool,
-    /// Receives the name of each lost link.
-    lost: mpsc::UnboundedSender<String>,
 }
 
 impl<'a> TaskRunner<'a> {
-    /// Runs tasks over `cluster`. `threads`: compute threads of this machine; `is_local`: whether the workers are its processes.
-    pub(crate) fn new(
-        args: &'a BatchArgs,
-        cluster: Cluster,
-        (threads, is_local): (usize, bool),
-        lost: mpsc::UnboundedSender<String>,
-    ) -> Self {
-        let kernels = KernelChoice { asked: args.cut.kernel(), here: is_local, picked: AutoPicks::default() };
-        Self { args, cluster, kept: BTreeMap::new(), kernels, threads, is_local, has_restored: false, lost }
+    /// Runs tasks over an open cluster.
+    pub(crate) fn new(args: &'a BatchArgs, client: Client) -> Self {
+        Self { args, client, kept: BTreeMap::new() }
     }
 
     /// Carries out one task.
@@ -119,7 +93,7 @@ impl<'a> TaskRunner<'a> {
 
     /// Ends the sessions with the machines.
     pub(crate) async fn close(self) {
-        self.cluster.close().await;
+        self.client.close().await;
     }
 
     /// C = αAB + βD.
@@ -132,19 +106,18 @@ impl<'a> TaskRunner<'a> {
     ) -> Result<TaskOutcome, Failure> {
         let began = Instant::now();
         let OpenedProduct { a, b, plus } = self.open_product(alpha, (a, b), plus).await?;
-        let shape = Shape::new(a.matrix.shape().rows, b.matrix.shape().cols);
-        let (beta, old_c) = plus.map_or((0.0, None), |(beta, c)| (beta, Some(c.matrix)));
-        let dtype = a.matrix.dtype();
-        let product = ProductTask { a, b, old_c, alpha, beta, shape, dtype };
-        let finished = self.compute(&product, target, began).await?;
-        let verdict = &finished.report.check.verify.verdict;
-        if !verdict.passed {
-            finished.sealed.discard();
-            let text =
-                verdict.fault.as_ref().map_or_else(|| verdict.method.clone(), |fault| fault.text.clone());
-            let text = format!("the result is wrong: {text}; {target} was not kept");
-            return Err(Failure { exit: Exit::Unverified, text });
-        }
+        let plus = plus.map(|(beta, c)| (beta, c.matrix));
+        let output = |shape, dtype| Ok(output(target, shape, dtype)?);
+        let product = ClientProduct { alpha, a, b, plus };
+        let finished = match self.client.multiply(&product, &output, (began, &Rc::default())).await {
+            Err(ClientError::Wrong(text)) => {
+                return Err(Failure {
+                    exit: Exit::Unverified,
+                    text: format!("{text}; {target} was not kept"),
+                });
+            }
+            result => result.map_err(|e| self.client.failure(e))?,
+        };
         let digest = self.keep(target, finished.sealed).await?;
         Ok(TaskOutcome::Product(Box::new(finished.report), digest))
     }
@@ -210,47 +183,6 @@ impl<'a> TaskRunner<'a> {
         )))
     }
 
-    /// Computes C; again if a machine with a part of a placed operand is lost.
-    async fn compute(
-        &mut self,
-        product: &ProductTask,
-        target: &ResultTarget,
-        began: Instant,
-    ) -> Result<Finished, Failure> {
-        let ProductTask { a, b, old_c, alpha, beta, shape, dtype } = product;
-        let (m, k, n) = (shape.rows, a.matrix.shape().cols, shape.cols);
-        let kernel = self.kernel(*dtype, 2.0 * m as f64 * k as f64 * n as f64)?;
-        let mut restores = 0;
-        loop {
-            let request = Request {
-                a: a.clone(),
-                b: b.clone(),
-                old_c: old_c.clone(),
-                alpha: *alpha,
-                beta: *beta,
-                output: output(target, *shape, *dtype)?,
-                cut: self.args.cut.cut([m, k, n], *dtype),
-                kernel: kernel.clone(),
-                wish: self.args.cut.wish(self.is_local),
-                instead: None,
-                sessions: self.sessions()?,
-                check: CheckRequest { effort: self.args.verify, threads: self.threads, seed: seed()? },
-                began,
-                log: None,
-                journal: None,
-                stop: Rc::new(Stop::default()),
-            };
-            let watch = self.display();
-            let result = self.cluster.run(request, &watch).await;
-            watch.done();
-            match result {
-                Err(PrimaryError::PartLost(why)) if restores < RESTORES_MAX => self.restore(&why).await?,
-                result => return result.map_err(|e| self.failure(e)),
-            }
-            restores += 1;
-        }
-    }
-
     /// C = αX, or αX + βY.
     async fn sum(
         &mut self,
@@ -259,16 +191,11 @@ impl<'a> TaskRunner<'a> {
         y: Option<&ScaledOperand>,
     ) -> Result<TaskOutcome, Failure> {
         let (x, y) = self.open_sum(x, y).await?;
-        let here = |(factor, operand): ScaledTerm| -> Scaled { (factor, operand.matrix) };
+        let here = |(factor, operand): ScaledTerm| -> ScaledMatrix { (factor, operand.matrix) };
         let (x, y) = (here(x), y.map(here));
         let (shape, dtype) = (x.1.shape(), x.1.dtype());
         let output = output(target, shape, dtype)?;
-        let threads = NonZeroUsize::new(self.threads).unwrap_or(NonZeroUsize::MIN);
-        let sealed = off_loop("adding matrices", move || -> Result<Sealed, Failure> {
-            scaled_sum(&x, y.as_ref(), &output, threads)?;
-            Ok(output.seal()?)
-        })
-        .await??;
+        let sealed = self.client.sum_here(x, y, output).await.map_err(|e| self.client.failure(e))?;
         let digest = self.keep(target, sealed).await?;
         Ok(TaskOutcome::Sum(shape, dtype, digest))
     }
@@ -345,25 +272,6 @@ impl<'a> TaskRunner<'a> {
             "{name}: no matrix is kept under this name ({known}); write ./{name} for a file"
         ))
     }
-
-    /// The kernel's name for a product of `flops` operations.
-    pub(crate) fn kernel(&mut self, dtype: DType, flops: f64) -> Result<String, Failure> {
-        self.kernels.name(dtype, flops)
-    }
-
-    /// Whether this process's own threads compute, too.
-    pub(crate) fn who(&self) -> Preference {
-        self.args.cut.wish(self.is_local).who
-    }
-
-    pub(crate) fn failure(&self, e: PrimaryError) -> Failure {
-        GatheredTeam::failure(self.is_local, e)
-    }
-
-    /// The progress of one product.
-    pub(crate) fn display(&self) -> ProgressDisplay {
-        ProgressDisplay::new(progress_options(self.args), self.lost.clone())
-    }
 }
 
 /// A factor and its matrix.
@@ -375,17 +283,6 @@ pub(crate) struct OpenedProduct {
     pub(crate) b: ProductOperand,
     /// β and C.
     pub(crate) plus: Option<ScaledTerm>,
-}
-
-/// A product whose operands are open.
-struct ProductTask {
-    a: ProductOperand,
-    b: ProductOperand,
-    old_c: Option<Matrix>,
-    alpha: f64,
-    beta: f64,
-    shape: Shape,
-    dtype: DType,
 }
 
 /// The operand with elements of that type. A placed matrix has its own, so the cluster refuses another one.
@@ -418,31 +315,5 @@ pub(crate) fn output(target: &ResultTarget, shape: Shape, dtype: DType) -> Resul
     match target {
         ResultTarget::Name(_) => Ok(Output::anonymous(shape, dtype)?),
         ResultTarget::File(path) => Ok(begin_without_journal(path, shape, dtype)?),
-    }
-}
-
-/// The kernel of each element type.
-struct KernelChoice {
-    asked: Choice,
-    /// Whether all workers run on this machine, so that one comparison of kernels serves them all.
-    here: bool,
-    picked: AutoPicks,
-}
-
-impl KernelChoice {
-    /// The kernel's name for a product of `flops` operations.
-    fn name(&mut self, dtype: DType, flops: f64) -> Result<String, Failure> {
-        check_kernel(self.asked, dtype)?;
-        if self.asked != Choice::Auto || !self.here {
-            return Ok(self.asked.to_string());
-        }
-        if let Some(pick) = self.picked.known(dtype, flops) {
-            return Ok(pick.kernel.name().to_owned());
-        }
-        let pick = bramble_kernel::pick(self.asked, dtype, flops)
-            .map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
-        let name = pick.kernel.name().to_owned();
-        self.picked.remember(dtype, flops, pick);
-        Ok(name)
     }
 }

@@ -5,6 +5,7 @@
 //! Invariants: operands are files in a temporary folder, removed on drop; a product that was not verified is an
 //! error; dropping the future kills the child process.
 
+use bramble_cluster::program;
 use bramble_matrix::DType;
 use bramble_report::exit::Failure;
 use serde_json::Value;
@@ -69,8 +70,7 @@ impl Verb {
     /// Runs this program's `multiply`; returns its report.
     async fn multiply(self, words: impl Iterator<Item = OsString>) -> Result<Value, Failure> {
         let failed = |e: &dyn std::fmt::Display| self.failed(&format!("bramble multiply: {e}"));
-        let program = std::env::current_exe().map_err(|e| failed(&e))?;
-        let mut command = tokio::process::Command::new(program);
+        let mut command = tokio::process::Command::from(program::command().map_err(|e| failed(&e))?);
         command.args(["multiply", "--json"]).args(words);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Local operands only: without these variables, no other machine takes part.

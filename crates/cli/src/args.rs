@@ -202,11 +202,6 @@ pub(crate) struct WorkerArgs {
 }
 
 impl Cli {
-    /// Reads the command line of this process.
-    pub(crate) fn read() -> Result<Self, clap::Error> {
-        Self::read_from(std::env::args_os())
-    }
-
     /// Reads a command line.
     pub(crate) fn read_from(
         words: impl IntoIterator<Item = impl Into<OsString> + Clone>,

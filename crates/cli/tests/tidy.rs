@@ -20,7 +20,7 @@ mod paths;
 mod types;
 
 /// Which rooms a room may depend on. A new crate has to be entered here, with a reason in its change.
-const ROOMS: [(&str, &[&str]); 21] = [
+const ROOMS: [(&str, &[&str]); 22] = [
     ("base", &[]),
     ("matrix", &["base"]),
     ("verify", &["matrix"]),
@@ -39,7 +39,8 @@ const ROOMS: [(&str, &[&str]); 21] = [
     ("solve", &["cluster", "kernel", "lu", "matrix", "plan", "primary", "report", "worker"]),
     ("cluster", &["kernel", "link", "matrix", "plan", "primary", "report", "worker"]),
     ("bench", &["cluster", "kernel", "link", "matrix", "primary", "report", "solve", "worker"]),
-    ("batch", &["cluster", "kernel", "matrix", "plan", "primary", "record", "report", "verify"]),
+    ("client", &["cluster", "kernel", "matrix", "plan", "primary", "report", "verify"]),
+    ("batch", &["client", "cluster", "matrix", "plan", "primary", "record", "report", "verify"]),
     ("lab", &["cluster", "kernel", "link", "report", "worker"]),
     (
         "cli",

@@ -25,7 +25,7 @@ pub enum RelayKind {
 }
 
 /// How the product is partitioned and computed.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct CutArgs {
     /// Kernel: auto, reference, simd, openblas, blis; or on top of one of these (default: simd) blocked:BASE:EDGE
     /// (cache blocks) or strassen:BASE:CUTOFF (fewer multiplications in large tiles, larger rounding errors for

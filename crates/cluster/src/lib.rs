@@ -20,6 +20,7 @@ pub mod key;
 pub mod levels;
 pub mod limited;
 pub mod local;
+pub mod program;
 pub mod random;
 pub mod ranks;
 pub mod signals;

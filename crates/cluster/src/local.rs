@@ -72,8 +72,8 @@ impl LocalConfig {
 
     /// The command that starts worker `i`, without the arguments of the transport.
     fn command(&self, i: usize) -> Result<Command, Failure> {
-        let program = std::env::current_exe().map_err(|e| self.failed("this program's file is gone", e))?;
-        let mut command = Command::new(program);
+        let gone = |e| self.failed("this program's file is gone", e);
+        let mut command = crate::program::command().map_err(gone)?;
         command.args(["worker", "--quiet", "--threads", &self.threads.to_string()]);
         command.args(["--memory", &self.memory_bytes.to_string()]);
         // With more threads than cores, the system schedules the threads.

@@ -42,16 +42,36 @@ impl Kernel for Blocked {
     }
 
     fn multiply(&self, product: AnyProduct<'_>) {
-        match product {
-            AnyProduct::F32(p) => multiply(&*self.base, self.threads, self.edge, p),
-            AnyProduct::F64(p) => multiply(&*self.base, self.threads, self.edge, p),
-            AnyProduct::I32(p) => multiply(&*self.base, self.threads, self.edge, p),
-            AnyProduct::I64(p) => multiply(&*self.base, self.threads, self.edge, p),
-        }
+        any(&*self.base, (self.threads, self.edge), &|| false, product);
     }
 
     fn scratch_bytes(&self) -> usize {
         self.base.scratch_bytes()
+    }
+}
+
+/// Computes a product on `threads` threads, including the calling one, with `base` for its pieces. `is_stopped` is asked before
+/// each piece; after a yes, C has unspecified elements.
+pub fn multiply_unless_stopped(
+    base: &dyn Kernel,
+    threads: usize,
+    is_stopped: &(dyn Fn() -> bool + Sync),
+    product: AnyProduct<'_>,
+) {
+    any(base, (threads, EDGE), is_stopped, product);
+}
+
+fn any(
+    base: &dyn Kernel,
+    how: (usize, usize),
+    is_stopped: &(dyn Fn() -> bool + Sync),
+    product: AnyProduct<'_>,
+) {
+    match product {
+        AnyProduct::F32(p) => in_blocks(base, how, is_stopped, p),
+        AnyProduct::F64(p) => in_blocks(base, how, is_stopped, p),
+        AnyProduct::I32(p) => in_blocks(base, how, is_stopped, p),
+        AnyProduct::I64(p) => in_blocks(base, how, is_stopped, p),
     }
 }
 
@@ -73,6 +93,15 @@ pub(crate) fn multiply<T: KernelElement>(
     edge: usize,
     product: Product<'_, T>,
 ) {
+    in_blocks(base, (threads, edge), &|| false, product);
+}
+
+fn in_blocks<T: KernelElement>(
+    base: &dyn Kernel,
+    (threads, edge): (usize, usize),
+    is_stopped: &(dyn Fn() -> bool + Sync),
+    product: Product<'_, T>,
+) {
     let Some(product) = product.settle() else { return };
     let (across, along) = cut(product.m(), product.n(), threads);
     let rows: Vec<Range<usize>> = even(product.m(), across).collect();
@@ -87,14 +116,22 @@ pub(crate) fn multiply<T: KernelElement>(
             blocks.push(Product { alpha, a, b, beta, c });
         }
     }
-    share(threads, blocks, |block| in_pieces(base, edge, block));
+    share(threads, blocks, |block| in_pieces(base, edge, is_stopped, block));
 }
 
 /// One block: C(i, j) += A(i, k) B(k, j) for all its pieces.
-fn in_pieces<T: KernelElement>(base: &dyn Kernel, edge: usize, mut p: Product<'_, T>) {
+fn in_pieces<T: KernelElement>(
+    base: &dyn Kernel,
+    edge: usize,
+    is_stopped: &(dyn Fn() -> bool + Sync),
+    mut p: Product<'_, T>,
+) {
     for rows in pieces(p.m(), edge) {
         for cols in pieces(p.n(), edge) {
             for depth in depths(p.k(), edge) {
+                if is_stopped() {
+                    return;
+                }
                 let beta = if depth.start == 0 { p.beta } else { T::ONE };
                 let a = part(p.a, rows.clone(), depth.clone());
                 let b = part(p.b, depth, cols.clone());

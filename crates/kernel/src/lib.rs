@@ -28,7 +28,8 @@ mod simd;
 mod strassen;
 mod threads;
 
-pub use blas::{leave, quiet_blas_threads, survive_file_size_limit};
+pub use blas::{keep_libraries_out, leave, quiet_blas_threads, survive_file_size_limit};
+pub use blocked::multiply_unless_stopped;
 pub use combine::{Sign, combine};
 pub use contract::{AnyProduct, Kernel, KernelElement, Product};
 pub use error::KernelError;

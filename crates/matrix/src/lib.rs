@@ -37,7 +37,7 @@ pub use file::{
 pub use generate::Generator;
 pub use heap::give_back_free_memory;
 pub use memory::{Buffer, Lines, SharedBytes};
-pub use output::{Output, Sealed, TileLease, Unfinished};
+pub use output::{Output, ResultMemory, Sealed, TileLease, Unfinished};
 pub use reduce::{RectReduction, ReducedMatrix, Reducer, Reducible, Reduction};
 pub use replace::{FilePlace, OutputTarget, Replacement};
 pub use source::Matrix;

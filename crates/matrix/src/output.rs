@@ -14,7 +14,7 @@ mod lease;
 mod lease_table;
 mod part;
 
-pub use lease::TileLease;
+pub use lease::{ResultMemory, TileLease};
 
 use crate::file::npy;
 use crate::{DType, Layout, Matrix, MatrixError, Rect, Shape, Span};
@@ -238,9 +238,32 @@ impl Sealed {
         Matrix::from_shared(&*self.name, self.frozen.clone(), start, shape, dtype, Layout::RowMajor)
     }
 
+    /// Rows × columns.
+    pub fn shape(&self) -> Shape {
+        self.frozen.shape()
+    }
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.frozen.dtype()
+    }
+
     /// The bytes of the elements, without the header.
     pub fn bytes(&self) -> &[u8] {
         self.frozen.data()
+    }
+
+    /// The memory of a result without a file, for whoever goes on to change it; the result itself, if it has a file or something
+    /// still reads it.
+    pub fn into_memory(self) -> Result<ResultMemory, Self> {
+        let Self { name, frozen, part } = self;
+        if part.is_some() {
+            return Err(Self { name, frozen, part });
+        }
+        let frozen = match Arc::try_unwrap(frozen) {
+            Ok(frozen) => frozen,
+            Err(frozen) => return Err(Self { name, frozen, part }),
+        };
+        frozen.into_memory().map_err(|frozen| Self { name, frozen: Arc::new(frozen), part })
     }
 
     /// Removes the file, because its contents are wrong.

@@ -16,6 +16,7 @@ pub mod exit;
 pub mod machine;
 mod meter;
 pub mod out_file;
+pub mod placed;
 pub mod plan;
 pub mod plot_file;
 pub mod product;

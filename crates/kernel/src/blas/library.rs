@@ -10,6 +10,8 @@
 
 use std::ffi::{CStr, OsString, c_char, c_int};
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
 use bramble_matrix::{Element, View, ViewMut};
@@ -66,9 +68,22 @@ const BLIS: Known = Known {
     prepare: prepare_blis,
 };
 
+/// Whether this process belongs to another program, whose libraries must stay as they are.
+static IS_GUEST: AtomicBool = AtomicBool::new(false);
+
+/// From now on this process opens no BLAS library: another program owns it, NumPy may use the same library, and Bramble would set
+/// it to one thread. `auto` is then `simd`.
+pub fn keep_libraries_out() {
+    IS_GUEST.store(true, Relaxed);
+}
+
 /// The opened library of that name; opened and checked by the first call, then kept.
 pub(crate) fn open(name: KernelName) -> Result<Arc<Blas>, KernelError> {
     static OPENED: [OnceLock<Result<Arc<Blas>, KernelError>>; 2] = [OnceLock::new(), OnceLock::new()];
+    if IS_GUEST.load(Relaxed) {
+        let how = "this process shares its libraries with another program, such as a Python interpreter, and uses simd".to_owned();
+        return Err(KernelError::Missing { name, how });
+    }
     let (slot, known) = match name {
         KernelName::OpenBlas => (&OPENED[0], OPENBLAS),
         KernelName::Blis => (&OPENED[1], BLIS),

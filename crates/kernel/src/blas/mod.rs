@@ -21,7 +21,7 @@ use crate::parts::{part, part_mut, pieces, scale};
 use crate::{AnyProduct, Kernel, KernelName, Product};
 
 pub(crate) use library::open;
-pub use library::{leave, quiet_blas_threads, survive_file_size_limit};
+pub use library::{keep_libraries_out, leave, quiet_blas_threads, survive_file_size_limit};
 
 /// `cblas_sgemm` or `cblas_dgemm`: order, transpositions of A and B, m, n, k, alpha, A, its leading
 /// dimension, B, its leading dimension, beta, C, its leading dimension.

@@ -11,6 +11,7 @@ use super::network;
 use super::state::{Folder, Lab, LabMachine};
 use crate::args::{LabCalledArgs, LabExecArgs};
 use bramble_cluster::key;
+use bramble_cluster::program;
 use bramble_report::exit::{Exit, Failure};
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
@@ -79,11 +80,11 @@ pub(super) fn enter(machine: &LabMachine) -> Result<(), Failure> {
 
 /// The command that sets the machine's host name and then runs `words`.
 pub(super) fn becoming(machine: &LabMachine, words: &[impl AsRef<OsStr>]) -> Result<Command, Failure> {
-    let program = std::env::current_exe()
-        .map_err(|e| Failure::failed(format!("this program's file cannot be found: {e}")))?;
+    let program =
+        program::words().map_err(|e| Failure::failed(format!("this program's file cannot be found: {e}")))?;
     let mut command = Command::new("unshare");
     let outside = names_here()?.to_string();
-    command.args(["--uts", "--"]).arg(program).args(["lab", "called", &outside, &machine.name, "--"]);
+    command.args(["--uts", "--"]).args(program).args(["lab", "called", &outside, &machine.name, "--"]);
     command.args(words);
     Ok(command)
 }

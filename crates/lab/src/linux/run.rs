@@ -10,6 +10,7 @@ use crate::{RunVerb, VerbParser};
 use bramble_cluster::args::TeamArgs;
 use bramble_cluster::hostfile;
 use bramble_cluster::hosts::{HOSTS_MAX, Host, parse_list};
+use bramble_cluster::program;
 use bramble_report::exit::{Exit, Failure};
 use std::ffi::OsString;
 
@@ -34,9 +35,9 @@ pub(super) fn run(args: &LabRunArgs, parse: VerbParser) -> Result<Exit, Failure>
         false => from_environment(&lab, &team)?,
     };
     enter(lab.primary())?;
-    let program = std::env::current_exe()
-        .map_err(|e| Failure::failed(format!("this program's file cannot be found: {e}")))?;
-    let words: Vec<OsString> = [program.into_os_string()].into_iter().chain(words).collect();
+    let program =
+        program::words().map_err(|e| Failure::failed(format!("this program's file cannot be found: {e}")))?;
+    let words: Vec<OsString> = program.into_iter().chain(words).collect();
     let mut command = becoming(lab.primary(), &words)?;
     set_environment(&mut command, &folder, &lab);
     if let Some(hosts) = hosts {

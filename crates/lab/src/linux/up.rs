@@ -12,13 +12,14 @@ use super::state::{Folder, Lab, LabMachine, down_command};
 use super::status;
 use super::tool;
 use crate::args::LabUpArgs;
+use bramble_cluster::program;
 use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_link::ClusterKey;
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::quantity::size_text;
 use bramble_worker::{available_memory, default_threads};
 use std::fs::File;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tokio::task::yield_now;
 
@@ -187,10 +188,10 @@ fn start_worker(folder: &Folder, lab: &Lab, machine: &LabMachine, share: u64) ->
     let wrong = |e: std::io::Error| {
         Failure::failed(format!("machine {}: its worker cannot be started: {e}", machine.name))
     };
-    let program = std::env::current_exe().map_err(wrong)?;
+    let program = program::words().map_err(wrong)?;
     let log = File::create(folder.log(&machine.name)).map_err(wrong)?;
-    let mut command = Command::new(&program);
-    command.args(["lab", "enter", "--name", &lab.name, "--at", &machine.name, "--"]).arg(&program);
+    let mut command = program::command().map_err(wrong)?;
+    command.args(["lab", "enter", "--name", &lab.name, "--at", &machine.name, "--"]).args(&program);
     // The machines of labs share processors, so workers do not pin threads.
     command.args(["worker", "--no-pin", "--listen", &machine.endpoint()]);
     if let Some(threads) = machine.limits.threads {

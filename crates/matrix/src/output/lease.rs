@@ -231,6 +231,35 @@ impl Frozen {
     }
 }
 
+impl Frozen {
+    /// The memory, if nothing else refers to it.
+    pub(super) fn into_memory(self) -> Result<ResultMemory, Self> {
+        Arc::try_unwrap(self.0).map(ResultMemory).map_err(Self)
+    }
+}
+
+/// The elements of a finished result in memory, row by row, which their owner may change.
+pub struct ResultMemory(Shared);
+
+impl ResultMemory {
+    /// Rows × columns.
+    pub fn shape(&self) -> Shape {
+        self.0.shape
+    }
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.0.dtype
+    }
+
+    /// The bytes of the elements.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let (start, bytes) = self.0.row_bytes(Span::new(0, self.0.shape.rows));
+        // SAFETY: the range is inside the map (`row_bytes`), which lives as long as `self`. Nothing else refers to the map
+        // (`Frozen::into_memory`), and `&mut self` makes the slice the only one.
+        unsafe { std::slice::from_raw_parts_mut(self.0.map.as_mut_ptr().add(start as usize), bytes as usize) }
+    }
+}
+
 impl AsRef<[u8]> for Frozen {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: the map lives as long as `self` and has that length. Nothing is leased, and nothing can be: the

@@ -8,6 +8,7 @@ use super::half::Half;
 use super::handed::{Identity, give, take};
 use super::{LinkName, Links, MeshEnd, each_with_each};
 use crate::link::conduct::serve;
+use bramble_cluster::program;
 use bramble_link::LinkError;
 use bramble_report::exit::{Exit, Failure};
 use std::io;
@@ -99,7 +100,7 @@ impl Drop for Processes {
 
 /// The command of this program as a child process with a purpose.
 pub(crate) fn hidden(purpose: &str) -> io::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = program::command()?;
     command.args(["bench", "child", purpose]).stdout(Stdio::null());
     // Ctrl-C reaches the whole group of a terminal; children end with their parent instead.
     command.process_group(0);

@@ -19,13 +19,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const EDGE: u64 = 512;
 
 /// A matrix and its factor.
-pub(crate) type Scaled = (f64, Matrix);
+pub type ScaledMatrix = (f64, Matrix);
 
 /// Computes αX, or αX + βY, on the calling thread and `threads` − 1 others. The matrices must have the output's shape and element
 /// type.
 pub(crate) fn scaled_sum(
-    x: &Scaled,
-    y: Option<&Scaled>,
+    x: &ScaledMatrix,
+    y: Option<&ScaledMatrix>,
     output: &Output,
     threads: NonZeroUsize,
 ) -> Result<(), Failure> {
@@ -47,8 +47,8 @@ pub(crate) fn scaled_sum(
 }
 
 fn in_threads<T: Element>(
-    x: &Scaled,
-    y: Option<&Scaled>,
+    x: &ScaledMatrix,
+    y: Option<&ScaledMatrix>,
     output: &Output,
     threads: NonZeroUsize,
 ) -> Result<(), Failure> {
@@ -87,8 +87,8 @@ fn in_threads<T: Element>(
 
 /// One square of C.
 fn square<T: Element>(
-    x: &Scaled,
-    y: Option<&Scaled>,
+    x: &ScaledMatrix,
+    y: Option<&ScaledMatrix>,
     output: &Output,
     rect: Rect,
 ) -> Result<(), MatrixError> {
@@ -117,7 +117,7 @@ mod tests {
         (0..view.rows()).map(|i| (0..view.cols()).map(|j| view.at(i, j)).collect()).collect()
     }
 
-    fn sum(x: &Scaled, y: Option<&Scaled>, threads: usize) -> Matrix {
+    fn sum(x: &ScaledMatrix, y: Option<&ScaledMatrix>, threads: usize) -> Matrix {
         let output = Output::anonymous(x.1.shape(), x.1.dtype()).unwrap();
         scaled_sum(x, y, &output, NonZeroUsize::new(threads).unwrap()).unwrap();
         output.seal().unwrap().matrix().unwrap()

@@ -1,0 +1,235 @@
+//! Calls on placed matrices: put, make, fetch, reduce, free; and what follows if a machine with a part is lost.
+//!
+//! Place in the flow: each call asks the primary's `Cluster`, restores lost parts, and asks again.
+//!
+//! Invariants: an array exists after all its parts are held, and if it was made, after its check.
+//!
+//! Deliberately absent: which bytes travel, and how parts are made (`primary`).
+
+use crate::elementwise::{ScaledMatrix, scaled_sum};
+use crate::here::reduced;
+use crate::{Client, ClientError, RESTORES_MAX};
+use bramble_matrix::{DType, Matrix, Output, ReducedMatrix, Reduction, Sealed, Shape};
+use bramble_plan::Placement;
+use bramble_primary::{
+    ArrayId, MakeReport, MakeRequest, MakeSubject, PlacedOperand, PrimaryError, ProductOperand, PutReport,
+    PutRequest, ReduceReport, ReduceRequest, ReduceSubject, off_loop,
+};
+use bramble_report::exit::Failure;
+
+/// Name of a result that the caller gives no name.
+pub const UNNAMED: &str = "the result";
+
+/// An array that a call has made.
+pub struct NewArray {
+    /// The array.
+    pub array: ArrayId,
+    /// It as an operand.
+    pub operand: ProductOperand,
+    /// How it was made.
+    pub report: MakeReport,
+}
+
+impl Client {
+    /// Places a matrix on the machines; `placement`: how it is spread, automatically if `None`.
+    pub async fn put(
+        &mut self,
+        matrix: Matrix,
+        placement: Option<Placement>,
+    ) -> Result<(ArrayId, PutReport), ClientError> {
+        let elements = matrix.shape().elements().unwrap_or(u64::MAX);
+        let put = PutRequest {
+            kernel: self.kernels.name(matrix.dtype(), 2.0 * elements as f64)?,
+            placement,
+            who: self.who(),
+            sessions: self.sessions()?,
+            matrix,
+        };
+        let watch = self.display();
+        let result = self.cluster.put(put, &watch).await;
+        watch.done();
+        Ok(result?)
+    }
+
+    /// Makes an array at the machines; `name` stands for it in messages.
+    pub async fn make(
+        &mut self,
+        name: &str,
+        subject: MakeSubject,
+        placement: Option<Placement>,
+    ) -> Result<NewArray, ClientError> {
+        let kernel = self.kernels.name(subject.dtype(), subject.flops())?;
+        for _ in 0..RESTORES_MAX {
+            let request = MakeRequest {
+                name: name.to_owned(),
+                subject: subject.clone(),
+                placement: placement.clone(),
+                kernel: kernel.clone(),
+                who: self.who(),
+                sessions: self.sessions()?,
+                check: self.check()?,
+                relays: self.options.cut.may_relay(),
+            };
+            let watch = self.display();
+            let result = self.cluster.make(request, &watch).await;
+            watch.done();
+            match result {
+                Err(PrimaryError::PartLost(why)) => self.restore(&why).await?,
+                Err(PrimaryError::Wrong(text)) => {
+                    return Err(ClientError::Wrong(format!("{text}; nothing was kept")));
+                }
+                result => {
+                    let (array, report) = result?;
+                    let matrix = Matrix::remote(name, report.put.shape, report.put.dtype);
+                    let placed = Some(PlacedOperand { array, transposed: false });
+                    return Ok(NewArray { array, operand: ProductOperand { matrix, placed }, report });
+                }
+            }
+        }
+        Err(lost_too_often())
+    }
+
+    /// Brings an array home, into the output that `output` opens.
+    pub async fn fetch(
+        &mut self,
+        array: ArrayId,
+        output: &dyn Fn(Shape, DType) -> Result<Output, ClientError>,
+    ) -> Result<Sealed, ClientError> {
+        let (shape, dtype) = self.cluster.shape_of(array)?;
+        for _ in 0..RESTORES_MAX {
+            let (to, sessions, who) = (output(shape, dtype)?, self.sessions()?, self.who());
+            let watch = self.display();
+            let result = self.cluster.fetch(array, to, who, &sessions, &watch).await;
+            watch.done();
+            match result {
+                Err(PrimaryError::PartLost(why)) => self.restore(&why).await?,
+                result => return Ok(result?.seal()?),
+            }
+        }
+        Err(lost_too_often())
+    }
+
+    /// Makes a result at the machines and brings it home. No array is left.
+    pub async fn make_and_fetch(
+        &mut self,
+        subject: MakeSubject,
+        output: &dyn Fn(Shape, DType) -> Result<Output, ClientError>,
+    ) -> Result<(Sealed, MakeReport), ClientError> {
+        let made = self.make(UNNAMED, subject, None).await?;
+        let fetched = self.fetch(made.array, output).await;
+        self.free(made.array).await?;
+        Ok((fetched?, made.report))
+    }
+
+    /// The machines reduce a matrix or a product of which they hold an operand.
+    pub async fn reduce(
+        &mut self,
+        reduction: Reduction,
+        subject: ReduceSubject,
+    ) -> Result<(Vec<ReducedMatrix>, ReduceReport), ClientError> {
+        let (subject, made) = self.made_first(subject).await?;
+        let reduced = self.reduce_once(reduction, subject).await;
+        if let Some(made) = &made {
+            self.free(made.array).await?;
+        }
+        let (results, mut report) = reduced?;
+        if let Some(NewArray { report: making, .. }) = made {
+            (report.is_checked, report.rows_recomputed) = (making.is_checked, making.lines_recomputed);
+            report.bytes_sent += making.put.bytes_sent;
+        }
+        Ok((results, report))
+    }
+
+    /// A product of which only machines have an operand is made as a whole first.
+    async fn made_first(
+        &mut self,
+        subject: ReduceSubject,
+    ) -> Result<(ReduceSubject, Option<NewArray>), ClientError> {
+        match subject {
+            ReduceSubject::Product { alpha, a, b } if a.matrix.is_remote() || b.matrix.is_remote() => {
+                let made = self.make(UNNAMED, MakeSubject::Product { alpha, a, b, plus: None }, None).await?;
+                Ok((ReduceSubject::Matrix(made.operand.clone()), Some(made)))
+            }
+            other => Ok((other, None)),
+        }
+    }
+
+    async fn reduce_once(
+        &mut self,
+        reduction: Reduction,
+        subject: ReduceSubject,
+    ) -> Result<(Vec<ReducedMatrix>, ReduceReport), ClientError> {
+        let kernel = self.kernels.name(subject.dtype(), subject.flops())?;
+        for _ in 0..RESTORES_MAX {
+            let request = ReduceRequest {
+                reduction,
+                subject: subject.clone(),
+                kernel: kernel.clone(),
+                who: self.who(),
+                sessions: self.sessions()?,
+                check: self.check()?,
+            };
+            let watch = self.display();
+            let result = self.cluster.reduce(request, &watch).await;
+            watch.done();
+            match result {
+                Err(PrimaryError::PartLost(why)) => self.restore(&why).await?,
+                result => return Ok(result?),
+            }
+        }
+        Err(lost_too_often())
+    }
+
+    /// This process reduces a matrix that it can read.
+    pub async fn reduce_here(
+        &self,
+        reduction: Reduction,
+        matrix: Matrix,
+    ) -> Result<Vec<ReducedMatrix>, ClientError> {
+        let threads = self.threads;
+        Ok(off_loop("reducing a matrix", move || reduced(&matrix, reduction, threads)).await??)
+    }
+
+    /// This process computes αX, or αX + βY, of matrices that it can read.
+    pub async fn sum_here(
+        &self,
+        x: ScaledMatrix,
+        y: Option<ScaledMatrix>,
+        output: Output,
+    ) -> Result<Sealed, ClientError> {
+        let threads = self.threads;
+        let sealed = off_loop("adding matrices", move || -> Result<Sealed, Failure> {
+            scaled_sum(&x, y.as_ref(), &output, threads)?;
+            Ok(output.seal()?)
+        });
+        Ok(sealed.await??)
+    }
+
+    /// Forgets an array; its memory goes back to the machines.
+    pub async fn free(&mut self, array: ArrayId) -> Result<(), ClientError> {
+        let sessions = self.sessions()?;
+        self.cluster.free(array, &sessions).await;
+        Ok(())
+    }
+
+    /// Puts the parts of lost machines on the others.
+    pub(crate) async fn restore(&mut self, why: &str) -> Result<(), ClientError> {
+        if !self.options.progress.is_quiet {
+            bramble_report::say(&format!(
+                "bramble: {why}; it is placed on other machines, and the task runs again"
+            ));
+        }
+        self.has_restored = true;
+        let (sessions, check) = (self.sessions()?, self.check()?);
+        let (who, relays) = (self.who(), self.options.cut.may_relay());
+        let kernel = self.options.cut.kernel().to_string();
+        let watch = self.display();
+        let restored = self.cluster.restore((&kernel, who, relays), &sessions, check, &watch).await;
+        watch.done();
+        Ok(restored?)
+    }
+}
+
+fn lost_too_often() -> ClientError {
+    Failure::failed(format!("machines with parts were lost {RESTORES_MAX} times in this task")).into()
+}

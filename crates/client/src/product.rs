@@ -1,0 +1,86 @@
+//! A product whose result comes home.
+
+use crate::{Client, ClientError, RESTORES_MAX};
+use bramble_matrix::{DType, Matrix, Output, Shape};
+pub use bramble_primary::Stop;
+use bramble_primary::{Finished, PrimaryError, ProductOperand, Request};
+use std::rc::Rc;
+use std::time::Instant;
+
+/// C = αAB + βD, with operands of one type and of shapes that fit.
+pub struct ClientProduct {
+    /// α.
+    pub alpha: f64,
+    /// A, which this process can read.
+    pub a: ProductOperand,
+    /// B, which this process can read.
+    pub b: ProductOperand,
+    /// β and D.
+    pub plus: Option<(f64, Matrix)>,
+}
+
+impl ClientProduct {
+    /// The shape of C.
+    pub fn shape(&self) -> Shape {
+        Shape::new(self.a.matrix.shape().rows, self.b.matrix.shape().cols)
+    }
+
+    /// The element type of C.
+    pub fn dtype(&self) -> DType {
+        self.a.matrix.dtype()
+    }
+}
+
+impl Client {
+    /// Computes a product into the output that `output` opens. `began`: when the work on it began;
+    /// `stop` ends it with an error, after which the cluster serves other calls. A C that does not pass its
+    /// check is an error, and discarded.
+    pub async fn multiply(
+        &mut self,
+        product: &ClientProduct,
+        output: &dyn Fn(Shape, DType) -> Result<Output, ClientError>,
+        (began, stop): (Instant, &Rc<Stop>),
+    ) -> Result<Finished, ClientError> {
+        let (shape, dtype) = (product.shape(), product.dtype());
+        let (m, k, n) = (shape.rows, product.a.matrix.shape().cols, shape.cols);
+        let kernel = self.kernels.name(dtype, 2.0 * m as f64 * k as f64 * n as f64)?;
+        let mut restores = 0;
+        let finished = loop {
+            let plus = product.plus.clone();
+            let request = Request {
+                a: product.a.clone(),
+                b: product.b.clone(),
+                alpha: product.alpha,
+                beta: plus.as_ref().map_or(0.0, |(beta, _)| *beta),
+                old_c: plus.map(|(_, c)| c),
+                output: output(shape, dtype)?,
+                cut: self.options.cut.cut([m, k, n], dtype),
+                kernel: kernel.clone(),
+                wish: self.options.cut.wish(self.is_local),
+                instead: None,
+                sessions: self.sessions()?,
+                check: self.check()?,
+                began,
+                log: None,
+                journal: None,
+                stop: stop.clone(),
+            };
+            let watch = self.display();
+            let result = self.cluster.run(request, &watch).await;
+            watch.done();
+            match result {
+                Err(PrimaryError::PartLost(why)) if restores < RESTORES_MAX => self.restore(&why).await?,
+                result => break result?,
+            }
+            restores += 1;
+        };
+        let verdict = &finished.report.check.verify.verdict;
+        if !verdict.passed {
+            let text =
+                verdict.fault.as_ref().map_or_else(|| verdict.method.clone(), |fault| fault.text.clone());
+            finished.sealed.discard();
+            return Err(ClientError::Wrong(format!("the result is wrong: {text}")));
+        }
+        Ok(finished)
+    }
+}

@@ -1,0 +1,42 @@
+"""Bramble: one machine for matrix multiplication out of many small ones.
+
+``bramble.matmul`` multiplies arrays in this process. ``bramble.Cluster`` opens a cluster, on which matrices stay placed:
+
+    with bramble.Cluster("pi[1-8]") as c:
+        W = c.put(w)          # spread over the workers, by their speed
+        y = x @ W             # an array goes in, an array comes back
+        H = W.T @ W           # stays at the workers
+        H.numpy()
+
+Importing the package starts no thread, and needs no cluster.
+"""
+
+from bramble._array import DistArray
+from bramble._cluster import Cluster
+from bramble._matmul import matmul
+from bramble._placement import Replicate, Shard
+from bramble.errors import (
+    BrambleError,
+    ClusterClosed,
+    ForkedProcess,
+    OutOfClusterMemory,
+    PartLost,
+    Unreachable,
+    VerificationError,
+)
+
+__all__ = [
+    "BrambleError",
+    "Cluster",
+    "ClusterClosed",
+    "DistArray",
+    "ForkedProcess",
+    "OutOfClusterMemory",
+    "PartLost",
+    "Replicate",
+    "Shard",
+    "Unreachable",
+    "VerificationError",
+    "matmul",
+]
+__version__ = "0.1.0"

@@ -1,0 +1,320 @@
+"""``bramble.DistArray``: a matrix whose elements the machines of a cluster hold."""
+
+from __future__ import annotations
+
+import numbers
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+
+import numpy as np
+
+from bramble._operands import _NAMES, as_array, as_result, check_dtype, readable
+from bramble._placement import Placement, Replicate, Shard, native
+from bramble._report import Report, picture
+
+if TYPE_CHECKING:
+    from bramble._cluster import Cluster
+
+
+class Part(NamedTuple):
+    """What one machine holds of a matrix."""
+
+    worker: str
+    rows: slice
+    cols: slice
+    nbytes: int
+
+
+class Operand(NamedTuple):
+    """An operand as the compiled module takes it."""
+
+    native: Any
+    shape: tuple[int, int]
+    dtype: np.dtype
+    is_placed: bool
+    was_vector: bool
+
+
+class DistArray:
+    """A matrix whose elements the machines of a cluster hold.
+
+    It comes from ``Cluster.put`` or from an operation on others. ``x @ W`` with an array ``x`` returns an array; ``W1 @ W2``,
+    ``W + V``, ``W - V``, ``2 * W`` and ``W.T`` stay at the machines. ``W.numpy()`` fetches it; nothing else does: a function of
+    NumPy that Bramble does not have raises ``TypeError``. It is freed with ``free``, or when the last reference is gone.
+    """
+
+    __slots__ = ("_cluster", "_held", "_placed", "_report", "_transposed", "__weakref__")
+    _cluster: Cluster
+    __array_priority__ = 1000
+
+    def __init__(self) -> None:
+        raise TypeError("a DistArray comes from Cluster.put, or from an operation on others")
+
+    @classmethod
+    def _of(
+        cls, cluster: Cluster, placed: Any, report: Report, held: np.ndarray | None, transposed: bool = False
+    ) -> Self:
+        self = object.__new__(cls)
+        self._cluster, self._placed, self._report = cluster, placed, report
+        self._held, self._transposed = held, transposed
+        return self
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        shape = self._report["rows"], self._report["cols"]
+        return shape[::-1] if self._transposed else shape
+
+    @property
+    def ndim(self) -> int:
+        """Always 2."""
+        return 2
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of the elements."""
+        return _NAMES[self._report["dtype"]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, each counted once."""
+        return self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def placement(self) -> Placement:
+        """How it is spread: the units are the rows (columns) of each part."""
+        axis, parts = self._report["axis"], self._report["parts"]
+        if axis is None:
+            return Replicate()
+        units = tuple(part["rows" if axis == 0 else "cols"] for part in parts)
+        return Shard(1 - axis if self._transposed else axis, units)
+
+    def parts(self) -> list[Part]:
+        """Which machine holds which rows and columns, as they were placed."""
+        parts = []
+        for part in self._report["parts"]:
+            rows = slice(part["row"], part["row"] + part["rows"])
+            cols = slice(part["col"], part["col"] + part["cols"])
+            if self._transposed:
+                rows, cols = cols, rows
+            parts.append(Part(part["machine"], rows, cols, part["bytes"]))
+        return parts
+
+    @property
+    def T(self) -> DistArray:  # noqa: N802 (as in NumPy)
+        """The transpose; nothing moves."""
+        return DistArray._of(self._cluster, self._placed, self._report, self._held, not self._transposed)
+
+    def transpose(self) -> DistArray:
+        """The transpose; nothing moves."""
+        return self.T
+
+    def numpy(self) -> np.ndarray:
+        """All elements, as an array of this process."""
+        if self._held is not None:
+            self._check()
+            whole = self._held.copy()
+        else:
+            whole = as_result(self._cluster._native.fetch(self._placed))
+        return whole.T if self._transposed else whole
+
+    def free(self) -> None:
+        """Gives the memory at the machines back. Also its transposes are gone then."""
+        self._cluster._native.free(self._placed)
+
+    def redistribute(self, placement: Placement | Literal["auto"] | None = None) -> DistArray:
+        """The same matrix, spread in another way; the elements travel between the machines."""
+        made = self._cluster._native.make_sum(1.0, self._native, 0.0, None, native(placement))
+        return self._cluster._placed(made)
+
+    @property
+    def _native(self) -> tuple[Any, bool]:
+        return self._placed, self._transposed
+
+    def _check(self) -> None:
+        """Raises if it was freed, or its cluster closed."""
+        if self._placed.freed:
+            raise ValueError("the array was freed")
+
+    # Operations that stay at the machines.
+
+    def __matmul__(self, other: Any) -> Any:
+        return self._cluster.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return self._cluster.matmul(other, self)
+
+    def __add__(self, other: Any) -> Any:
+        return _sum(self, other, 1.0, 1.0)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return _sum(self, other, 1.0, -1.0)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _sum(self, other, -1.0, 1.0)
+
+    def __mul__(self, factor: Any) -> DistArray:
+        if not isinstance(factor, numbers.Real) or isinstance(factor, (bool, np.bool_)):
+            return NotImplemented
+        return self._scaled(float(factor))
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> DistArray:
+        return self._scaled(-1.0)
+
+    def _scaled(self, factor: float) -> DistArray:
+        return self._cluster._placed(self._cluster._native.make_sum(factor, self._native, 0.0, None, None))
+
+    # Reductions, at the machines.
+
+    def topk(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Columns and values of the ``k`` largest elements of each row, largest first."""
+        return self._cluster._reduced("topk", k, self._native)
+
+    def sum(self, axis: Literal[0, 1] | None = None) -> Any:
+        """The sum of all elements, of each column (``axis=0``), or of each row (``axis=1``)."""
+        match axis:
+            case None:
+                return self.sum(1).sum()
+            case 0 | -2:
+                return self._cluster._reduced("colsum", 0, self._native).reshape(-1)
+            case 1 | -1:
+                return self._cluster._reduced("rowsum", 0, self._native).reshape(-1)
+            case _:
+                raise ValueError(f"axis {axis} is out of bounds for array of dimension 2")
+
+    def max(self) -> Any:
+        """The largest element."""
+        return self._cluster._reduced("max", 0, self._native).reshape(())[()]
+
+    def min(self) -> Any:
+        """The smallest element."""
+        return self._cluster._reduced("min", 0, self._native).reshape(())[()]
+
+    def norm(self) -> Any:
+        """The Frobenius norm."""
+        return self._cluster._reduced("norm", 0, self._native).reshape(())[()]
+
+    def as_linear_operator(self) -> Any:
+        """A ``scipy.sparse.linalg.LinearOperator``, for ``svds``, ``eigsh``, ``lobpcg``, ``cg`` and the like."""
+        from bramble._operator import operator
+
+        return operator(self)
+
+    # NumPy's protocols.
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise TypeError("a DistArray is not converted to an array behind your back; use .numpy()")
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        name = ufunc.__name__
+        if method != "__call__" or len(inputs) > 2 or kwargs:
+            raise _lacks(f"numpy.{name}" + (f".{method}" if method != "__call__" else f" with {', '.join(kwargs)}="))
+        match ufunc, inputs:
+            case (np.matmul, (a, b)):
+                return self._cluster.matmul(a, b)
+            case (np.add, (a, b)):
+                return _sum(a, b, 1.0, 1.0)
+            case (np.subtract, (a, b)):
+                return _sum(a, b, 1.0, -1.0)
+            case (np.negative, (a,)):
+                return -a
+            case (np.multiply, (a, b)):
+                array, factor = (a, b) if isinstance(a, DistArray) else (b, a)
+                if np.ndim(factor) == 0 and not isinstance(factor, DistArray):
+                    product = array.__mul__(factor.item() if isinstance(factor, (np.ndarray, np.generic)) else factor)
+                    if product is not NotImplemented:
+                        return product
+                raise _lacks("numpy.multiply of two matrices, element by element")
+        raise _lacks(f"numpy.{name}")
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        match func:
+            case np.dot if len(args) == 2 and not kwargs:
+                return self._cluster.matmul(*args)
+            case np.transpose if len(args) == 1 and not kwargs:
+                return self.T
+            case np.linalg.norm if len(args) == 1 and not kwargs:
+                return self.norm()
+            case np.sum if not set(kwargs) - {"axis"} and len(args) <= 2:
+                return self.sum(*args[1:], **kwargs)
+            case np.max if len(args) == 1 and not kwargs:
+                return self.max()
+            case np.min if len(args) == 1 and not kwargs:
+                return self.min()
+            case np.shape:
+                return self.shape
+            case np.ndim:
+                return 2
+        raise _lacks(f"{func.__module__}.{func.__qualname__}")
+
+    def __getitem__(self, key: Any) -> Any:
+        raise _lacks("indexing a DistArray")
+
+    def __iter__(self) -> Any:
+        raise _lacks("iterating over a DistArray")
+
+    def __bool__(self) -> bool:
+        raise _lacks("the truth value of a DistArray")
+
+    def __repr__(self) -> str:
+        rows, cols = self.shape
+        workers = list(dict.fromkeys(part.worker for part in self.parts()))
+        spread = {None: "a copy at each of", 0: "rows over", 1: "columns over"}[getattr(self.placement, "axis", None)]
+        return f"<bramble.DistArray {rows}x{cols} {self.dtype}, {spread} {', '.join(workers)}>"
+
+    def _repr_html_(self) -> str:
+        report = dict(self._report)
+        if self._transposed:
+            report.update(rows=report["cols"], cols=report["rows"])
+            report["axis"] = None if report["axis"] is None else 1 - report["axis"]
+            report["parts"] = [
+                {**part, "row": part["col"], "rows": part["cols"], "col": part["row"], "cols": part["rows"]}
+                for part in report["parts"]
+            ]
+        return f"{picture(report)}<div>{self.shape[0]} × {self.shape[1]} {self.dtype}</div>"
+
+
+def operand(cluster: Cluster, value: Any, is_left: bool) -> Operand:
+    """The operand of a product."""
+    if isinstance(value, DistArray):
+        return Operand(value._native, value.shape, value.dtype, is_placed=True, was_vector=False)
+    array = as_array(value)
+    was_vector = array.ndim == 1
+    if was_vector:
+        array = array[np.newaxis, :] if is_left else array[:, np.newaxis]
+    if array.ndim != 2:
+        raise ValueError(f"a product with a placed matrix takes arrays of 1 or 2 dimensions, and this one has {array.ndim}")
+    dtype = check_dtype(array.dtype, "a product with a placed matrix")
+    return Operand(readable(array, dtype), array.shape, dtype, is_placed=False, was_vector=was_vector)
+
+
+def same_dtype(left: Operand, right: Operand) -> None:
+    """Refuses operands of two types: converting a placed matrix would move it."""
+    if left.dtype != right.dtype:
+        raise TypeError(f"operands of {left.dtype} and {right.dtype}: convert one with .astype before it is placed or multiplied")
+
+
+def _sum(x: Any, y: Any, alpha: float, beta: float) -> Any:
+    if np.ndim(x) == 0 and not isinstance(x, DistArray) or np.ndim(y) == 0 and not isinstance(y, DistArray):
+        raise _lacks("adding a number to each element of a DistArray")
+    cluster = (x if isinstance(x, DistArray) else y)._cluster
+    left, right = operand(cluster, x, is_left=True), operand(cluster, y, is_left=True)
+    if left.shape != right.shape or left.was_vector or right.was_vector:
+        raise ValueError(f"operands could not be added with shapes {np.shape(x)} {np.shape(y)}: both need the same")
+    same_dtype(left, right)
+    return cluster._placed(cluster._native.make_sum(alpha, left.native, beta, right.native, None))
+
+
+def _lacks(what: str) -> TypeError:
+    return TypeError(f"{what} is not supported for placed matrices; fetch the matrix with .numpy() first")

@@ -1,0 +1,46 @@
+"""Arrays as the compiled module takes them: element types, layouts, and results as arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+DTYPES = {np.dtype(t) for t in ("f4", "f8", "i4", "i8")}
+_NAMES = {"f32": np.dtype("f4"), "f64": np.dtype("f8"), "i32": np.dtype("i4"), "i64": np.dtype("i8")}
+
+
+def check_dtype(dtype: np.dtype, what: str) -> np.dtype:
+    """The dtype in native byte order; an error if Bramble has no such elements."""
+    native = dtype.newbyteorder("=")
+    if native not in DTYPES:
+        raise TypeError(
+            f"{what}: elements of {dtype} are not supported; Bramble has float32, float64, int32 and int64: convert the array "
+            f"with .astype"
+        )
+    return native
+
+
+def as_array(value: Any) -> np.ndarray:
+    """The value as an array: of NumPy, of a library with DLPack, or whatever NumPy converts."""
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__dlpack__"):
+        return np.from_dlpack(value)
+    return np.asarray(value)
+
+
+def readable(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The two-dimensional array with contiguous rows or columns; copied only if it has other strides, or another dtype."""
+    if array.dtype != dtype or not array.flags.aligned:
+        array = array.astype(dtype)
+    size = dtype.itemsize
+    (rows, cols), (down, along) = array.shape, array.strides
+    by_rows = (along == size or cols <= 1) and (down >= cols * size or rows <= 1) and down % size == 0
+    by_cols = (down == size or rows <= 1) and (along >= rows * size or cols <= 1) and along % size == 0
+    return array if by_rows or by_cols else np.ascontiguousarray(array)
+
+
+def as_result(memory: Any) -> np.ndarray:
+    """A result of the compiled module as an array over the same memory."""
+    return np.frombuffer(memory, dtype=_NAMES[memory.dtype]).reshape(memory.shape)

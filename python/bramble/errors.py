@@ -1,0 +1,29 @@
+"""The exceptions of Bramble. Wrong shapes are ``ValueError`` and wrong types ``TypeError``, as in NumPy."""
+
+
+class BrambleError(RuntimeError):
+    """A call on a cluster failed; the message names the machine or the option, and the next step."""
+
+
+class Unreachable(BrambleError, ConnectionError):
+    """A worker could not be reached."""
+
+
+class PartLost(BrambleError):
+    """A part of a placed matrix was on a machine that is lost, and cannot be made again."""
+
+
+class OutOfClusterMemory(BrambleError, MemoryError):
+    """A matrix does not fit the memory that the machines have left; the message lists them."""
+
+
+class ClusterClosed(BrambleError):
+    """The cluster was closed."""
+
+
+class ForkedProcess(BrambleError):
+    """The cluster belongs to the process that this one was forked from."""
+
+
+class VerificationError(BrambleError):
+    """A result did not pass its check, and was not kept."""

@@ -1,0 +1,52 @@
+//! The options of `bramble.Cluster`, as the words of a command line: one parser checks both.
+
+use bramble_client::ClientOptions;
+use bramble_cluster::args::TeamArgs;
+use bramble_cluster::cut::CutArgs;
+use bramble_report::exit::Failure;
+use bramble_report::progress::ProgressOptions;
+use bramble_verify::Effort;
+use clap::Parser;
+
+/// The options of a cluster.
+#[derive(Parser)]
+#[command(name = "bramble.Cluster", no_binary_name = true, disable_help_flag = true)]
+pub(crate) struct ClusterArgs {
+    #[command(flatten)]
+    pub(crate) team: TeamArgs,
+    #[command(flatten)]
+    cut: CutArgs,
+    #[arg(long, default_value = "fast", value_parser = str::parse::<Effort>)]
+    verify: Effort,
+    #[arg(long)]
+    no_steal: bool,
+    #[arg(long)]
+    progress: bool,
+}
+
+impl ClusterArgs {
+    /// Parses the words.
+    pub(crate) fn of(words: &[String]) -> Result<Self, Failure> {
+        let wrong =
+            |e: clap::Error| Failure::usage(e.to_string().trim_start_matches("error: ").trim().to_owned());
+        Self::try_parse_from(words).map_err(wrong)
+    }
+
+    /// How products use the cluster.
+    pub(crate) fn options(&self) -> ClientOptions {
+        ClientOptions {
+            cut: self.cut.clone(),
+            verify: self.verify,
+            steals: !self.no_steal,
+            account: false,
+            degraded: self.team.degraded,
+            progress: ProgressOptions {
+                is_quiet: !self.progress,
+                is_json: false,
+                is_verbose: false,
+                is_brief: true,
+                keeps_journal: false,
+            },
+        }
+    }
+}

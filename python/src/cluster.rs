@@ -1,0 +1,258 @@
+//! `_bramble.Cluster`: the calls of an open cluster.
+//!
+//! Place in the flow: the package's `Cluster` and `DistArray` check types and shapes and call these; each call runs on the
+//! cluster's thread (`event_loop.rs`).
+//!
+//! Invariant: every call returns its result with its report, as JSON.
+
+use crate::event_loop::{CallResult, EventLoop};
+use crate::memory::Memory;
+use crate::operand::{Placed, matrix, operand};
+use crate::report;
+use bramble_client::{Client, ClientError, ClientProduct, NewArray, Stop, UNNAMED};
+use bramble_matrix::{DType, Matrix, Output, ReducedMatrix, Reduction, Shape};
+use bramble_plan::{Placement, ShardAxis, ShardUnits};
+use bramble_primary::{ArrayId, MakeSubject, ProductOperand, ReduceSubject};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// An open cluster.
+#[pyclass(frozen)]
+pub(crate) struct Cluster {
+    home: Arc<EventLoop>,
+}
+
+/// How a matrix is spread: None (automatic), or the axis (None: a whole copy at each machine) and the units (None: by speed).
+type PlacementArg = Option<(Option<u8>, Option<Vec<u64>>)>;
+
+/// An array that a call has made, and its report.
+struct Made(ArrayId, Matrix, String);
+
+impl CallResult for Made {
+    fn array(&self) -> Option<ArrayId> {
+        Some(self.0)
+    }
+}
+
+/// A result that came home, and its report.
+struct Home(Memory, String);
+
+impl CallResult for Home {}
+
+/// The results of a reduction, and its report.
+struct Reduced(Vec<ReducedMatrix>, String);
+
+impl CallResult for Reduced {}
+
+#[pymethods]
+impl Cluster {
+    /// Opens the cluster that the words of a command line name.
+    #[new]
+    fn new(py: Python<'_>, words: Vec<String>) -> PyResult<Self> {
+        Ok(Self { home: Arc::new(EventLoop::open(py, words)?) })
+    }
+
+    /// Places a matrix.
+    fn put(
+        &self,
+        py: Python<'_>,
+        source: &Bound<'_, PyAny>,
+        placement: PlacementArg,
+    ) -> PyResult<(Placed, String)> {
+        let (source, placement) = (matrix(source)?, placement_of(placement)?);
+        let made = self.home.call(py, move |client, _| {
+            Box::pin(async move {
+                let (array, put) = client.put(source.clone(), placement).await?;
+                Ok(Made(array, source, report::put(&put)))
+            })
+        })?;
+        Ok(self.placed(made))
+    }
+
+    /// αAB + βD, kept at the machines.
+    #[allow(clippy::too_many_arguments)] // The terms of one formula.
+    fn make_product(
+        &self,
+        py: Python<'_>,
+        alpha: f64,
+        a: &Bound<'_, PyAny>,
+        b: &Bound<'_, PyAny>,
+        beta: f64,
+        plus: Option<&Bound<'_, PyAny>>,
+        placement: PlacementArg,
+    ) -> PyResult<(Placed, String)> {
+        let (a, b) = (operand(&self.home, a)?, operand(&self.home, b)?);
+        let plus = plus.map(|plus| Ok::<_, PyErr>((beta, operand(&self.home, plus)?))).transpose()?;
+        self.make(py, MakeSubject::Product { alpha, a, b, plus }, placement)
+    }
+
+    /// αX, or αX + βY, kept at the machines.
+    fn make_sum(
+        &self,
+        py: Python<'_>,
+        alpha: f64,
+        x: &Bound<'_, PyAny>,
+        beta: f64,
+        y: Option<&Bound<'_, PyAny>>,
+        placement: PlacementArg,
+    ) -> PyResult<(Placed, String)> {
+        let x = (alpha, operand(&self.home, x)?);
+        let y = y.map(|y| Ok::<_, PyErr>((beta, operand(&self.home, y)?))).transpose()?;
+        self.make(py, MakeSubject::Sum { x, y }, placement)
+    }
+
+    /// αAB, brought home.
+    fn multiply(
+        &self,
+        py: Python<'_>,
+        alpha: f64,
+        a: &Bound<'_, PyAny>,
+        b: &Bound<'_, PyAny>,
+    ) -> PyResult<(Memory, String)> {
+        let began = Instant::now();
+        let (a, b) = (operand(&self.home, a)?, operand(&self.home, b)?);
+        let Home(memory, report) = self
+            .home
+            .call(py, move |client, stop| Box::pin(brought_home(client, (alpha, a, b), (began, stop))))?;
+        Ok((memory, report))
+    }
+
+    /// Brings a placed matrix home.
+    fn fetch(&self, py: Python<'_>, placed: &Bound<'_, Placed>) -> PyResult<Memory> {
+        let of = operand(&self.home, (placed, false).into_pyobject(py)?.as_any())?;
+        let array = placed.get().array;
+        let Home(memory, _) = self.home.call(py, move |client, _| {
+            Box::pin(async move {
+                drop(of);
+                let sealed = client.fetch(array, &in_memory).await?;
+                Ok(Home(Memory::of(sealed)?, String::new()))
+            })
+        })?;
+        Ok(memory)
+    }
+
+    /// The machines reduce a placed matrix, or a product with one (`b` is given): `kind` with its count, for topk.
+    fn reduce(
+        &self,
+        py: Python<'_>,
+        kind: &str,
+        count: u64,
+        a: &Bound<'_, PyAny>,
+        b: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<(Vec<Memory>, String)> {
+        let reduction = reduction_of(kind, count)?;
+        let a = operand(&self.home, a)?;
+        let subject = match b {
+            None => ReduceSubject::Matrix(a),
+            Some(b) => ReduceSubject::Product { alpha: 1.0, a, b: operand(&self.home, b)? },
+        };
+        let Reduced(results, report) = self.home.call(py, move |client, _| {
+            Box::pin(async move {
+                let (results, report) = client.reduce(reduction, subject).await?;
+                Ok(Reduced(results, report::reduced(&report)))
+            })
+        })?;
+        Ok((results.into_iter().map(Memory::of_reduced).collect(), report))
+    }
+
+    /// Forgets a placed matrix, and waits until the machines have.
+    fn free(&self, py: Python<'_>, placed: &Bound<'_, Placed>) -> PyResult<()> {
+        let placed = placed.get();
+        if self.home.is_closed() || !placed.forget() {
+            return Ok(());
+        }
+        let array = placed.array;
+        self.home.call(py, move |client, _| Box::pin(client.free(array)))
+    }
+
+    /// Closes the cluster: says goodbye to all machines; local workers end.
+    fn close(&self, py: Python<'_>) {
+        self.home.close(py);
+    }
+
+    /// Whether it was closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.home.is_closed()
+    }
+}
+
+impl Cluster {
+    fn make(
+        &self,
+        py: Python<'_>,
+        subject: MakeSubject,
+        placement: PlacementArg,
+    ) -> PyResult<(Placed, String)> {
+        let placement = placement_of(placement)?;
+        let operands = Operands(subject);
+        let made = self.home.call(py, move |client, _| {
+            let Operands(subject) = operands;
+            Box::pin(async move {
+                let NewArray { array, operand, report } = client.make(UNNAMED, subject, placement).await?;
+                Ok(Made(array, operand.matrix, report::made(&report)))
+            })
+        })?;
+        Ok(self.placed(made))
+    }
+
+    fn placed(&self, Made(array, matrix, report): Made) -> (Placed, String) {
+        (Placed::new(array, matrix, self.home.clone()), report)
+    }
+}
+
+/// Operands on the way to the cluster's thread.
+struct Operands(MakeSubject);
+
+/// A product that comes home: directly if this process can read both operands, else made at the machines first.
+async fn brought_home(
+    client: &mut Client,
+    (alpha, a, b): (f64, ProductOperand, ProductOperand),
+    (began, stop): (Instant, Rc<Stop>),
+) -> Result<Home, ClientError> {
+    if a.matrix.is_remote() || b.matrix.is_remote() {
+        let subject = MakeSubject::Product { alpha, a, b, plus: None };
+        let (sealed, made) = client.make_and_fetch(subject, &in_memory).await?;
+        return Ok(Home(Memory::of(sealed)?, report::made(&made)));
+    }
+    let product = ClientProduct { alpha, a, b, plus: None };
+    let finished = client.multiply(&product, &in_memory, (began, &stop)).await?;
+    let report = report::multiplied(&finished.report, began.elapsed().as_secs_f64());
+    Ok(Home(Memory::of(finished.sealed)?, report))
+}
+
+fn in_memory(shape: Shape, dtype: DType) -> Result<Output, ClientError> {
+    Ok(Output::anonymous(shape, dtype)?)
+}
+
+fn placement_of(placement: PlacementArg) -> PyResult<Option<Placement>> {
+    Ok(match placement {
+        None => None,
+        Some((None, _)) => Some(Placement::Replicate),
+        Some((Some(axis), units)) => {
+            let axis = match axis {
+                0 => ShardAxis::Rows,
+                1 => ShardAxis::Cols,
+                other => {
+                    return Err(PyValueError::new_err(format!("axis {other}: a matrix has axes 0 and 1")));
+                }
+            };
+            Some(Placement::Shard(axis, units.map_or(ShardUnits::BySpeed, ShardUnits::Stated)))
+        }
+    })
+}
+
+fn reduction_of(kind: &str, count: u64) -> PyResult<Reduction> {
+    Ok(match kind {
+        "rowsum" => Reduction::RowSum,
+        "colsum" => Reduction::ColSum,
+        "norm" => Reduction::Norm,
+        "max" => Reduction::Max,
+        "min" => Reduction::Min,
+        "topk" => Reduction::TopK(count),
+        other => return Err(PyValueError::new_err(format!("{other}: no such reduction"))),
+    })
+}

@@ -1,0 +1,33 @@
+//! Reports of calls, as JSON for the package.
+
+use bramble_primary::{MakeReport, PutReport, ReduceReport, Report};
+use bramble_report::{placed, product};
+use serde_json::json;
+
+/// A matrix that was placed.
+pub(crate) fn put(report: &PutReport) -> String {
+    let mut value = placed::put_json(report);
+    placed::merge(&mut value, json!({"seconds": report.seconds}));
+    value.to_string()
+}
+
+/// A result that stays at the machines, or came home from them.
+pub(crate) fn made(report: &MakeReport) -> String {
+    let mut value = placed::made_json(report);
+    placed::merge(&mut value, json!({"seconds": report.put.seconds}));
+    value.to_string()
+}
+
+/// A reduction.
+pub(crate) fn reduced(report: &ReduceReport) -> String {
+    let mut value = placed::reduction_json(report);
+    placed::merge(&mut value, json!({"kind": "reduction", "seconds": report.seconds}));
+    value.to_string()
+}
+
+/// A product whose result came home.
+pub(crate) fn multiplied(report: &Report, total_seconds: f64) -> String {
+    let product = product::json(report, total_seconds, "");
+    let text = product::text(report, "C", false, total_seconds, None);
+    json!({"kind": "product", "seconds": total_seconds, "product": product, "text": text}).to_string()
+}
