@@ -15,6 +15,7 @@ from bramble._array import DistArray
 from bramble._cluster import Cluster
 from bramble._matmul import matmul
 from bramble._placement import Replicate, Shard
+from bramble._solve import LU, lu, solve
 from bramble.errors import (
     BrambleError,
     ClusterClosed,
@@ -31,12 +32,15 @@ __all__ = [
     "ClusterClosed",
     "DistArray",
     "ForkedProcess",
+    "LU",
     "OutOfClusterMemory",
     "PartLost",
     "Replicate",
     "Shard",
     "Unreachable",
     "VerificationError",
+    "lu",
     "matmul",
+    "solve",
 ]
 __version__ = "0.1.0"

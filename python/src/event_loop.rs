@@ -171,7 +171,7 @@ async fn ask_when(interrupted: oneshot::Receiver<()>, stop: Rc<Stop>) {
 }
 
 /// Waits with the interpreter released; an interrupt is an error, `None` a thread that broke off.
-fn wait_for<R: Send>(py: Python<'_>, result: &mut Receiver<R>) -> PyResult<Option<R>> {
+pub(crate) fn wait_for<R: Send>(py: Python<'_>, result: &mut Receiver<R>) -> PyResult<Option<R>> {
     loop {
         let waiting = &mut *result;
         match py.detach(move || waiting.recv_timeout(LOOK)) {

@@ -13,6 +13,7 @@ mod cluster;
 mod event_loop;
 mod failure;
 mod here;
+mod lu;
 mod memory;
 mod operand;
 mod report;
@@ -27,6 +28,8 @@ mod _bramble {
     use super::cluster::Cluster;
     #[pymodule_export]
     use super::here::{default_threads, multiply};
+    #[pymodule_export]
+    use super::lu::Lu;
     #[pymodule_export]
     use super::memory::Memory;
     #[pymodule_export]

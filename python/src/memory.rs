@@ -11,7 +11,7 @@ use bramble_matrix::{
     Buffer, DType, Element, Layout, Matrix, ReducedMatrix, ResultMemory, Sealed, Shape, View, ViewMut,
 };
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use std::ffi::c_int;
@@ -144,6 +144,13 @@ impl Exported {
     }
 }
 
+/// An array as a matrix that is read in place. Its rows or columns are contiguous.
+pub(crate) fn readable(array: &Bound<'_, PyAny>) -> PyResult<Matrix> {
+    Exported::of(array)
+        .map_err(|e| PyTypeError::new_err(format!("no operand: {e}")))?
+        .into_matrix("an array")
+}
+
 /// The elements of a result, row by row: a buffer of bytes that NumPy may wrap and change.
 #[pyclass(frozen)]
 pub(crate) struct Memory {
@@ -184,7 +191,7 @@ impl Memory {
         Self::in_buffer(reduced.elements, reduced.shape, reduced.dtype)
     }
 
-    fn in_buffer(mut buffer: Buffer, shape: Shape, dtype: DType) -> Self {
+    pub(crate) fn in_buffer(mut buffer: Buffer, shape: Shape, dtype: DType) -> Self {
         let bytes = buffer.bytes_mut();
         let (start, len) = (bytes.as_mut_ptr(), bytes.len());
         Self { start, len, shape, dtype, _owner: Owner::Buffer { _buffer: buffer } }

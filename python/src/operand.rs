@@ -1,10 +1,10 @@
 //! Operands of a call: arrays, files and generators, and placed matrices.
 
 use crate::event_loop::EventLoop;
-use crate::memory::Exported;
+use crate::memory::readable;
 use bramble_matrix::Matrix;
 use bramble_primary::{ArrayId, PlacedOperand, ProductOperand};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use std::sync::Arc;
@@ -86,5 +86,5 @@ pub(crate) fn matrix(value: &Bound<'_, PyAny>) -> PyResult<Matrix> {
         let text = text.to_str()?.to_owned();
         return value.py().detach(|| Matrix::open(text)).map_err(|e| PyValueError::new_err(e.to_string()));
     }
-    Exported::of(value).map_err(|e| PyTypeError::new_err(format!("no operand: {e}")))?.into_matrix("an array")
+    readable(value)
 }

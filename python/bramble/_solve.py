@@ -1,0 +1,97 @@
+"""``bramble.solve`` and ``bramble.lu``: systems of equations in this process."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bramble import _matmul
+from bramble._native import module
+from bramble._operands import as_array, as_result, readable
+from bramble.errors import VerificationError
+
+# The largest backward error that is accepted, in units of the last place times the order: that of HPL.
+_TOLERANCE = 16.0
+
+
+class LU:
+    """A factored matrix, L·U with partial pivoting, which solves for many right-hand sides.
+
+    ``shape`` and ``dtype`` are those of the matrix; ``backward_error`` is that of the last solution: the smallest relative change
+    of matrix and right-hand side for which it is exact (Rigal & Gaches 1967).
+    """
+
+    def __init__(self, a: ArrayLike, *, threads: int | None = None) -> None:
+        array = as_array(a)
+        if array.ndim != 2:
+            raise np.linalg.LinAlgError(f"{array.ndim}-dimensional array given. A matrix has two dimensions")
+        if array.shape[0] != array.shape[1]:
+            raise np.linalg.LinAlgError("Last 2 dimensions of the array must be square")
+        self.dtype = _float_type(array.dtype)
+        self.shape = array.shape
+        self.backward_error = 0.0
+        self._size = array.shape[0]
+        if threads is None:
+            threads = _matmul._default_threads()
+        elif threads < 1:
+            raise ValueError(f"threads={threads}: at least one thread computes")
+        self._native = module.Lu(readable(array, self.dtype), threads) if self._size else None
+
+    def solve(self, b: ArrayLike) -> np.ndarray:
+        """X with A X = B; ``b`` is a vector, or has a right-hand side in each column. The solution's residual is checked."""
+        right = as_array(b)
+        if right.ndim not in (1, 2):
+            raise ValueError(f"solve: b has {right.ndim} dimensions; it is a vector or has right-hand sides in its columns")
+        if right.shape[0] != self._size:
+            raise ValueError(
+                f"solve: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature (m,m),(m,n)->(m,n) "
+                f"(size {right.shape[0]} is different from {self._size})"
+            )
+        dtype = _float_type(right.dtype)
+        if self._native is None or right.size == 0:
+            return np.zeros(right.shape, self.dtype)
+        columns = right if right.ndim == 2 else right[:, np.newaxis]
+        memory, self.backward_error = self._native.solve(readable(columns, dtype))
+        accepted = _TOLERANCE * self._size * np.finfo(self.dtype).eps / 2
+        if not self.backward_error <= accepted:
+            raise VerificationError(
+                f"the solution has a backward error of {self.backward_error:.1e}, and {accepted:.1e} is accepted: elements grew "
+                f"too much during elimination, or the machine computes wrongly"
+            )
+        return as_result(memory).reshape(right.shape)
+
+    def condition(self) -> float:
+        """An estimate of the condition number in the 1-norm, almost always within a factor of 3 (Higham 1988)."""
+        return self._native.condition() if self._native else 0.0
+
+    def __repr__(self) -> str:
+        return f"<bramble.LU {self.shape[0]}x{self.shape[1]} {self.dtype}>"
+
+
+def lu(a: ArrayLike, *, threads: int | None = None) -> LU:
+    """Factors a square matrix of float32 or float64 (integers as float64) for many right-hand sides.
+
+    Raises ``numpy.linalg.LinAlgError`` if it is not square or is singular (the message names the column), ``ValueError`` if an
+    element is infinite or NaN, ``MemoryError`` if the factors do not fit.
+    """
+    return LU(a, threads=threads)
+
+
+def solve(a: ArrayLike, b: ArrayLike, *, threads: int | None = None) -> np.ndarray:
+    """Solves A X = B, as ``numpy.linalg.solve`` for one matrix; the result is checked by its residual.
+
+    ``a``: n × n; ``b``: a vector of n elements, or n × k. float32 with float32 is solved in float32, everything else in float64.
+    Errors as for ``lu``.
+    """
+    left, right = as_array(a), as_array(b)
+    dtype = np.result_type(_float_type(left.dtype), _float_type(right.dtype))
+    return LU(left.astype(dtype, copy=False), threads=threads).solve(right)
+
+
+def _float_type(dtype: np.dtype) -> np.dtype:
+    native = dtype.newbyteorder("=")
+    if native in (np.dtype("f4"), np.dtype("f8")):
+        return native
+    if native.kind in "iub":
+        return np.dtype("f8")
+    raise TypeError(f"systems of {dtype} are not solved; convert the array with .astype to float32 or float64")
