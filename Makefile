@@ -12,13 +12,14 @@ ROUNDS ?= 10
 TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_MANIFEST := --manifest-path fuzz/Cargo.toml --locked
 
-.PHONY: help build aarch64 armv7 arm-workers macos check test lint doc unit fuzz-replay fuzz mutants end-to-end soak-tests needs deny \
+.PHONY: help build python aarch64 armv7 arm-workers macos check test lint doc unit fuzz-replay fuzz mutants end-to-end soak-tests needs deny \
 	bench demo clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
 help:
 	@echo 'make build   the release binary, target/release/bramble'
+	@echo 'make python  the Python package as a wheel, target/wheels/, installed beside the tests'
 	@echo 'make aarch64 the same for 64-bit ARM boards, target/aarch64-unknown-linux-gnu/release/bramble'
 	@echo 'make armv7   the same for 32-bit ARM boards, target/armv7-unknown-linux-gnueabihf/release/bramble'
 	@echo 'make macos   whether the program (not its tests) fits macOS: types and lints, nothing is linked'
@@ -33,6 +34,11 @@ help:
 
 build:
 	$(CARGO) build --release --locked
+
+# As users get it. The module is built like the program, and shares what that has built.
+python: $(VENV)/tests.stamp
+	cd python && $(VENV)/bin/maturin build --quiet --release --locked --out $(CURDIR)/target/wheels
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps target/wheels/bramble-*.whl
 
 # Rust's standard library for the board comes from rustup or, where that has none, from Debian: dist/arm-worker.
 aarch64 armv7:
@@ -84,12 +90,12 @@ fuzz:
 mutants:
 	$(PYTHON) sim/mutants.py
 
-end-to-end: build arm-workers $(VENV)/tests.stamp $(VENV)/bench.stamp
+end-to-end: build arm-workers python $(VENV)/bench.stamp $(VENV)/examples.stamp
 	$(CARGO) build --release --locked -p bramble-link --example attacker
 	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python -m pytest $(TEST_ARGS) tests
 
 # Minutes for each round. Other work on this machine makes it harder.
-soak-tests: build arm-workers $(VENV)/tests.stamp $(VENV)/bench.stamp
+soak-tests: build arm-workers python $(VENV)/bench.stamp $(VENV)/examples.stamp
 	$(CARGO) build --release --locked -p bramble-link --example attacker
 	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python tests/soak_tests.py --rounds $(ROUNDS) -- $(TEST_ARGS) tests
 
@@ -112,6 +118,10 @@ $(VENV)/tests.stamp: tests/requirements.txt | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/bench.stamp: bench/requirements.txt | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(VENV)/examples.stamp: examples/python/requirements.txt | $(VENV)/bin/python
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 

@@ -20,7 +20,7 @@ mod paths;
 mod types;
 
 /// Which rooms a room may depend on. A new crate has to be entered here, with a reason in its change.
-const ROOMS: [(&str, &[&str]); 22] = [
+const ROOMS: [(&str, &[&str]); 23] = [
     ("base", &[]),
     ("matrix", &["base"]),
     ("verify", &["matrix"]),
@@ -49,6 +49,13 @@ const ROOMS: [(&str, &[&str]); 22] = [
             "report", "sim", "solve", "verify", "wire", "worker",
         ],
     ),
+    (
+        "python",
+        &[
+            "cli", "client", "cluster", "kernel", "lu", "matrix", "plan", "primary", "report", "verify",
+            "worker",
+        ],
+    ),
     ("sim", &["matrix", "plan", "schedule", "wire"]),
 ];
 
@@ -75,8 +82,8 @@ const IMPURE: [&str; 14] = [
 
 /// Where `unsafe` may be: the kernels, the memory maps with their views and leases, memory that two processes share,
 /// descriptors on the event loop, two calls on sockets, one that returns free memory, MPI's functions with the memory that
-/// they use between two calls, a stand-in for it in tests, and an allocator that counts, in an example.
-const UNSAFE: [&str; 13] = [
+/// they use between two calls, a stand-in for it in tests, the buffers of Python, and an allocator that counts, in an example.
+const UNSAFE: [&str; 14] = [
     "crates/kernel/src/",
     "crates/link/src/local/watch.rs",
     "crates/link/src/mpi/held.rs",
@@ -90,6 +97,7 @@ const UNSAFE: [&str; 13] = [
     "crates/matrix/src/output/lease.rs",
     "crates/matrix/src/view.rs",
     "crates/schedule/examples/job_cost/heap.rs",
+    "python/src/memory.rs",
 ];
 
 /// Where numbers from the remote end are handled: conversions are `From`, `TryFrom` or `bramble_matrix::number`, and
@@ -183,11 +191,11 @@ impl Source {
     }
 }
 
-/// Every `.rs` file below `crates/*/FOLDER` and `sim/FOLDER`, in order.
+/// Every `.rs` file below `crates/*/FOLDER`, `python/FOLDER` and `sim/FOLDER`, in order.
 fn sources(folders: &[&str]) -> Vec<Source> {
     let root = root();
     let mut found = Vec::new();
-    for room in children(&root.join("crates")).into_iter().chain([root.join("sim")]) {
+    for room in children(&root.join("crates")).into_iter().chain([root.join("python"), root.join("sim")]) {
         for folder in folders {
             collect(&room.join(folder), "rs", &mut found);
         }

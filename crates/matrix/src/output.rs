@@ -254,16 +254,13 @@ impl Sealed {
 
     /// The memory of a result without a file, for whoever goes on to change it; the result itself, if it has a file or something
     /// still reads it.
-    pub fn into_memory(self) -> Result<ResultMemory, Self> {
-        let Self { name, frozen, part } = self;
-        if part.is_some() {
-            return Err(Self { name, frozen, part });
+    pub fn into_memory(self) -> Result<ResultMemory, Box<Self>> {
+        if self.part.is_some() {
+            return Err(Box::new(self));
         }
-        let frozen = match Arc::try_unwrap(frozen) {
-            Ok(frozen) => frozen,
-            Err(frozen) => return Err(Self { name, frozen, part }),
-        };
-        frozen.into_memory().map_err(|frozen| Self { name, frozen: Arc::new(frozen), part })
+        let Self { name, frozen, part } = self;
+        let taken = Arc::try_unwrap(frozen).and_then(|frozen| frozen.into_memory().map_err(Arc::new));
+        taken.map_err(|frozen| Box::new(Self { name, frozen, part }))
     }
 
     /// Removes the file, because its contents are wrong.

@@ -8,6 +8,8 @@
 //!
 //! Deliberately absent: file formats (see `file`), and any cache of converted elements.
 
+mod lines;
+
 use crate::element::{ByteOrder, FileElement, conversion_loss, convert, decode};
 use crate::error::check_sides;
 use crate::file::{Change, FileState};
@@ -120,40 +122,6 @@ impl Matrix {
             return Err(MatrixError::format(matrix.name, what));
         }
         Ok(matrix)
-    }
-
-    /// A matrix whose lines start `pitch_bytes` apart, the first at `start` in `owner`. An error if they leave the owner, overlap,
-    /// or are not aligned for the element type.
-    pub fn from_lines(
-        name: impl Into<String>,
-        (owner, start, pitch_bytes): (SharedBytes, usize, usize),
-        shape: Shape,
-        dtype: DType,
-        layout: Layout,
-    ) -> Result<Self, MatrixError> {
-        let name = name.into();
-        if shape.bytes(dtype).is_none() {
-            return Err(MatrixError::TooLarge { name, shape, dtype });
-        }
-        check_sides(shape, &name)?;
-        let memory = (*owner).as_ref();
-        let (lines, line) = layout.lines(shape);
-        let (size, line_bytes) = (dtype.size_bytes() as u64, line.saturating_mul(dtype.size_bytes() as u64));
-        let pitch = pitch_bytes as u64;
-        let end = lines.checked_sub(1).filter(|_| line > 0).map_or(Some(0), |before| {
-            before.checked_mul(pitch)?.checked_add(line_bytes)?.checked_add(start as u64)
-        });
-        let is_aligned = line_bytes == 0
-            || (memory.as_ptr().addr().wrapping_add(start) as u64).is_multiple_of(size)
-                && (lines <= 1 || pitch.is_multiple_of(size));
-        let is_apart = lines <= 1 || pitch >= line_bytes;
-        if !is_aligned || !is_apart || end.is_none_or(|end| end > memory.len() as u64) {
-            let what =
-                format!("{lines} lines of {line_bytes} bytes, {pitch} bytes apart, do not lie in its memory");
-            return Err(MatrixError::format(name, what));
-        }
-        let store = Store::Bytes { owner, start, pitch_bytes };
-        Ok(Self { name, shape, layout, dtype, is_vector: false, mapped: Mapped::default(), store })
     }
 
     /// A matrix in a file. Native, aligned elements are not copied; all others are decoded when they are read.

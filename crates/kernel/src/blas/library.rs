@@ -81,7 +81,8 @@ pub fn keep_libraries_out() {
 pub(crate) fn open(name: KernelName) -> Result<Arc<Blas>, KernelError> {
     static OPENED: [OnceLock<Result<Arc<Blas>, KernelError>>; 2] = [OnceLock::new(), OnceLock::new()];
     if IS_GUEST.load(Relaxed) {
-        let how = "this process shares its libraries with another program, such as a Python interpreter, and uses simd".to_owned();
+        let how = "this process shares its libraries with another program, a Python interpreter; use simd"
+            .to_owned();
         return Err(KernelError::Missing { name, how });
     }
     let (slot, known) = match name {

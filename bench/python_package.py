@@ -1,0 +1,202 @@
+"""The Python package against NumPy, Dask and mpi4py (docs/python.md). All rivals start with arrays in the caller's memory, and end
+with an array there. Install the package into the environment first: pip install ./python.
+
+  calls     products of small arrays in this process: what a call costs, against NumPy's a @ b, and a Dask array on threads
+  here      n = 4096 in this process, into an array that exists, against NumPy with as many threads; solve likewise
+  start     import, and a cluster of local workers
+  small     x (64 x 256) @ W (256 x 256) over four local workers, W placed
+  products  x @ W over four lab machines, W placed: against W sent each time, and Dask with W persisted
+  arrays    A @ B, n = 4096, over four lab machines: against Dask and mpi4py
+
+Each lab machine is a network namespace; `tc tbf` limits its link, a cgroup its fraction of a processor. Needs Linux, root, iproute2.
+"""
+
+import importlib.util
+import statistics
+import subprocess
+import sys
+import time
+
+import lab
+import numpy as np
+from common import Side, arguments, compare, in_turns, parse, ratio, record, scratch, spread, table, with_threads
+from common import SECONDS_HEAD
+from lab import Cluster, Machine
+from lab_peers import Peers
+from open_cluster import percentile
+from placed_matrices import dask_figures, files
+
+OPEN = {"insecure": True, "trust_network": True}
+
+
+def per_call(run, count):
+    """Median microseconds of a call."""
+    taken = []
+    for _ in range(count):
+        begun = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - begun)
+    return 1e6 * statistics.median(taken)
+
+
+def calls(args, _):
+    import bramble
+    import dask.array as da
+
+    rng, lines = np.random.default_rng(1), []
+    for n in (4, 16, 64, 128, 256):
+        a, b = (rng.standard_normal((n, n), np.float32) for _ in "ab")
+        x, y = da.from_array(a), da.from_array(b)
+        count = 50 if args.quick else 2000
+        taken = in_turns({
+            "numpy": lambda a=a, b=b, count=count: per_call(lambda: a @ b, count),
+            "bramble": lambda a=a, b=b, count=count: per_call(lambda: bramble.matmul(a, b), count),
+            "dask, threads": lambda x=x, y=y: per_call(lambda: (x @ y).compute(scheduler="threads"), 20),
+        }, args.rounds)
+        record(args, "python_package", f"calls, n = {n}", taken, n=n)
+        lines.append([n, *[f"{statistics.median(taken[who]):.3g}" for who in taken],
+                      f"{statistics.median(taken['bramble']) - statistics.median(taken['numpy']):+.3g}"])
+    table("A call, n x n f32, µs: medians", ["n", "numpy", "bramble", "dask, threads", "bramble beyond numpy"], lines)
+
+
+def here(args, _):
+    import bramble
+
+    rng, lines, n = np.random.default_rng(1), [], 512 if args.quick else args.n or 4096
+    for dtype in ("f4", "f8"):
+        a, b = (rng.standard_normal((n, n)).astype(dtype) for _ in "ab")
+        out = np.zeros((n, n), dtype)
+
+        def seconds(run):
+            begun = time.perf_counter()
+            run()
+            return time.perf_counter() - begun
+
+        contestants = {
+            "bramble": lambda a=a, b=b, out=out: seconds(lambda: bramble.matmul(a, b, out=out, threads=args.threads)),
+            "numpy": lambda a=a, b=b, out=out: seconds(lambda: np.matmul(a, b, out=out)),
+        }
+        lines += compare(args, "python_package", f"matmul {n} {dtype}", contestants)
+        contestants = {
+            "bramble": lambda a=a, b=b: seconds(lambda: bramble.solve(a, b[:, 0], threads=args.threads)),
+            "numpy": lambda a=a, b=b: seconds(lambda: np.linalg.solve(a, b[:, 0])),
+        }
+        lines += compare(args, "python_package", f"solve {n} {dtype}", contestants)
+    table("In this process, arrays to arrays", SECONDS_HEAD, lines)
+
+
+def start(args, _):
+    def run(code):
+        done = subprocess.run([sys.executable, "-c", f"import time; t = time.perf_counter(); {code}; print(time.perf_counter() - t)"],
+                              stdout=subprocess.PIPE, text=True, check=True)
+        return float(done.stdout)
+
+    taken = in_turns({
+        "import numpy": lambda: run("import numpy"),
+        "import bramble": lambda: run("import bramble"),
+        "import bramble; Cluster(local=4)": lambda: run("import bramble; c = bramble.Cluster(local=4)"),
+    }, 3 * args.rounds, warm_up=2)
+    record(args, "python_package", "start", taken)
+    table("Start", ["what", "ms: median (range)"], [[who, spread([1e3 * one for one in all_])] for who, all_ in taken.items()])
+
+
+def small(args, folder):
+    path_w, path_x = files(args, folder, {"W": (256, 256), "x": (64, 256)})
+    with Side("python_side.py", 1) as side:
+        side.ask(do="open", local=4, threads=1)
+        side.ask(do="load", name="W", path=path_w)
+        side.ask(do="load", name="x", path=path_x)
+        side.ask(do="put", name="W", axis=1)
+        side.ask(do="times", x="x", w="W", count=20)
+        taken = side.ask(do="times", x="x", w="W", count=50 if args.quick else 1000)["seconds"]
+        side.ask(do="close")
+    record(args, "python_package", "small", {"seconds": taken})
+    table("x (64 x 256) @ W (256 x 256), W placed on four local workers, ms", ["median", "p99"],
+          [[f"{1e3 * percentile(taken, 0.5):.3g}", f"{1e3 * percentile(taken, 0.99):.3g}"]])
+
+
+def workers_of(cluster):
+    return ",".join(f"{address}:7400" for address in cluster.addresses[1:])
+
+
+def products(args, folder):
+    n, count, rows = args.n or (1024 if args.quick else 8192), 3 if args.quick else args.count, (64, 512)
+    path_w, *paths = files(args, folder, {"W": (n, n), **{f"x{m}": (m, n) for m in rows}})
+    paths_x = dict(zip(rows, paths, strict=True))
+    taken = {m: {} for m in rows}
+    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster:
+        with Side("python_side.py", 1, prefix=cluster.at(0)) as side:
+            side.ask(do="open", hosts=workers_of(cluster), **OPEN)
+            side.ask(do="load", name="W", path=path_w)
+            put_s = side.ask(do="put", name="W", axis=1)
+            for m in rows:
+                side.ask(do="load", name="x", path=paths_x[m])
+                sums = {}
+                for who, sends in (("placed", False), ("sent", True)):
+                    answer = side.ask(do="times", x="x", w="W", sends=sends, count=count + 1)
+                    taken[m][who], sums[who] = answer["seconds"][1:], answer["sum"]
+                if not np.isclose(sums["placed"], sums["sent"], rtol=1e-3, atol=1):
+                    raise SystemExit(f"m = {m}: different results, {sums}")
+            side.ask(do="close")
+        for way, figures in dask_figures(args, folder, cluster, path_w, paths_x, count).items():
+            for m in rows:
+                taken[m][f"dask, {way}"] = figures[m]
+    lines = []
+    for m, contestants in taken.items():
+        record(args, "python_package", f"x ({m} rows) @ W", contestants, n=n, cores=args.cores, mbit=args.mbit, put_s=put_s)
+        lines += [[m, who, spread([1e3 * one for one in seconds]), f"{ratio(contestants['placed'], seconds):.2f}"]
+                  for who, seconds in contestants.items()]
+    table(f"{count} products x @ W from Python, W {n} x {n} {args.dtype}, {args.mbit:g} Mbit/s; placing W took {put_s:.2f} s",
+          ["rows of x", "who", "ms: median (range)", "times as long as placed"], lines)
+
+
+def arrays(args, folder):
+    n = args.n or (512 if args.quick else 4096)
+    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster:
+        peers = Peers(args, folder, cluster, n, args.dtype, 1)
+
+        def ours():
+            with Side("python_side.py", 1, prefix=cluster.at(0)) as side:
+                side.ask(do="open", hosts=workers_of(cluster), **OPEN)
+                side.ask(do="load", name="A", path=peers.files[0])
+                side.ask(do="load", name="B", path=peers.files[1])
+                # As with the rivals, a product comes first, which is not counted: connections are open and measured.
+                taken = side.ask(do="times", x="A", w="B", sends=True, count=2)
+                side.ask(do="close")
+                np.testing.assert_allclose(taken["sum"], peers.want.sum(dtype=np.float64), rtol=1e-2, atol=n)
+                return taken["seconds"][1]
+
+        contestants = {"bramble": ours, "mpi4py + numpy": lambda: peers.mpi4py()()["seconds"]}
+        for way, chunk in (("from_array", n // 2), ("scattered", n // 2), ("futures", 0)):
+            contestants[f"dask, {way}"] = lambda way=way, chunk=chunk: peers.dask(way, chunk)()["seconds"]
+        taken = in_turns(contestants, args.rounds, warm_up=0)
+    record(args, "python_package", "arrays", taken, n=n, dtype=args.dtype, cores=args.cores, mbit=args.mbit)
+    table(f"A @ B from array to array, n = {n} {args.dtype}, four workers, {args.mbit:g} Mbit/s",
+          ["who", "seconds: median (range)", "times as long as bramble"],
+          [[who, spread(seconds), f"{ratio(taken['bramble'], seconds):.2f}"] for who, seconds in taken.items()])
+
+
+CASES = {"calls": calls, "here": here, "start": start, "small": small, "products": products, "arrays": arrays}
+
+
+def main():
+    parser = arguments(__doc__.split("\n", 1)[0], rounds=5)
+    parser.add_argument("--case", choices=[*CASES, "all"], default="all")
+    parser.add_argument("--count", type=int, default=20, help="products of the lab case (20)")
+    lab.arguments(parser)
+    parser.set_defaults(mbit=1000.0, dtype="f32", cores=[0.25] * 4, peers="dask,mpi4py")
+    args = parse(parser)
+    if not importlib.util.find_spec("bramble"):
+        raise SystemExit("the package is not installed here: pip install ./python")
+    with scratch(args) as folder:
+        for name, run in CASES.items():
+            if args.case not in (name, "all"):
+                continue
+            if name in ("products", "arrays") and (why := lab.Lab.missing()):
+                print(f"no {name}: {why}", file=sys.stderr)
+                continue
+            run(args, folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The Python package `bramble` in a process of its own: see `common.Side`. Arrays are loaded before the time begins, and results
+are arrays when it ends."""
+
+import time
+
+import numpy as np
+
+import bramble
+from common import serve
+
+open_cluster = None
+placed = {}
+arrays = {}
+
+
+def timed(run):
+    begun = time.perf_counter()
+    result = run()
+    return time.perf_counter() - begun, result
+
+
+def opened(**options):
+    """Seconds until the cluster is open."""
+    global open_cluster
+    seconds, open_cluster = timed(lambda: bramble.Cluster(**options))
+    return seconds
+
+
+def load(name, path):
+    arrays[name] = np.load(path)
+    return True
+
+
+def put(name, axis, keep=None):
+    """Seconds until the array is placed."""
+    placement = None if axis is None else bramble.Shard(axis)
+    seconds, placed[keep or name] = timed(lambda: open_cluster.put(arrays[name], placement, copy=False))
+    return seconds
+
+
+def times(x, w, sends=False, count=1):
+    """Seconds of each product of an array and a matrix that is placed, or sent along; and the sum of the last result."""
+    taken, y = [], None
+    right = arrays[w] if sends else placed[w]
+    for _ in range(count):
+        seconds, y = timed(lambda: open_cluster.matmul(arrays[x], right))
+        taken.append(seconds)
+    return {"seconds": taken, "sum": float(y.sum(dtype=np.float64))}
+
+
+def steps(w, x, count):
+    """Seconds of a vector x = W @ x that stays at the workers."""
+    def run():
+        vector = open_cluster.matmul(placed[w], arrays[x], keep=True)
+        for _ in range(count - 1):
+            vector = placed[w] @ vector
+        return vector.numpy()
+
+    return timed(run)[0]
+
+
+def top(x, w, k):
+    """Seconds of the k largest of each row, and the product brought home and searched here."""
+    there, (columns, _) = timed(lambda: open_cluster.topk(arrays[x], placed[w], k))
+
+    def at_home():
+        y = arrays[x] @ placed[w]
+        found = np.argpartition(-y, k, axis=1)[:, :k]
+        return np.take_along_axis(found, np.argsort(-np.take_along_axis(y, found, 1), axis=1), 1)
+
+    here, found = timed(at_home)
+    return {"there": there, "home": here, "same": float((np.sort(columns) == np.sort(found)).mean())}
+
+
+def close():
+    placed.clear()
+    open_cluster.close()
+    return True
+
+
+if __name__ == "__main__":
+    serve({"open": opened, "load": load, "put": put, "times": times, "steps": steps, "top": top, "close": close})
