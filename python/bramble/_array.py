@@ -119,8 +119,8 @@ class DistArray:
     def numpy(self) -> np.ndarray:
         """All elements, as an array of this process."""
         if self._held is not None:
-            self._check()
-            whole = self._held.copy()
+            self._cluster._native.check(self._placed)
+            whole = np.array(self._held, order="C")
         else:
             whole = as_result(self._cluster._native.fetch(self._placed))
         return whole.T if self._transposed else whole
@@ -137,11 +137,6 @@ class DistArray:
     @property
     def _native(self) -> tuple[Any, bool]:
         return self._placed, self._transposed
-
-    def _check(self) -> None:
-        """Raises if it was freed, or its cluster closed."""
-        if self._placed.freed:
-            raise ValueError("the array was freed")
 
     # Operations that stay at the machines.
 
@@ -163,9 +158,12 @@ class DistArray:
         return _sum(self, other, -1.0, 1.0)
 
     def __mul__(self, factor: Any) -> DistArray:
+        """Times a number; the element type stays."""
+        if isinstance(factor, np.ndarray) and factor.ndim == 0:
+            factor = factor[()]
         if not isinstance(factor, numbers.Real) or isinstance(factor, (bool, np.bool_)):
-            return NotImplemented
-        return self._scaled(float(factor))
+            raise _lacks("multiplying by anything but a real number, element by element,")
+        return self._scaled(_factor(factor, self.dtype))
 
     __rmul__ = __mul__
 
@@ -190,8 +188,9 @@ class DistArray:
                 return self._cluster._reduced("colsum", 0, self._native).reshape(-1)
             case 1 | -1:
                 return self._cluster._reduced("rowsum", 0, self._native).reshape(-1)
-            case _:
+            case int():
                 raise ValueError(f"axis {axis} is out of bounds for array of dimension 2")
+        raise _lacks(f"a sum over axis={axis!r}")
 
     def max(self) -> Any:
         """The largest element."""
@@ -218,6 +217,8 @@ class DistArray:
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         name = ufunc.__name__
+        if "out" in kwargs:
+            raise _lacks(f"numpy.{name} with out= (write x = x @ W, not x @= W)")
         if method != "__call__" or len(inputs) > 2 or kwargs:
             raise _lacks(f"numpy.{name}" + (f".{method}" if method != "__call__" else f" with {', '.join(kwargs)}="))
         match ufunc, inputs:
@@ -231,11 +232,7 @@ class DistArray:
                 return -a
             case (np.multiply, (a, b)):
                 array, factor = (a, b) if isinstance(a, DistArray) else (b, a)
-                if np.ndim(factor) == 0 and not isinstance(factor, DistArray):
-                    product = array.__mul__(factor.item() if isinstance(factor, (np.ndarray, np.generic)) else factor)
-                    if product is not NotImplemented:
-                        return product
-                raise _lacks("numpy.multiply of two matrices, element by element")
+                return array.__mul__(factor)
         raise _lacks(f"numpy.{name}")
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -256,6 +253,8 @@ class DistArray:
                 return self.shape
             case np.ndim:
                 return 2
+            case np.size if len(args) == 1 and not kwargs:
+                return self.size
         raise _lacks(f"{func.__module__}.{func.__qualname__}")
 
     def __getitem__(self, key: Any) -> Any:
@@ -266,6 +265,18 @@ class DistArray:
 
     def __bool__(self) -> bool:
         raise _lacks("the truth value of a DistArray")
+
+    # Without these two, `W == V` would be whether both are one object.
+    def __eq__(self, other: object) -> Any:
+        raise _lacks("comparing with a DistArray")
+
+    __hash__ = object.__hash__
+
+    def __truediv__(self, other: Any) -> Any:
+        raise _lacks("dividing a DistArray")
+
+    def __pow__(self, other: Any) -> Any:
+        raise _lacks("a power of a DistArray")
 
     def __repr__(self) -> str:
         rows, cols = self.shape
@@ -303,6 +314,19 @@ def same_dtype(left: Operand, right: Operand) -> None:
     """Refuses operands of two types: converting a placed matrix would move it."""
     if left.dtype != right.dtype:
         raise TypeError(f"operands of {left.dtype} and {right.dtype}: convert one with .astype before it is placed or multiplied")
+
+
+def _factor(value: Any, dtype: np.dtype) -> float:
+    """The factor of a matrix as the machines take it: in f64, and finite in the type of the matrix."""
+    factor = float(value)
+    if dtype.kind == "f":
+        if not abs(factor) <= float(np.finfo(dtype).max):
+            raise ValueError(f"a factor of {value} is no finite {dtype}")
+    elif not isinstance(value, numbers.Integral):
+        raise TypeError(f"a factor of {value!r} for a matrix of {dtype} is no integer: convert the array with .astype first")
+    elif not np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max or int(factor) != int(value):
+        raise OverflowError(f"a factor of {value} for a matrix of {dtype}: it has to be of that type, and exact as a float64")
+    return factor
 
 
 def _sum(x: Any, y: Any, alpha: float, beta: float) -> Any:

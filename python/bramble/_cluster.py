@@ -197,7 +197,7 @@ class Cluster:
         """Columns and values of the ``k`` largest elements of each row of ``a @ b``, largest first.
 
         The machines reduce their parts, so that the product itself never travels. ``b`` (or ``a``) is placed, with whole columns
-        (rows) at each machine.
+        (rows) at each machine. If ``a`` has one dimension, so have the results.
         """
         left, right = _array.operand(self, a, is_left=True), _array.operand(self, b, is_left=False)
         if not (left.is_placed or right.is_placed):
@@ -205,9 +205,12 @@ class Cluster:
         if left.shape[1] != right.shape[0]:
             raise ValueError(f"topk: {left.shape} and {right.shape} do not form a product")
         _array.same_dtype(left, right)
-        return self._reduced("topk", k, left.native, right.native)
+        columns, values = self._reduced("topk", k, left.native, right.native)
+        return (columns[0], values[0]) if left.was_vector else (columns, values)
 
     def _reduced(self, kind: str, count: int, a: Any, b: Any = None) -> Any:
+        if count < 0:
+            raise ValueError(f"{kind}: {count} elements are asked for; ask for at least 1")
         results, report = self._native.reduce(kind, count, a, b)
         self._last = Report.of(report)
         arrays = [as_result(memory) for memory in results]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+from itertools import product, zip_longest
+from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bramble._native import module
-from bramble._operands import DTYPES, as_array, check_dtype, readable
+from bramble._operands import DTYPES, as_array, check_dtype, has_contiguous_lines, readable
 
 _multiply = module.multiply
 _threads: int | None = None
+_NUMPYS_OWN = np.ndarray.__array_ufunc__
 
 
 def _default_threads() -> int:
@@ -24,6 +27,14 @@ def _default_threads() -> int:
     return _threads
 
 
+def _count(threads: int | None) -> int:
+    if threads is None:
+        return _threads or _default_threads()
+    if index(threads) < 1:
+        raise ValueError(f"threads={threads}: at least one thread computes")
+    return threads
+
+
 def matmul(a: ArrayLike, b: ArrayLike, out: np.ndarray | None = None, *, threads: int | None = None) -> Any:
     """The matrix product of two arrays, as ``numpy.matmul``.
 
@@ -32,6 +43,7 @@ def matmul(a: ArrayLike, b: ArrayLike, out: np.ndarray | None = None, *, threads
     a, b : array_like
         Of one, two or more dimensions; shapes are combined, and errors raised, as by ``numpy.matmul``. Elements are float32,
         float64, int32 or int64 (others raise ``TypeError``), of one type or of two that NumPy promotes to one of these.
+        A class with ufuncs of its own (``__array_ufunc__``) multiplies itself, as with NumPy.
     out : ndarray, optional
         Where the result is written.
     threads : int, optional
@@ -54,92 +66,115 @@ def matmul(a: ArrayLike, b: ArrayLike, out: np.ndarray | None = None, *, threads
         and out is None
     ):
         c = np.empty((a.shape[0], b.shape[1]), a.dtype)
-        _into(a, b, c, threads)
+        _into(a, b, c, _count(threads))
         return c
     return _general(a, b, out, threads)
 
 
-def _into(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int | None) -> None:
-    if threads is None:
-        threads = _threads or _default_threads()
-    elif threads < 1:
-        raise ValueError(f"threads={threads}: at least one thread computes")
+def _into(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> None:
     try:
         _multiply(a, b, c, threads)
     except BufferError:
         # Strides that are negative or no whole elements, or elements that are not aligned.
-        c[...] = matmul(readable(a, a.dtype), readable(b, b.dtype), threads=threads)
+        fresh = np.empty(c.shape, c.dtype)
+        _multiply(readable(a, a.dtype), readable(b, b.dtype), fresh, threads)
+        c[...] = fresh
 
 
-def _general(a: ArrayLike, b: ArrayLike, out: np.ndarray | None, threads: int | None) -> Any:
-    for operand in (a, b):
-        if hasattr(operand, "_placed"):
+def _general(a: Any, b: Any, out: Any, threads: int | None) -> Any:
+    for value in (a, b, out):
+        if hasattr(value, "_placed"):
             raise TypeError("bramble.matmul multiplies in this process; multiply placed matrices with @")
-    a, b = as_array(a), as_array(b)
-    _check_shapes(a, b, out)
-    dtype = check_dtype(np.result_type(a, b), "bramble.matmul")
-    for operand in (a, b):
-        check_dtype(operand.dtype, "bramble.matmul")
-    left = a[np.newaxis, :] if a.ndim == 1 else a
-    right = b[:, np.newaxis] if b.ndim == 1 else b
-    stack = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    whole = (*stack, left.shape[-2], right.shape[-1])
-    shape = (*stack, *((left.shape[-2],) if a.ndim > 1 else ()), *((right.shape[-1],) if b.ndim > 1 else ()))
-    is_direct = out is not None and _takes(out, dtype, (a, b))
-    c = out.reshape(whole) if is_direct and out.shape == shape and out.flags.c_contiguous else np.empty(whole, dtype)
-    left = np.broadcast_to(_in(left, dtype), (*stack, *left.shape[-2:]))
-    right = np.broadcast_to(_in(right, dtype), (*stack, *right.shape[-2:]))
-    for at in np.ndindex(stack):
-        _into(left[at], right[at], c[at], threads)
-    if out is None:
-        return c.reshape(shape)[()]
-    if not np.shares_memory(c, out) or c.base is not out and c is not out:
-        np.copyto(out, c.reshape(shape), casting="same_kind")
-    return out
+    threads = _count(threads)
+    if isinstance(out, tuple) and len(out) == 1:
+        (out,) = out
+    if any(map(_has_own_ufuncs, (a, b, out))) or not (out is None or isinstance(out, np.ndarray)):
+        # The class of an operand answers, or NumPy raises its own error for this `out`.
+        return np.matmul(a, b, out=out)
+    left, right = as_array(a), as_array(b)
+    stack = _stack(left, right)
+    if stack is None:
+        # NumPy raises its own error for these shapes.
+        return np.matmul(left, right, out=out)
+    dtype = np.result_type(*(check_dtype(operand.dtype, "bramble.matmul") for operand in (left, right)))
+    core = (*left.shape[-2:-1], *(right.shape[-1:] if right.ndim > 1 else ()))
+    if out is not None and not _fits(out, dtype, stack, core):
+        return np.matmul(left, right, out=out)
+    lefts = left if left.ndim > 1 else left[np.newaxis]
+    rights = right if right.ndim > 1 else right[:, np.newaxis]
+    matrices = (*stack, lefts.shape[-2], rights.shape[-1])
+    is_direct = out is not None and out.shape == (*stack, *core) and _takes(out, dtype, matrices, (left, right))
+    result = out.view(np.ndarray) if is_direct else np.empty((*stack, *core), dtype)
+    _each(lefts, rights, result.reshape(matrices), threads)
+    if out is not None and not is_direct:
+        np.copyto(out, result, casting="same_kind")
+    return _in_class(result, a, b, out)
 
 
-def _in(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    return array if array.dtype == dtype else array.astype(dtype)
+def _has_own_ufuncs(value: Any) -> bool:
+    return getattr(type(value), "__array_ufunc__", _NUMPYS_OWN) is not _NUMPYS_OWN
 
 
-def _takes(out: np.ndarray, dtype: np.dtype, operands: tuple[np.ndarray, np.ndarray]) -> bool:
-    """Whether a result can be written where it belongs: in its type, and apart from the operands."""
+def _stack(a: np.ndarray, b: np.ndarray) -> tuple[int, ...] | None:
+    """Shape of the stack of products; ``None`` if the operands do not form one."""
+    if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
+        return None
+    return _broadcast(a.shape[:-2], b.shape[:-2])
+
+
+def _broadcast(x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The common shape, or ``None``; for more dimensions than ``numpy.broadcast_shapes`` takes."""
+    pairs = list(zip_longest(reversed(x), reversed(y), fillvalue=1))
+    if any(i != j and 1 not in (i, j) for i, j in pairs):
+        return None
+    return tuple(j if i == 1 else i for i, j in reversed(pairs))
+
+
+def _fits(out: np.ndarray, dtype: np.dtype, stack: tuple[int, ...], core: tuple[int, ...]) -> bool:
+    """Whether NumPy accepts this ``out``, which may be a larger stack: each product is then written several times."""
+    at = out.ndim - len(core)
     return (
-        type(out) is np.ndarray
+        out.flags.writeable
+        and np.can_cast(dtype, out.dtype, "same_kind")
+        and at >= 0
+        and out.shape[at:] == core
+        and _broadcast(stack, out.shape[:at]) == out.shape[:at]
+    )
+
+
+def _takes(out: np.ndarray, dtype: np.dtype, matrices: tuple[int, ...], operands: tuple[np.ndarray, np.ndarray]) -> bool:
+    """Whether products can be written where they belong: in their type, apart from the operands, and in whole lines."""
+    # Adding axes of length 1 copies nothing.
+    views = out.view(np.ndarray).reshape(matrices)
+    return (
+        out.size > 0
         and out.dtype == dtype
-        and out.flags.writeable
-        and out.flags.aligned
+        and has_contiguous_lines(views[(0,) * (len(matrices) - 2)])
         and not any(np.may_share_memory(out, operand) for operand in operands)
     )
 
 
-def _check_shapes(a: np.ndarray, b: np.ndarray, out: Any) -> None:
-    """Raises what NumPy raises for these shapes, and this ``out``."""
-    if out is not None and not isinstance(out, np.ndarray):
-        raise TypeError("return arrays must be of ArrayType")
-    depth = b.shape[-2 if b.ndim > 1 else 0] if b.ndim else 0
-    fits = a.ndim > 0 and b.ndim > 0 and a.shape[-1] == depth
-    if fits:
-        try:
-            np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        except ValueError:
-            fits = False
-    if fits and out is None:
-        return
-    # An operand without memory of its own: NumPy computes nothing that is kept, and raises its own error.
-    zero = np.zeros((), np.result_type(a, b) if a.dtype.kind in "fiubc" and b.dtype.kind in "fiubc" else a.dtype)
-    if not fits:
-        np.matmul(np.broadcast_to(zero, a.shape), np.broadcast_to(zero, b.shape), out)
-        raise ValueError(f"shapes {a.shape} and {b.shape} do not form a product")
-    _check_out(a, b, out, zero.dtype)
+def _each(lefts: np.ndarray, rights: np.ndarray, products: np.ndarray, threads: int) -> None:
+    """All products of two stacks."""
+    dtype, stack = products.dtype, products.shape[:-2]
+    lefts, rights = _spread(lefts, dtype, stack), _spread(rights, dtype, stack)
+    for at in product(*map(range, stack)):
+        _into(lefts[at], rights[at], products[at], threads)
 
 
-def _check_out(a: np.ndarray, b: np.ndarray, out: np.ndarray, dtype: np.dtype) -> None:
-    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    shape = (*stack, *((a.shape[-2],) if a.ndim > 1 else ()), *((b.shape[-1],) if b.ndim > 1 else ()))
-    # NumPy's own errors, from a product as small as shapes and types allow: the depth does not matter.
-    thin = np.zeros((), dtype)
-    left = np.broadcast_to(thin, (*a.shape[:-1], 0))
-    right = np.broadcast_to(thin, (*b.shape[:-2], 0, *b.shape[-1:]) if b.ndim > 1 else (0,))
-    if out.shape != shape or not np.can_cast(dtype, out.dtype, "same_kind") or not out.flags.writeable:
-        np.matmul(left, right, out)
+def _spread(matrices: np.ndarray, dtype: np.dtype, stack: tuple[int, ...]) -> np.ndarray:
+    if matrices.dtype != dtype:
+        matrices = matrices.astype(dtype)
+    return matrices if matrices.shape[:-2] == stack else np.broadcast_to(matrices, (*stack, *matrices.shape[-2:]))
+
+
+def _in_class(result: np.ndarray, a: Any, b: Any, out: np.ndarray | None) -> Any:
+    """What NumPy returns: ``out``, a scalar, or an array of the subclass that an operand has."""
+    if out is not None:
+        return out if type(out) is np.ndarray else out.__array_wrap__(out, (np.matmul, (a, b, out), 0))
+    # NumPy's order: by priority, then a subclass before a plain array, then the left before the right one.
+    arrays = [value for value in (a, b) if isinstance(value, np.ndarray)]
+    owner = max(arrays, key=lambda array: (array.__array_priority__, type(array) is not np.ndarray), default=result)
+    if type(owner) is not np.ndarray:
+        result = owner.__array_wrap__(result, (np.matmul, (a, b), 0))
+    return result[()] if type(result) is np.ndarray and result.ndim == 0 else result

@@ -12,7 +12,7 @@ _NAMES = {"f32": np.dtype("f4"), "f64": np.dtype("f8"), "i32": np.dtype("i4"), "
 
 def check_dtype(dtype: np.dtype, what: str) -> np.dtype:
     """The dtype in native byte order; an error if Bramble has no such elements."""
-    native = dtype.newbyteorder("=")
+    native = dtype if dtype in DTYPES else dtype.newbyteorder("=")
     if native not in DTYPES:
         raise TypeError(
             f"{what}: elements of {dtype} are not supported; Bramble has float32, float64, int32 and int64: convert the array "
@@ -23,22 +23,28 @@ def check_dtype(dtype: np.dtype, what: str) -> np.dtype:
 
 def as_array(value: Any) -> np.ndarray:
     """The value as an array: of NumPy, of a library with DLPack, or whatever NumPy converts."""
-    if isinstance(value, np.ndarray):
-        return value
-    if hasattr(value, "__dlpack__"):
+    if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
         return np.from_dlpack(value)
     return np.asarray(value)
 
 
 def readable(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """The two-dimensional array with contiguous rows or columns; copied only if it has other strides, or another dtype."""
-    if array.dtype != dtype or not array.flags.aligned:
+    if array.dtype != dtype:
         array = array.astype(dtype)
-    size = dtype.itemsize
+    return array if has_contiguous_lines(array) else np.array(array, order="C")
+
+
+def has_contiguous_lines(array: np.ndarray) -> bool:
+    """Whether rows or columns of a two-dimensional array are contiguous, apart from each other, and aligned."""
+    # NumPy calls an empty array aligned, wherever it lies.
+    if array.size == 0 or not array.flags.aligned:
+        return False
+    size = array.itemsize
     (rows, cols), (down, along) = array.shape, array.strides
     by_rows = (along == size or cols <= 1) and (down >= cols * size or rows <= 1) and down % size == 0
     by_cols = (down == size or rows <= 1) and (along >= rows * size or cols <= 1) and along % size == 0
-    return array if by_rows or by_cols else np.ascontiguousarray(array)
+    return by_rows or by_cols
 
 
 def as_result(memory: Any) -> np.ndarray:

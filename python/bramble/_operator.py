@@ -19,16 +19,20 @@ class _Placed(LinearOperator):
         self.array = array
 
     def _matvec(self, x: np.ndarray) -> np.ndarray:
-        return self.array @ np.ravel(x).astype(self.dtype, copy=False)
+        return self.array @ self._converted(np.ravel(x))
 
     def _matmat(self, x: np.ndarray) -> np.ndarray:
-        return self.array @ x.astype(self.dtype, copy=False)
+        return self.array @ self._converted(x)
 
     def _rmatvec(self, x: np.ndarray) -> np.ndarray:
-        return self.array.T @ np.ravel(x).astype(self.dtype, copy=False)
+        return self.array.T @ self._converted(np.ravel(x))
 
     def _rmatmat(self, x: np.ndarray) -> np.ndarray:
-        return self.array.T @ x.astype(self.dtype, copy=False)
+        return self.array.T @ self._converted(x)
+
+    def _converted(self, x: np.ndarray) -> np.ndarray:
+        """In the type of the matrix: f64 as f32, but neither complex numbers as real ones nor floats as integers."""
+        return x.astype(self.dtype, casting="same_kind", copy=False)
 
     def _adjoint(self) -> LinearOperator:
         return _Placed(self.array.T)

@@ -31,11 +31,8 @@ class LU:
         self.shape = array.shape
         self.backward_error = 0.0
         self._size = array.shape[0]
-        if threads is None:
-            threads = _matmul._default_threads()
-        elif threads < 1:
-            raise ValueError(f"threads={threads}: at least one thread computes")
-        self._native = module.Lu(readable(array, self.dtype), threads) if self._size else None
+        count = _matmul._count(threads)
+        self._native = module.Lu(readable(array, self.dtype), count) if self._size else None
 
     def solve(self, b: ArrayLike) -> np.ndarray:
         """X with A X = B; ``b`` is a vector, or has a right-hand side in each column. The solution's residual is checked."""

@@ -27,8 +27,12 @@ pub(crate) struct ClusterArgs {
 impl ClusterArgs {
     /// Parses the words.
     pub(crate) fn of(words: &[String]) -> Result<Self, Failure> {
-        let wrong =
-            |e: clap::Error| Failure::usage(e.to_string().trim_start_matches("error: ").trim().to_owned());
+        let wrong = |e: clap::Error| {
+            // One line; the usage of a command follows after an empty one.
+            let text = e.to_string();
+            let text = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+            Failure::usage(text.split_whitespace().collect::<Vec<_>>().join(" "))
+        };
         Self::try_parse_from(words).map_err(wrong)
     }
 

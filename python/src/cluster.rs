@@ -5,14 +5,14 @@
 //!
 //! Invariant: every call returns its result with its report, as JSON.
 
-use crate::event_loop::{CallResult, EventLoop};
+use crate::event_loop::EventLoop;
 use crate::memory::Memory;
 use crate::operand::{Placed, matrix, operand};
 use crate::report;
 use bramble_client::{Client, ClientError, ClientProduct, NewArray, Stop, UNNAMED};
-use bramble_matrix::{DType, Matrix, Output, ReducedMatrix, Reduction, Shape};
+use bramble_matrix::{DType, Output, Reduction, Shape};
 use bramble_plan::{Placement, ShardAxis, ShardUnits};
-use bramble_primary::{ArrayId, MakeSubject, ProductOperand, ReduceSubject};
+use bramble_primary::{MakeSubject, ProductOperand, ReduceSubject};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::rc::Rc;
@@ -20,35 +20,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// An open cluster.
-#[pyclass(frozen)]
-pub(crate) struct Cluster {
+#[pyclass(frozen, name = "Cluster")]
+pub(crate) struct ClusterHandle {
     home: Arc<EventLoop>,
 }
 
 /// How a matrix is spread: None (automatic), or the axis (None: a whole copy at each machine) and the units (None: by speed).
 type PlacementArg = Option<(Option<u8>, Option<Vec<u64>>)>;
 
-/// An array that a call has made, and its report.
-struct Made(ArrayId, Matrix, String);
-
-impl CallResult for Made {
-    fn array(&self) -> Option<ArrayId> {
-        Some(self.0)
-    }
-}
-
-/// A result that came home, and its report.
-struct Home(Memory, String);
-
-impl CallResult for Home {}
-
-/// The results of a reduction, and its report.
-struct Reduced(Vec<ReducedMatrix>, String);
-
-impl CallResult for Reduced {}
-
 #[pymethods]
-impl Cluster {
+impl ClusterHandle {
     /// Opens the cluster that the words of a command line name.
     #[new]
     fn new(py: Python<'_>, words: Vec<String>) -> PyResult<Self> {
@@ -63,13 +44,13 @@ impl Cluster {
         placement: PlacementArg,
     ) -> PyResult<(Placed, String)> {
         let (source, placement) = (matrix(source)?, placement_of(placement)?);
-        let made = self.home.call(py, move |client, _| {
+        let home = self.home.clone();
+        self.home.call(py, move |client, _| {
             Box::pin(async move {
                 let (array, put) = client.put(source.clone(), placement).await?;
-                Ok(Made(array, source, report::put(&put)))
+                Ok((Placed::new(array, source, home), report::put(&put)))
             })
-        })?;
-        Ok(self.placed(made))
+        })
     }
 
     /// αAB + βD, kept at the machines.
@@ -114,24 +95,19 @@ impl Cluster {
     ) -> PyResult<(Memory, String)> {
         let began = Instant::now();
         let (a, b) = (operand(&self.home, a)?, operand(&self.home, b)?);
-        let Home(memory, report) = self
-            .home
-            .call(py, move |client, stop| Box::pin(brought_home(client, (alpha, a, b), (began, stop))))?;
-        Ok((memory, report))
+        self.home.call(py, move |client, stop| Box::pin(brought_home(client, (alpha, a, b), (began, stop))))
     }
 
     /// Brings a placed matrix home.
     fn fetch(&self, py: Python<'_>, placed: &Bound<'_, Placed>) -> PyResult<Memory> {
         let of = operand(&self.home, (placed, false).into_pyobject(py)?.as_any())?;
         let array = placed.get().array;
-        let Home(memory, _) = self.home.call(py, move |client, _| {
+        self.home.call(py, move |client, _| {
             Box::pin(async move {
                 drop(of);
-                let sealed = client.fetch(array, &in_memory).await?;
-                Ok(Home(Memory::of(sealed)?, String::new()))
+                Ok(Memory::of(client.fetch(array, &in_memory).await?)?)
             })
-        })?;
-        Ok(memory)
+        })
     }
 
     /// The machines reduce a placed matrix, or a product with one (`b` is given): `kind` with its count, for topk.
@@ -149,13 +125,12 @@ impl Cluster {
             None => ReduceSubject::Matrix(a),
             Some(b) => ReduceSubject::Product { alpha: 1.0, a, b: operand(&self.home, b)? },
         };
-        let Reduced(results, report) = self.home.call(py, move |client, _| {
+        self.home.call(py, move |client, _| {
             Box::pin(async move {
                 let (results, report) = client.reduce(reduction, subject).await?;
-                Ok(Reduced(results, report::reduced(&report)))
+                Ok((results.into_iter().map(Memory::of_reduced).collect(), report::reduced(&report)))
             })
-        })?;
-        Ok((results.into_iter().map(Memory::of_reduced).collect(), report))
+        })
     }
 
     /// Forgets a placed matrix, and waits until the machines have.
@@ -168,9 +143,15 @@ impl Cluster {
         self.home.call(py, move |client, _| Box::pin(client.free(array)))
     }
 
+    /// Raises what a call with the matrix would: it was freed, or the cluster is not there any more.
+    fn check(&self, py: Python<'_>, placed: &Bound<'_, Placed>) -> PyResult<()> {
+        placed.get().check(&self.home)?;
+        self.home.check(py)
+    }
+
     /// Closes the cluster: says goodbye to all machines; local workers end.
-    fn close(&self, py: Python<'_>) {
-        self.home.close(py);
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.home.close(py)
     }
 
     /// Whether it was closed.
@@ -180,48 +161,38 @@ impl Cluster {
     }
 }
 
-impl Cluster {
+impl ClusterHandle {
     fn make(
         &self,
         py: Python<'_>,
         subject: MakeSubject,
         placement: PlacementArg,
     ) -> PyResult<(Placed, String)> {
-        let placement = placement_of(placement)?;
-        let operands = Operands(subject);
-        let made = self.home.call(py, move |client, _| {
-            let Operands(subject) = operands;
+        let (placement, home) = (placement_of(placement)?, self.home.clone());
+        self.home.call(py, move |client, _| {
             Box::pin(async move {
                 let NewArray { array, operand, report } = client.make(UNNAMED, subject, placement).await?;
-                Ok(Made(array, operand.matrix, report::made(&report)))
+                Ok((Placed::new(array, operand.matrix, home), report::made(&report)))
             })
-        })?;
-        Ok(self.placed(made))
-    }
-
-    fn placed(&self, Made(array, matrix, report): Made) -> (Placed, String) {
-        (Placed::new(array, matrix, self.home.clone()), report)
+        })
     }
 }
-
-/// Operands on the way to the cluster's thread.
-struct Operands(MakeSubject);
 
 /// A product that comes home: directly if this process can read both operands, else made at the machines first.
 async fn brought_home(
     client: &mut Client,
     (alpha, a, b): (f64, ProductOperand, ProductOperand),
     (began, stop): (Instant, Rc<Stop>),
-) -> Result<Home, ClientError> {
+) -> Result<(Memory, String), ClientError> {
     if a.matrix.is_remote() || b.matrix.is_remote() {
         let subject = MakeSubject::Product { alpha, a, b, plus: None };
         let (sealed, made) = client.make_and_fetch(subject, &in_memory).await?;
-        return Ok(Home(Memory::of(sealed)?, report::made(&made)));
+        return Ok((Memory::of(sealed)?, report::made(&made)));
     }
     let product = ClientProduct { alpha, a, b, plus: None };
     let finished = client.multiply(&product, &in_memory, (began, &stop)).await?;
     let report = report::multiplied(&finished.report, began.elapsed().as_secs_f64());
-    Ok(Home(Memory::of(finished.sealed)?, report))
+    Ok((Memory::of(finished.sealed)?, report))
 }
 
 fn in_memory(shape: Shape, dtype: DType) -> Result<Output, ClientError> {

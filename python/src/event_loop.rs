@@ -3,7 +3,8 @@
 //! Place in the flow: `cluster.rs` passes calls in, and waits for their results with the interpreter released.
 //!
 //! Invariants: the thread never needs the interpreter to answer a machine. A caller that is interrupted gets its exception at
-//! once; the call then ends by itself, a product as soon as it can be stopped, and an array that nobody waits for is freed.
+//! once; the call then ends by itself, a product as soon as it can be stopped, any call when the cluster is closed. What it
+//! returns is dropped, which frees an array.
 
 use crate::arguments::ClusterArgs;
 use crate::failure::{ended, exception, failed};
@@ -20,7 +21,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::LocalSet;
 
 /// How often a waiting caller looks for signals.
@@ -31,20 +32,16 @@ pub(crate) type CallFuture<'c> = Pin<Box<dyn Future<Output = ()> + 'c>>;
 /// A call.
 type Call = Box<dyn for<'c> FnOnce(&'c mut Client) -> CallFuture<'c> + Send>;
 
-/// What a call returns.
-pub(crate) trait CallResult: Send + 'static {
-    /// The array that has to be freed if nobody takes the result.
-    fn array(&self) -> Option<ArrayId> {
-        None
-    }
-}
-
-impl CallResult for () {}
-
 /// The thread, and the way to it.
 pub(crate) struct EventLoop {
+    /// `None` after the cluster was closed.
     calls: Mutex<Option<mpsc::UnboundedSender<Call>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Arrays that nobody refers to. They are freed before the next call, which may need their memory.
+    unused: mpsc::UnboundedSender<ArrayId>,
+    /// Whether the cluster is closed; without a sender it is, too.
+    closing: watch::Sender<bool>,
+    /// The thread, and a channel that breaks when it ends.
+    thread: Mutex<Option<(JoinHandle<()>, Receiver<()>)>>,
     process: u32,
 }
 
@@ -53,16 +50,29 @@ impl EventLoop {
     pub(crate) fn open(py: Python<'_>, words: Vec<String>) -> PyResult<Self> {
         let (calls, incoming) = mpsc::unbounded_channel();
         let (ready, mut is_open) = sync_channel(1);
+        let (alive, over) = sync_channel(0);
+        let (unused, to_free) = mpsc::unbounded_channel();
+        let (closing, is_closing) = watch::channel(false);
         let thread = std::thread::Builder::new()
             .name("bramble cluster".to_owned())
-            .spawn(move || serve(&words, &ready, incoming))
+            .spawn(move || {
+                let _alive = alive;
+                serve(&words, &ready, (incoming, to_free), is_closing);
+            })
             .map_err(|e| exception(py, "BrambleError", &format!("no thread can be started: {e}")))?;
         let this = Self {
             calls: Mutex::new(Some(calls)),
-            thread: Mutex::new(Some(thread)),
+            unused,
+            closing,
+            thread: Mutex::new(Some((thread, over))),
             process: std::process::id(),
         };
-        match wait_for(py, &mut is_open)? {
+        let waited = wait_for(py, &mut is_open);
+        if waited.is_err() {
+            // So that an address that it listens on is free again.
+            this.close(py)?;
+        }
+        match waited? {
             Some(Ok(())) => Ok(this),
             Some(Err(failure)) => Err(ended(py, &failure)),
             None => Err(broken(py)),
@@ -72,7 +82,7 @@ impl EventLoop {
     /// Carries out a call, and waits for its result. The call gets a `Stop` that is asked if the caller is interrupted.
     pub(crate) fn call<R, F>(&self, py: Python<'_>, work: F) -> PyResult<R>
     where
-        R: CallResult,
+        R: Send + 'static,
         F: for<'c> FnOnce(
                 &'c mut Client,
                 Rc<Stop>,
@@ -81,14 +91,21 @@ impl EventLoop {
             + 'static,
     {
         let (to, mut result) = sync_channel(1);
-        let (interrupt, interrupted) = oneshot::channel::<()>();
+        let (interrupt, mut interrupted) = oneshot::channel::<()>();
+        let is_closing = self.closing.subscribe();
         let call: Call = Box::new(move |client| {
             Box::pin(async move {
+                if interrupted.try_recv().is_ok() {
+                    return;
+                }
                 let stop = Rc::new(Stop::default());
-                let watch = tokio::task::spawn_local(ask_when(interrupted, stop.clone()));
-                let done = work(client, stop).await;
-                watch.abort();
-                give(client, to, done).await;
+                tokio::select! {
+                    done = work(client, stop.clone()) => {
+                        // Nobody waits after an interrupt.
+                        let _ = to.send(done);
+                    }
+                    () = abandoned(interrupted, &stop, is_closing) => {}
+                }
             })
         });
         self.send(py, call)?;
@@ -106,68 +123,73 @@ impl EventLoop {
 
     /// Has an array freed, without waiting. Nothing happens after the cluster was closed, or in another process.
     pub(crate) fn free_later(&self, array: ArrayId) {
-        if self.process != std::process::id() {
+        if self.is_elsewhere() {
             return;
         }
-        let call: Call = Box::new(move |client| {
-            Box::pin(async move {
-                // A machine that cannot be reached has lost its part anyway.
-                let _ = client.free(array).await;
-            })
-        });
-        if let Some(calls) = &*self.calls.lock().unwrap_or_else(PoisonError::into_inner) {
-            let _ = calls.send(call);
-        }
+        // Without the thread nothing is placed any more.
+        let _ = self.unused.send(array);
     }
 
-    /// Says goodbye to all machines, and waits for the end of the thread. Later calls are refused.
-    pub(crate) fn close(&self, py: Python<'_>) {
+    /// Says goodbye to all machines, and waits for the end of the thread. Later calls are refused. An interrupt ends the wait.
+    pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
+        // A fork has neither the thread nor the connections.
+        if self.is_elsewhere() {
+            return Ok(());
+        }
         drop(self.calls.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.closing.send_replace(true);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread.filter(|_| self.process == std::process::id()) {
+        if let Some((thread, mut over)) = thread {
+            wait_for(py, &mut over)?;
             // A panic of the thread was printed, and there is nothing left to end.
             py.detach(|| drop(thread.join()));
         }
+        Ok(())
     }
 
     /// Whether calls are refused.
     pub(crate) fn is_closed(&self) -> bool {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.is_elsewhere() || self.calls.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Raises what a call would: the cluster was closed, or belongs to another process.
+    pub(crate) fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.calls(py).map(drop)
     }
 
     fn send(&self, py: Python<'_>, call: Call) -> PyResult<()> {
-        if self.process != std::process::id() {
+        self.calls(py)?.send(call).map_err(|_| broken(py))
+    }
+
+    fn calls(&self, py: Python<'_>) -> PyResult<mpsc::UnboundedSender<Call>> {
+        if self.is_elsewhere() {
             let text = "this process is a fork of the one that opened the cluster, whose connections it must not use; open a \
                         cluster after the fork, or start processes with the method spawn";
             return Err(exception(py, "ForkedProcess", text));
         }
-        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*calls {
-            Some(calls) => calls.send(call).map_err(|_| broken(py)),
-            None => Err(exception(py, "ClusterClosed", "the cluster is closed; open another one")),
-        }
+        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        calls.ok_or_else(|| exception(py, "ClusterClosed", "the cluster is closed; open another one"))
+    }
+
+    /// Whether this is a fork of the process of the thread. Its copies of the locks may be held for ever.
+    fn is_elsewhere(&self) -> bool {
+        self.process != std::process::id()
     }
 }
 
-/// Passes a result on; if nobody waits for it any more, its array is freed.
-async fn give<R: CallResult>(
-    client: &mut Client,
-    to: SyncSender<Result<R, ClientError>>,
-    done: Result<R, ClientError>,
-) {
-    if let Err(unwanted) = to.send(done)
-        && let Ok(value) = unwanted.0
-        && let Some(array) = value.array()
-    {
-        // As in `free_later`.
-        let _ = client.free(array).await;
+/// Asks a call to stop when its caller is interrupted, and ends when the cluster is closed after that.
+async fn abandoned(interrupted: oneshot::Receiver<()>, stop: &Stop, mut closing: watch::Receiver<bool>) {
+    if interrupted.await.is_err() {
+        return std::future::pending().await;
     }
+    stop.ask();
+    closed(&mut closing).await;
 }
 
-async fn ask_when(interrupted: oneshot::Receiver<()>, stop: Rc<Stop>) {
-    if interrupted.await.is_ok() {
-        stop.ask();
-    }
+/// Waits until the cluster is closed, or nobody refers to it.
+async fn closed(closing: &mut watch::Receiver<bool>) {
+    // An error means the latter.
+    let _ = closing.wait_for(|is_closing| *is_closing).await;
 }
 
 /// Waits with the interpreter released; an interrupt is an error, `None` a thread that broke off.
@@ -194,15 +216,30 @@ fn broken(py: Python<'_>) -> PyErr {
 fn serve(
     words: &[String],
     ready: &SyncSender<Result<(), Failure>>,
-    mut calls: mpsc::UnboundedReceiver<Call>,
+    (mut calls, mut unused): (mpsc::UnboundedReceiver<Call>, mpsc::UnboundedReceiver<ArrayId>),
+    mut closing: watch::Receiver<bool>,
 ) {
     let work = async {
         let args = ClusterArgs::of(words)?;
-        let mut client = Client::open(TeamSpec::of(&args.team)?, &args.team, args.options()).await?;
-        // The caller may have been interrupted: then no call comes, and the cluster closes.
+        let mut client = tokio::select! {
+            opened = Client::open(TeamSpec::of(&args.team)?, &args.team, args.options()) => opened?,
+            // The caller was interrupted.
+            () = closed(&mut closing) => return Ok(()),
+        };
+        // As above: then no call comes, and the cluster closes.
         let _ = ready.send(Ok(()));
-        while let Some(call) = calls.recv().await {
-            call(&mut client).await;
+        loop {
+            tokio::select! {
+                biased;
+                Some(array) = unused.recv() => {
+                    // A machine that cannot be reached has lost its part anyway.
+                    let _ = client.free(array).await;
+                }
+                call = calls.recv() => match call {
+                    Some(call) => call(&mut client).await,
+                    None => break,
+                },
+            }
         }
         client.close().await;
         Ok(())

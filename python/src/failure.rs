@@ -1,10 +1,11 @@
 //! Errors as exceptions of the package (`bramble/errors.py`).
 
 use bramble_client::ClientError;
+use bramble_matrix::MatrixError;
 use bramble_plan::{LayoutError, PlanError};
 use bramble_primary::PrimaryError;
 use bramble_report::exit::{Exit, Failure};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 
 /// An exception of the package: `kind` is its class.
@@ -18,6 +19,11 @@ pub(crate) fn exception(py: Python<'_>, kind: &str, text: &str) -> PyErr {
 
 /// The exception for a call that failed.
 pub(crate) fn failed(py: Python<'_>, error: ClientError) -> PyErr {
+    let error = match error {
+        ClientError::Here(failure) => return ended(py, &failure),
+        ClientError::Cluster(PrimaryError::Matrix(error)) => return unreadable(error),
+        other => other,
+    };
     let kind = match &error {
         ClientError::Wrong(_) => "VerificationError",
         ClientError::Cluster(PrimaryError::Unreachable { .. }) => "Unreachable",
@@ -26,15 +32,22 @@ pub(crate) fn failed(py: Python<'_>, error: ClientError) -> PyErr {
             PrimaryError::Layout(LayoutError::NoRoom(_))
             | PrimaryError::Plan(PlanError::NoRoom { .. } | PlanError::OwnerWithoutRoom { .. }),
         ) => "OutOfClusterMemory",
-        ClientError::Here(failure) => return ended(py, failure),
-        ClientError::Cluster(
-            PrimaryError::Operands(_) | PrimaryError::Layout(_) | PrimaryError::Matrix(_),
-        ) => {
+        ClientError::Cluster(PrimaryError::Operands(_) | PrimaryError::Layout(_)) => {
             return PyValueError::new_err(Failure::from(error).text);
         }
-        ClientError::Cluster(_) => "BrambleError",
+        ClientError::Cluster(_) | ClientError::Here(_) => "BrambleError",
     };
     exception(py, kind, &Failure::from(error).text)
+}
+
+/// The exception for a matrix that this process cannot read or hold: of the system if that refused, as `open` raises it.
+pub(crate) fn unreadable(error: MatrixError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        MatrixError::Io { source, .. } => std::io::Error::new(source.kind(), text).into(),
+        MatrixError::OutOfMemory { .. } => PyMemoryError::new_err(text),
+        _ => PyValueError::new_err(text),
+    }
 }
 
 /// The exception for a failure of the machines, or of the options that name them.

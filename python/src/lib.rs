@@ -25,7 +25,7 @@ use std::ffi::OsString;
 #[pymodule(gil_used = false)]
 mod _bramble {
     #[pymodule_export]
-    use super::cluster::Cluster;
+    use super::cluster::ClusterHandle;
     #[pymodule_export]
     use super::here::{default_threads, multiply};
     #[pymodule_export]

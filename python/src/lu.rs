@@ -11,8 +11,8 @@ use crate::memory::{Memory, readable};
 use bramble_kernel::lu::LuElement;
 use bramble_kernel::{Choice, KernelName, open};
 use bramble_lu::{
-    LuError, LuFactors, LuKernels, LuOptions, MatrixNorms, WorkingMatrix, block_columns, load, memory_bytes, residual,
-    worthwhile_threads,
+    LuError, LuFactors, LuKernels, LuOptions, MatrixNorms, WorkingMatrix, block_columns, load, memory_bytes,
+    residual, worthwhile_threads,
 };
 use bramble_matrix::{Buffer, DType, Matrix, Shape};
 use pyo3::exceptions::{PyMemoryError, PyValueError};

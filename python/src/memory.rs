@@ -146,9 +146,7 @@ impl Exported {
 
 /// An array as a matrix that is read in place. Its rows or columns are contiguous.
 pub(crate) fn readable(array: &Bound<'_, PyAny>) -> PyResult<Matrix> {
-    Exported::of(array)
-        .map_err(|e| PyTypeError::new_err(format!("no operand: {e}")))?
-        .into_matrix("an array")
+    Exported::of(array).map_err(|e| PyTypeError::new_err(format!("no operand: {e}")))?.into_matrix("an array")
 }
 
 /// The elements of a result, row by row: a buffer of bytes that NumPy may wrap and change.

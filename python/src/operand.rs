@@ -1,6 +1,7 @@
 //! Operands of a call: arrays, files and generators, and placed matrices.
 
 use crate::event_loop::EventLoop;
+use crate::failure::unreadable;
 use crate::memory::readable;
 use bramble_matrix::Matrix;
 use bramble_primary::{ArrayId, PlacedOperand, ProductOperand};
@@ -35,7 +36,8 @@ impl Placed {
         !self.is_freed.swap(true, Relaxed)
     }
 
-    fn check(&self, home: &Arc<EventLoop>) -> PyResult<()> {
+    /// Raises if it was freed, or is placed on another cluster.
+    pub(crate) fn check(&self, home: &Arc<EventLoop>) -> PyResult<()> {
         if self.is_freed.load(Relaxed) {
             return Err(PyValueError::new_err("the array was freed"));
         }
@@ -84,7 +86,7 @@ pub(crate) fn operand(home: &Arc<EventLoop>, value: &Bound<'_, PyAny>) -> PyResu
 pub(crate) fn matrix(value: &Bound<'_, PyAny>) -> PyResult<Matrix> {
     if let Ok(text) = value.cast::<PyString>() {
         let text = text.to_str()?.to_owned();
-        return value.py().detach(|| Matrix::open(text)).map_err(|e| PyValueError::new_err(e.to_string()));
+        return value.py().detach(|| Matrix::open(text)).map_err(unreadable);
     }
     readable(value)
 }
