@@ -113,8 +113,8 @@ needs:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/tests.stamp: tests/requirements.txt | $(VENV)/bin/python
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+$(VENV)/tests.stamp: tests/requirements.txt tests/requirements-engines.txt | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $< -r tests/requirements-engines.txt
 	@touch $@
 
 $(VENV)/bench.stamp: bench/requirements.txt | $(VENV)/bin/python

@@ -186,6 +186,20 @@ def test_matrices_are_spread_anew(c, placed):
 # Products.
 
 
+@pytest.mark.parametrize("special", [np.nan, np.inf, -1e308])
+def test_elements_that_are_not_finite_or_become_so(c, special):
+    w, x = np.full((300, 290), special), np.ones((4, 300))
+    w[5:] = 1
+    W = c.put(w, Shard(0))
+    with np.errstate(all="ignore"):
+        same(x @ W, x @ w)
+        same(x @ (10 * W), x @ (10 * w))
+        stays(W + W, w + w)
+        stays(W - W.redistribute(Shard(1)), w - w)
+        stays(W.T @ W, w.T @ w)
+        np.testing.assert_array_equal([W.max(), W.min(), W.sum()], [w.max(), w.min(), w.sum()])
+
+
 def test_results_stay_where_the_user_says(c, placed):
     w, W = placed
     x = small(300, K)

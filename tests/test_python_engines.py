@@ -22,8 +22,8 @@ from lacking import skip
 from test_mpi import LAUNCHERS, finish, launcher_failed
 
 import bramble
-from bramble import _engines
-from bramble.engines import _opening
+from bramble import engines as _engines
+from bramble.engines import _opening, _worker
 
 PRIMARY = '''
 import json, os, signal, subprocess, sys, time
@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 
 import bramble
-from bramble import _engines
+from bramble import engines as _engines
 from bramble.engines import _opening
 
 made, opened = [], _opening.Opening.open
@@ -156,6 +156,15 @@ def test_addresses_and_times():
         _opening.Opening("from_test", 1, "soon")
 
 
+def test_a_worker_that_reaches_no_primary_is_ended():
+    join = f"127.0.0.1:{_opening._free_port()}"
+    process = _worker.WorkerProcess(_worker.command(["--join", join]))
+    process.wait_until_ready(10)
+    process.go(_opening.new_key(), 0.5)
+    assert process.wait() == 0 and f"--join {join}: no primary listens" in process.last_line()
+    process.stop()
+
+
 # Dask.
 
 ENGINE = """
@@ -208,13 +217,17 @@ def client(dask):
 
 
 @pytest.mark.parametrize("how", ["closed", "forgotten", "killed"])
-def test_two_dask_workers_of_one_host_start_one_worker_which_ends_with_its_primary(dask, tmp_path, how):
+def test_two_dask_workers_of_one_host_start_one_worker_which_ends_with_its_primary(dask, client, tmp_path, how):
     result = primary(tmp_path, WITH_DASK, how, dask.address).finish()
     assert_used(result, how, 1)
     assert_gone(result.tag)
     # Dask itself lives.
     until(lambda: not serving(dask.tag), 3)
     assert dask.process.poll() is None
+    if how == "killed":
+        # Dask workers that come later find no plugin.
+        client.restart(timeout=20)
+        assert not serving(dask.tag)
 
 
 def test_a_dask_worker_takes_its_worker_along_and_one_that_comes_later_brings_another(dask, client):
@@ -344,8 +357,8 @@ SchedulerType=sched/builtin
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 ReturnToService=2
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1 RealMemory=1000
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1 RealMemory=1000
 PartitionName=all Nodes=ALL Default=YES
 """
 WITH_SLURM = 'use(_engines.from_slurm(bramble.Cluster, timeout="20s"))'
@@ -405,7 +418,7 @@ def test_what_slurm_cannot_do_is_said(slurm, tmp_path, monkeypatch):
     body = '_engines.from_slurm(bramble.Cluster, python="/no/such/python")'
     result = primary(tmp_path, body, launcher=["salloc", "--quiet", "--nodes=2"], env=slurm).finish()
     assert result.code == 1, result
-    assert re.search(r"BrambleError: from_slurm: srun: 0 of 2 tasks started: .*; see srun_options= and python", result.err), result
+    assert re.search(r"BrambleError: from_slurm: srun: 0 of 2 tasks started: .*; see srun_options=", result.err), result
     assert_gone(result.tag)
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -503,7 +516,14 @@ use(_engines.from_kubernetes(bramble.Cluster, 2, "registry.example/bramble:1", *
 
 
 @pytest.fixture
-def kubectl(tmp_path):
+def schemas():
+    """The published schemas, with a reader of YAML."""
+    if not importlib.util.find_spec("kubernetes_validate"):
+        skip("kubernetes", "its schemas are not installed: see tests/requirements-engines.txt")
+
+
+@pytest.fixture
+def kubectl(schemas, tmp_path):
     """The environment in which the stand-in is found."""
     program = tmp_path / "bin" / "kubectl"
     program.parent.mkdir()
@@ -542,9 +562,7 @@ def test_what_kubernetes_refuses_is_said_and_deleted(kubectl, tmp_path):
     assert "from_kubernetes: the workers' way to this machine is not known; say address=" in result.err, result
 
 
-def test_the_manifests_have_the_published_form():
-    if not importlib.util.find_spec("kubernetes_validate"):
-        skip("kubernetes", "its schemas are not installed: see tests/requirements-engines.txt")
+def test_the_manifests_have_the_published_form(schemas):
     import kubernetes_validate
     import yaml
 

@@ -44,6 +44,10 @@ class DistArray:
 
     __slots__ = ("_cluster", "_held", "_placed", "_report", "_transposed", "__weakref__")
     _cluster: Cluster
+    _held: np.ndarray | None
+    _placed: Any
+    _report: Report
+    _transposed: bool
     __array_priority__ = 1000
 
     def __init__(self) -> None:
@@ -59,13 +63,18 @@ class DistArray:
         return self
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        shape = self._report["rows"], self._report["cols"]
-        return shape[::-1] if self._transposed else shape
+    def cluster(self) -> Cluster:
+        """The cluster on which it is placed."""
+        return self._cluster
 
     @property
-    def ndim(self) -> int:
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        rows, cols = self._report["rows"], self._report["cols"]
+        return (cols, rows) if self._transposed else (rows, cols)
+
+    @property
+    def ndim(self) -> Literal[2]:
         """Always 2."""
         return 2
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, final
 
-__all__: list[str]
+__all__ = ["Cluster", "Lu", "Memory", "Placed", "default_threads", "guest", "main", "multiply", "run_as"]
 
 _Placement = tuple[int | None, Sequence[int] | None] | None
 

@@ -103,6 +103,41 @@ class Cluster:
         self._last: Report | None = None
         self._end = weakref.finalize(self, self._native.close)
 
+    @classmethod
+    def from_dask(cls, client: Any, **options: Any) -> Cluster:
+        """A cluster with a worker on each host of a Dask cluster; ``help(bramble.engines.from_dask)``."""
+        from bramble import engines
+
+        return engines.from_dask(cls, client, **options)
+
+    @classmethod
+    def from_mpi(cls, comm: Any = None, **options: Any) -> Cluster | None:
+        """A cluster of the other ranks of an ``mpirun``, at rank 0; ``help(bramble.engines.from_mpi)``."""
+        from bramble import engines
+
+        return engines.from_mpi(cls, comm, **options)
+
+    @classmethod
+    def from_slurm(cls, **options: Any) -> Cluster:
+        """A cluster with a worker on each node of a Slurm allocation; ``help(bramble.engines.from_slurm)``."""
+        from bramble import engines
+
+        return engines.from_slurm(cls, **options)
+
+    @classmethod
+    def from_ray(cls, **options: Any) -> Cluster:
+        """A cluster with a worker on each node of a Ray cluster; ``help(bramble.engines.from_ray)``."""
+        from bramble import engines
+
+        return engines.from_ray(cls, **options)
+
+    @classmethod
+    def from_kubernetes(cls, workers: int, image: str, **options: Any) -> Cluster:
+        """A cluster of pods; ``help(bramble.engines.from_kubernetes)``."""
+        from bramble import engines
+
+        return engines.from_kubernetes(cls, workers, image, **options)
+
     def close(self) -> None:
         """Says goodbye to the machines; local workers end. Arrays that are placed on it are lost."""
         self._end()

@@ -104,7 +104,7 @@ def _general(a: Any, b: Any, out: Any, threads: int | None) -> Any:
     rights = right if right.ndim > 1 else right[:, np.newaxis]
     matrices = (*stack, lefts.shape[-2], rights.shape[-1])
     is_direct = out is not None and out.shape == (*stack, *core) and _takes(out, dtype, matrices, (left, right))
-    result = out.view(np.ndarray) if is_direct else np.empty((*stack, *core), dtype)
+    result = out.view(np.ndarray) if out is not None and is_direct else np.empty((*stack, *core), dtype)
     _each(lefts, rights, result.reshape(matrices), threads)
     if out is not None and not is_direct:
         np.copyto(out, result, casting="same_kind")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 DTYPES = {np.dtype(t) for t in ("f4", "f8", "i4", "i8")}
-_NAMES = {"f32": np.dtype("f4"), "f64": np.dtype("f8"), "i32": np.dtype("i4"), "i64": np.dtype("i8")}
+_NAMES: dict[str, np.dtype[Any]] = {"f32": np.dtype("f4"), "f64": np.dtype("f8"), "i32": np.dtype("i4"), "i64": np.dtype("i8")}
 
 
 def check_dtype(dtype: np.dtype, what: str) -> np.dtype:

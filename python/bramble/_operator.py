@@ -15,7 +15,7 @@ class _Placed(LinearOperator):
     """Products with a placed matrix; a block of vectors travels at once."""
 
     def __init__(self, array: DistArray) -> None:
-        super().__init__(array.dtype, array.shape)
+        super().__init__(array.dtype, array.shape)  # type: ignore[call-arg]
         self.array = array
 
     def _matvec(self, x: np.ndarray) -> np.ndarray:

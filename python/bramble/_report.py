@@ -27,7 +27,7 @@ class Report(dict):
         return self.text
 
     def __repr__(self) -> str:
-        return f"<bramble report: {self.text.strip().splitlines()[0]}>"
+        return f"<bramble report: {_line(self)}>"
 
     def _repr_html_(self) -> str:
         return f"{picture(self)}<pre>{html.escape(self.text)}</pre>"
@@ -48,6 +48,8 @@ class Report(dict):
 
 def _line(report: dict[str, Any]) -> str:
     words = [f"{report.get('kind', 'call')}"]
+    if product := report.get("product"):
+        words.append(f"{product['m']}x{product['n']} {product['dtype']}, k = {product['k']}")
     if "rows" in report:
         words.append(f"{report['rows']}x{report['cols']} {report['dtype']}")
     words.append(f"in {report.get('seconds', 0.0):.3g} s")

@@ -59,6 +59,7 @@ impl Client {
         placement: Option<Placement>,
     ) -> Result<NewArray, ClientError> {
         let kernel = self.kernels.name(subject.dtype(), subject.flops())?;
+        let mut lost = None;
         for _ in 0..RESTORES_MAX {
             let request = MakeRequest {
                 name: name.to_owned(),
@@ -74,7 +75,7 @@ impl Client {
             let result = self.cluster.make(request, &watch).await;
             watch.done();
             match result {
-                Err(PrimaryError::PartLost(why)) => self.restore(&why).await?,
+                Err(PrimaryError::PartLost(why)) => self.restore(&why, &mut lost).await?,
                 Err(PrimaryError::Wrong(text)) => {
                     return Err(ClientError::Wrong(format!("{text}; nothing was kept")));
                 }
@@ -96,13 +97,14 @@ impl Client {
         output: &dyn Fn(Shape, DType) -> Result<Output, ClientError>,
     ) -> Result<Sealed, ClientError> {
         let (shape, dtype) = self.cluster.shape_of(array)?;
+        let mut lost = None;
         for _ in 0..RESTORES_MAX {
             let (to, sessions, who) = (output(shape, dtype)?, self.sessions()?, self.who());
             let watch = self.display();
             let result = self.cluster.fetch(array, to, who, &sessions, &watch).await;
             watch.done();
             match result {
-                Err(PrimaryError::PartLost(why)) => self.restore(&why).await?,
+                Err(PrimaryError::PartLost(why)) => self.restore(&why, &mut lost).await?,
                 result => return Ok(result?.seal()?),
             }
         }
@@ -160,6 +162,7 @@ impl Client {
         subject: ReduceSubject,
     ) -> Result<(Vec<ReducedMatrix>, ReduceReport), ClientError> {
         let kernel = self.kernels.name(subject.dtype(), subject.flops())?;
+        let mut lost = None;
         for _ in 0..RESTORES_MAX {
             let request = ReduceRequest {
                 reduction,
@@ -173,7 +176,7 @@ impl Client {
             let result = self.cluster.reduce(request, &watch).await;
             watch.done();
             match result {
-                Err(PrimaryError::PartLost(why)) => self.restore(&why).await?,
+                Err(PrimaryError::PartLost(why)) => self.restore(&why, &mut lost).await?,
                 result => return Ok(result?),
             }
         }
@@ -212,8 +215,12 @@ impl Client {
         Ok(())
     }
 
-    /// Puts the parts of lost machines on the others.
-    pub(crate) async fn restore(&mut self, why: &str) -> Result<(), ClientError> {
+    /// Puts the parts of lost machines on the others. Matrices that cannot be restored matter only if the call needs one: the
+    /// reason is left in `lost`, and is the error if the call finds a part lost again.
+    pub(crate) async fn restore(&mut self, why: &str, lost: &mut Option<String>) -> Result<(), ClientError> {
+        if let Some(reason) = lost.take() {
+            return Err(PrimaryError::PartLost(reason).into());
+        }
         if !self.options.progress.is_quiet {
             bramble_report::say(&format!(
                 "bramble: {why}; it is placed on other machines, and the task runs again"
@@ -226,7 +233,11 @@ impl Client {
         let watch = self.display();
         let restored = self.cluster.restore((&kernel, who, relays), &sessions, check, &watch).await;
         watch.done();
-        Ok(restored?)
+        match restored {
+            Err(PrimaryError::PartLost(reason)) => *lost = Some(reason),
+            other => other?,
+        }
+        Ok(())
     }
 }
 

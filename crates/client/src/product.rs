@@ -44,7 +44,7 @@ impl Client {
         let (shape, dtype) = (product.shape(), product.dtype());
         let (m, k, n) = (shape.rows, product.a.matrix.shape().cols, shape.cols);
         let kernel = self.kernels.name(dtype, 2.0 * m as f64 * k as f64 * n as f64)?;
-        let mut restores = 0;
+        let (mut restores, mut lost) = (0, None);
         let finished = loop {
             let plus = product.plus.clone();
             let request = Request {
@@ -69,7 +69,9 @@ impl Client {
             let result = self.cluster.run(request, &watch).await;
             watch.done();
             match result {
-                Err(PrimaryError::PartLost(why)) if restores < RESTORES_MAX => self.restore(&why).await?,
+                Err(PrimaryError::PartLost(why)) if restores < RESTORES_MAX => {
+                    self.restore(&why, &mut lost).await?
+                }
                 result => break result?,
             }
             restores += 1;

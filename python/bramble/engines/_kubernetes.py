@@ -170,7 +170,7 @@ def from_kubernetes(
         raise opening.failed(f"there is no program {kubectl}; install kubectl, or say kubectl='PATH'")
     ask = [kubectl, *(["--namespace", namespace] if namespace else [])]
     opening.dial(address, None if address else _own_address(ask))
-    amounts = {"worker_threads": worker_threads, "worker_memory": worker_memory}
+    amounts: dict[str, Any] = {"worker_threads": worker_threads, "worker_memory": worker_memory}
     text = manifests(opening.name, workers, image, opening.join, opening.key, **amounts)
     return opening.open(cls, options, _Objects(opening, ask, text))
 

@@ -67,7 +67,8 @@ def from_mpi(
             raise opening.failed(f"{versions}; install one version")
     threads, memory = worker_threads or _threads(ranks, comm.rank), worker_memory or _memory(ranks, comm.rank)
     if comm.rank > 0:
-        return _serve(opening, *comm.bcast(None), ["--threads", str(threads), "--memory", str(memory)])
+        key, words = comm.bcast(None)
+        return _serve(opening, key, [*words, "--threads", str(threads), "--memory", str(memory)])
     opening.workers = comm.size - 1
     others = [rank.name for rank in ranks if rank.host != ranks[0].host]
     try:
@@ -99,11 +100,11 @@ def _world(opening: Opening) -> Any:
     return MPI.COMM_WORLD
 
 
-def _serve(opening: Opening, key: str, words: list[str], more: list[str]) -> None:
+def _serve(opening: Opening, key: str, words: list[str]) -> None:
     """A worker for as long as the cluster is open."""
     if not key:
         raise opening.failed("rank 0 could not begin; it says why")
-    worker = WorkerProcess(command([*words, *more]))
+    worker = WorkerProcess(command(words))
     worker.go(key, opening.patience_s)
     try:
         code = worker.wait()

@@ -54,14 +54,14 @@ def seconds_of(time: str) -> float:
 
 def towards(hosts: Iterable[str]) -> str | None:
     """The address of this machine on the way to these hosts; one that other machines can reach if there is any."""
-    found = None
+    found: str | None = None
     for host in hosts:
         with contextlib.suppress(OSError):
             family, _, _, _, at = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
             with socket.socket(family, socket.SOCK_DGRAM) as way:
                 # Nothing is sent.
                 way.connect(at)
-                found = way.getsockname()[0]
+                found = str(way.getsockname()[0])
             if not ipaddress.ip_address(found).is_loopback:
                 return found
     return found
@@ -113,7 +113,7 @@ class Opening:
     def open(self, cls: Any, options: dict[str, Any], launch: Launch) -> Any:
         """Opens the cluster. It ends its workers when it is closed."""
         if self.workers > WORKERS_MAX:
-            launch.end()
+            _quietly(launch.end)
             raise self.failed(f"{self.workers} hosts have room for a worker, and a cluster waits for at most {WORKERS_MAX}")
         try:
             launch.go()
@@ -200,4 +200,4 @@ def _listened(host: str) -> str:
 def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("", 0))
-        return listener.getsockname()[1]
+        return int(listener.getsockname()[1])

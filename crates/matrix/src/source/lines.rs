@@ -5,8 +5,8 @@ use crate::error::check_sides;
 use crate::{DType, Layout, MatrixError, Shape, SharedBytes};
 
 impl Matrix {
-    /// A matrix whose lines start `pitch_bytes` apart, the first at `start` in `owner`. An error if they leave the owner, overlap,
-    /// or are not aligned for the element type.
+    /// A matrix whose lines start `pitch_bytes` apart, the first at `start` in `owner`. An error if they leave the owner,
+    /// overlap, or are not aligned for the element type.
     pub fn from_lines(
         name: impl Into<String>,
         (owner, start, pitch_bytes): (SharedBytes, usize, usize),

@@ -111,7 +111,8 @@ impl Cluster {
     }
 
     /// Puts the parts of lost machines on the other machines, for all placed matrices, and makes those again that were made:
-    /// after `PrimaryError::PartLost`. `relays`: whether machines may pass operands to each other.
+    /// after `PrimaryError::PartLost`. `relays`: whether machines may pass operands to each other. A matrix that cannot be
+    /// restored keeps no other from it; the error of the first is returned at the end.
     pub async fn restore(
         &mut self,
         (kernel, who, relays): (&str, Preference, bool),
@@ -119,6 +120,7 @@ impl Cluster {
         check: CheckRequest,
         watch: &dyn ProductObserver,
     ) -> Result<(), PrimaryError> {
+        let mut unrestored = None;
         for id in self.arrays.ids() {
             let dtype = self.arrays.get(id)?.layout.dtype;
             let (opened, _) =
@@ -127,9 +129,12 @@ impl Cluster {
             let random = relays.then_some(sessions.random);
             let restored = self.restore_one(id, &mut holders, random, check, watch).await;
             self.idle.release(holders.slots.into_iter().flatten().collect()).await;
-            restored?;
+            match restored {
+                Err(PrimaryError::PartLost(why)) => unrestored = unrestored.or(Some(why)),
+                other => other?,
+            }
         }
-        Ok(())
+        unrestored.map_or(Ok(()), |why| Err(PrimaryError::PartLost(why)))
     }
 
     /// Rows, columns and element type of a placed matrix.
