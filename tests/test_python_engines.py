@@ -97,7 +97,10 @@ def assert_used(result, how, workers):
     """The primary has multiplied on so many workers, has kept its secret, and has ended in this way."""
     if how != "killed":
         assert result.code == 0, result
-    facts = json.loads(next(line for line in result.out.splitlines() if line.startswith("{")))
+    # mpirun mixes the ranks' lines.
+    found = re.search(r"\{.*?\}", result.out)
+    assert found, result
+    facts = json.loads(found[0])
     assert facts == {"right": True, "workers": workers, "shown": False, "left": None}, result
 
 

@@ -36,6 +36,9 @@ class Cluster:
         Compute threads, and a limit such as ``"4G"``, of this machine; with ``local``, of each worker.
     kernel : str, optional
         Kernel that the workers use: ``auto``, ``simd``, ``openblas``, ``blis``, …
+    strategy : str, optional
+        How products are partitioned, as ``bramble multiply --strategy``. By default the fastest by prediction, which may be this
+        machine alone; any other uses the workers.
     verify : {"fast", "full", "off"}
         How thoroughly results are checked.
     reproducible : bool
@@ -68,6 +71,7 @@ class Cluster:
         threads: int | None = None,
         memory: str | int | None = None,
         kernel: str | None = None,
+        strategy: str | None = None,
         verify: Literal["fast", "full", "off"] = "fast",
         reproducible: bool = False,
         degraded: bool = False,
@@ -87,6 +91,7 @@ class Cluster:
             "threads": threads,
             "memory": memory,
             "kernel": kernel,
+            "strategy": strategy,
             "verify": verify,
         }
         flags = {
