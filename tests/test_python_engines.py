@@ -54,6 +54,15 @@ def command_lines():
             pass  # It has ended.
 
 
+def serves(path):
+    """Whether this is the command line of one of the workers."""
+    try:
+        words = path.read_bytes().split(b"\\0")
+    except OSError:
+        return False
+    return made[-1].join.encode() in words and b"srun" not in words
+
+
 def use(cluster):
     """Multiplies, prints the facts, and ends as the first argument says."""
     a = np.arange(64 * 300).reshape(64, 300)
@@ -69,6 +78,10 @@ def use(cluster):
     match sys.argv[1]:
         case "killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "lost":
+            found = (path.parent for path in Path("/proc").glob("[0-9]*/cmdline") if serves(path))
+            os.kill(int(next(found).name), signal.SIGKILL)
+            assert np.array_equal(a @ placed, a @ b)
         case "cancelled":
             subprocess.run(["scancel", os.environ["SLURM_JOB_ID"]])
             join, end = made[-1].join.encode(), time.monotonic() + 20
@@ -313,7 +326,7 @@ def mpirun(request):
     return request.param
 
 
-@pytest.mark.parametrize("how", ["closed", "forgotten", "killed"])
+@pytest.mark.parametrize("how", ["closed", "forgotten", "killed", "lost"])
 def test_the_ranks_of_an_mpirun_serve_the_first_and_end_with_it(mpirun, tmp_path, how):
     launcher = [*LAUNCHERS[mpirun], "-n", "3"]
     run = primary(tmp_path, WITH_MPI, how, launcher=launcher, env=mpi_environment(mpirun, tmp_path))
@@ -323,6 +336,7 @@ def test_the_ranks_of_an_mpirun_serve_the_first_and_end_with_it(mpirun, tmp_path
         assert result.code != 0 or launcher_failed(result, was_ended), result
     else:
         assert result.out.count("served") == 2, result
+        assert ("the worker of an MPI rank ended with exit code -9" in result.err) == (how == "lost"), result
     assert_gone(result.tag, deadline_s=5)
 
 

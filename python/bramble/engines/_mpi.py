@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,10 +52,11 @@ def from_mpi(
     traffic can join. The key is on no command line; the worker reads it from its stdin.
 
     How it ends: with the cluster, which rank 0 closes at the end of its interpreter at the latest. If a rank is killed, mpirun
-    ends all, and each worker ends with its rank. A worker that does not reach rank 0 ends after ``timeout``.
+    ends all, and each worker ends with its rank. If a worker alone is lost, the cluster goes on without it, and its rank says so
+    and gets ``None``. A worker that does not reach rank 0 ends after ``timeout``.
 
     Raises ``BrambleError`` on every rank if mpi4py is not installed, there is only one process, or they have different versions
-    of Bramble, and on the rank of a worker that failed; on rank 0 ``Unreachable`` if workers did not connect.
+    of Bramble; on rank 0 ``Unreachable`` if workers did not connect.
     """
     opening = Opening("from_mpi", 0, timeout)
     comm = comm or _world(opening)
@@ -111,7 +113,8 @@ def _serve(opening: Opening, key: str, words: list[str]) -> None:
     finally:
         worker.stop()
     if code:
-        raise opening.failed(f"the worker of this rank ended with exit code {code}: {worker.last_line()}")
+        # The cluster does without this worker. An exception here would have mpirun end all ranks.
+        print(f"bramble: the worker of an MPI rank ended with exit code {code}: {worker.last_line()}", file=sys.stderr)
 
 
 def _alone() -> str:

@@ -111,7 +111,10 @@ class WorkerProcess:
 
     def wait(self) -> int:
         """Waits for the end; the exit code."""
-        return self._process.wait()
+        code = self._process.wait()
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over, _END_S)
+        return code
 
     def stop(self) -> None:
         """Ends the process."""
