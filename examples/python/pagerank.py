@@ -18,7 +18,7 @@ def pagerank(cluster, weights, damping=0.85, tolerance=1e-12):
     """Ranks of all nodes, and the number of rounds. `weights[i, j]` is the weight of the link from node i to node j."""
     count = len(weights)
     out = weights.sum(axis=1)
-    # Row i: where somebody at node i goes next. A node without links leads everywhere.
+    # Row i: the probabilities of the next node after node i. A node without links leads to all nodes alike.
     step = cluster.put(weights / np.where(out > 0, out, 1)[:, np.newaxis])
     rank = np.full(count, 1 / count)
     for rounds in range(1, 1000):

@@ -224,10 +224,10 @@ class Cluster:
         if keep is None:
             keep = left.is_placed and right.is_placed
         if keep:
-            return self._placed(self._native.make_product(1.0, left.native, right.native, 0.0, None, native(placement)))
+            return self._placed(self._native.make_product(left.native, right.native, native(placement)))
         if placement is not None:
             raise ValueError("placement= says where a kept result lies; add keep=True")
-        memory, report = self._native.multiply(1.0, left.native, right.native)
+        memory, report = self._native.multiply(left.native, right.native)
         self._last = Report.of(report)
         result = as_result(memory)
         shape = (() if left.was_vector else result.shape[:1]) + (() if right.was_vector else result.shape[1:])

@@ -53,21 +53,16 @@ impl ClusterHandle {
         })
     }
 
-    /// αAB + βD, kept at the machines.
-    #[allow(clippy::too_many_arguments)] // The terms of one formula.
+    /// AB, kept at the machines.
     fn make_product(
         &self,
         py: Python<'_>,
-        alpha: f64,
         a: &Bound<'_, PyAny>,
         b: &Bound<'_, PyAny>,
-        beta: f64,
-        plus: Option<&Bound<'_, PyAny>>,
         placement: PlacementArg,
     ) -> PyResult<(Placed, String)> {
         let (a, b) = (operand(&self.home, a)?, operand(&self.home, b)?);
-        let plus = plus.map(|plus| Ok::<_, PyErr>((beta, operand(&self.home, plus)?))).transpose()?;
-        self.make(py, MakeSubject::Product { alpha, a, b, plus }, placement)
+        self.make(py, MakeSubject::Product { alpha: 1.0, a, b, plus: None }, placement)
     }
 
     /// αX, or αX + βY, kept at the machines.
@@ -85,20 +80,19 @@ impl ClusterHandle {
         self.make(py, MakeSubject::Sum { x, y }, placement)
     }
 
-    /// αAB, brought home.
+    /// AB, sent to this process.
     fn multiply(
         &self,
         py: Python<'_>,
-        alpha: f64,
         a: &Bound<'_, PyAny>,
         b: &Bound<'_, PyAny>,
     ) -> PyResult<(Memory, String)> {
         let began = Instant::now();
         let (a, b) = (operand(&self.home, a)?, operand(&self.home, b)?);
-        self.home.call(py, move |client, stop| Box::pin(brought_home(client, (alpha, a, b), (began, stop))))
+        self.home.call(py, move |client, stop| Box::pin(multiplied(client, a, b, (began, stop))))
     }
 
-    /// Brings a placed matrix home.
+    /// All elements of a placed matrix.
     fn fetch(&self, py: Python<'_>, placed: &Bound<'_, Placed>) -> PyResult<Memory> {
         let of = operand(&self.home, (placed, false).into_pyobject(py)?.as_any())?;
         let array = placed.get().array;
@@ -178,18 +172,19 @@ impl ClusterHandle {
     }
 }
 
-/// A product that comes home: directly if this process can read both operands, else made at the machines first.
-async fn brought_home(
+/// A product that is sent to this process. If only the machines have an operand, they make the product first.
+async fn multiplied(
     client: &mut Client,
-    (alpha, a, b): (f64, ProductOperand, ProductOperand),
+    a: ProductOperand,
+    b: ProductOperand,
     (began, stop): (Instant, Rc<Stop>),
 ) -> Result<(Memory, String), ClientError> {
     if a.matrix.is_remote() || b.matrix.is_remote() {
-        let subject = MakeSubject::Product { alpha, a, b, plus: None };
+        let subject = MakeSubject::Product { alpha: 1.0, a, b, plus: None };
         let (sealed, made) = client.make_and_fetch(subject, &in_memory).await?;
         return Ok((Memory::of(sealed)?, report::made(&made)));
     }
-    let product = ClientProduct { alpha, a, b, plus: None };
+    let product = ClientProduct { alpha: 1.0, a, b, plus: None };
     let finished = client.multiply(&product, &in_memory, (began, &stop)).await?;
     let report = report::multiplied(&finished.report, began.elapsed().as_secs_f64());
     Ok((Memory::of(finished.sealed)?, report))

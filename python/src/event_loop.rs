@@ -2,7 +2,8 @@
 //!
 //! Place in the flow: `cluster.rs` passes calls in, and waits for their results with the interpreter released.
 //!
-//! Invariants: the thread never needs the interpreter to answer a machine. A caller that is interrupted gets its exception at
+//! Invariants: machines are answered while Python computes. Only the end of a call waits for the interpreter, to release arrays
+//! that were operands. A caller that is interrupted gets its exception at
 //! once; the call then ends by itself, a product as soon as it can be stopped, any call when the cluster is closed. What it
 //! returns is dropped, which frees an array.
 
@@ -36,7 +37,7 @@ type Call = Box<dyn for<'c> FnOnce(&'c mut Client) -> CallFuture<'c> + Send>;
 pub(crate) struct EventLoop {
     /// `None` after the cluster was closed.
     calls: Mutex<Option<mpsc::UnboundedSender<Call>>>,
-    /// Arrays that nobody refers to. They are freed before the next call, which may need their memory.
+    /// Arrays without a reference in Python. They are freed before the next call, which may need their memory.
     unused: mpsc::UnboundedSender<ArrayId>,
     /// Whether the cluster is closed; without a sender it is, too.
     closing: watch::Sender<bool>,
@@ -186,7 +187,7 @@ async fn abandoned(interrupted: oneshot::Receiver<()>, stop: &Stop, mut closing:
     closed(&mut closing).await;
 }
 
-/// Waits until the cluster is closed, or nobody refers to it.
+/// Waits until the cluster is closed, or its last reference is gone.
 async fn closed(closing: &mut watch::Receiver<bool>) {
     // An error means the latter.
     let _ = closing.wait_for(|is_closing| *is_closing).await;

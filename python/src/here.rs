@@ -2,8 +2,8 @@
 //!
 //! Place in the flow: `bramble.matmul` has checked shapes and types; the simd kernel computes, and nothing is planned or sent.
 //!
-//! Invariants: the interpreter is released during the product; Ctrl-C ends a long one between two pieces of C, which takes
-//! milliseconds.
+//! Invariants: the interpreter is released during the product; Ctrl-C ends a long one when each thread has finished its piece,
+//! 2 Gflop at most.
 
 use crate::memory::Exported;
 use bramble_kernel::{KernelElement, KernelName, Product, multiply_unless_stopped, open};

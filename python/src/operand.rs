@@ -50,15 +50,6 @@ impl Placed {
     }
 }
 
-#[pymethods]
-impl Placed {
-    /// Whether it was freed.
-    #[getter]
-    fn freed(&self) -> bool {
-        self.is_freed.load(Relaxed)
-    }
-}
-
 impl Drop for Placed {
     fn drop(&mut self) {
         if self.forget() {

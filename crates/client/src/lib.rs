@@ -25,6 +25,7 @@ pub use product::{ClientProduct, Stop};
 
 use bramble_cluster::args::TeamArgs;
 use bramble_cluster::cut::CutArgs;
+use bramble_cluster::local::LocalWorkers;
 use bramble_cluster::random::{seed, session_request};
 use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
 use bramble_kernel::{Choice, KernelName};
@@ -54,7 +55,7 @@ pub struct ClientOptions {
     pub account: bool,
     /// Whether products run without workers that do not answer.
     pub degraded: bool,
-    /// What is shown of the progress of a call.
+    /// How the progress of a call is displayed.
     pub progress: ProgressOptions,
 }
 
@@ -69,12 +70,9 @@ pub struct Client {
     has_restored: bool,
     /// Receives the name of each lost link.
     lost: mpsc::UnboundedSender<String>,
-    /// What the cluster runs on: dropping it ends local workers.
-    _team: HeldTeam,
+    /// The local worker processes, which end when this is dropped.
+    _processes: LocalWorkers,
 }
-
-/// The local worker processes of a cluster.
-type HeldTeam = bramble_cluster::local::LocalWorkers;
 
 impl Client {
     /// Connects to the machines that `args` name.
@@ -94,7 +92,16 @@ impl Client {
         let cluster = Cluster::open(ends, ClusterOptions { keeps_links: true }, &watch).await?;
         let kernels = KernelChoice::new(options.cut.kernel(), is_local);
         let threads = NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN);
-        Ok(Self { cluster, options, kernels, threads, is_local, has_restored: false, lost, _team: processes })
+        Ok(Self {
+            cluster,
+            options,
+            kernels,
+            threads,
+            is_local,
+            has_restored: false,
+            lost,
+            _processes: processes,
+        })
     }
 
     /// Ends the sessions with the machines.

@@ -1,4 +1,4 @@
-//! A product whose result comes home.
+//! A product whose result is sent to this process.
 
 use crate::{Client, ClientError, RESTORES_MAX};
 use bramble_matrix::{DType, Matrix, Output, Shape};

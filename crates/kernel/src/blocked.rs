@@ -158,6 +158,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_product_that_is_stopped_leaves_the_pieces_that_it_has_not_begun() {
+        use bramble_matrix::{View, ViewMut};
+        use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+        let (a, b) = (vec![1i32; 3 * 2 * EDGE], vec![1i32; 2 * EDGE * 3]);
+        let after = |pieces: usize| {
+            let (mut c, asked) = (vec![7i32; 9], AtomicUsize::new(0));
+            let (a, b) = (View::row_major(&a, 3, 2 * EDGE), View::row_major(&b, 2 * EDGE, 3));
+            let product = Product::new(1, a, b, 0, ViewMut::row_major(&mut c, 3, 3));
+            let is_stopped = || asked.fetch_add(1, Relaxed) >= pieces;
+            multiply_unless_stopped(&crate::reference::ReferenceKernel, 1, &is_stopped, product.into());
+            c
+        };
+        let edge = EDGE as i32;
+        assert_eq!([after(0), after(1), after(2)], [vec![7; 9], vec![edge; 9], vec![2 * edge; 9]]);
+    }
+
+    #[test]
     fn long_and_wide_matrices_are_cut_one_way_and_square_ones_both() {
         assert_eq!((cut(1000, 400, 4), cut(400, 1000, 4), cut(800, 400, 4)), ((4, 1), (1, 4), (4, 4)));
         assert_eq!((cut(5000, 5000, 1), cut(40, 5000, 3), cut(70, 70, 4)), ((1, 1), (1, 3), (2, 2)));

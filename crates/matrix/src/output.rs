@@ -252,8 +252,8 @@ impl Sealed {
         self.frozen.data()
     }
 
-    /// The memory of a result without a file, for whoever goes on to change it; the result itself, if it has a file or something
-    /// still reads it.
+    /// The memory of the result, which the caller may then change. The result is given back as it is if it has a file, or if a
+    /// matrix of it is still in use.
     pub fn into_memory(self) -> Result<ResultMemory, Box<Self>> {
         if self.part.is_some() {
             return Err(Box::new(self));
