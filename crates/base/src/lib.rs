@@ -15,9 +15,13 @@ extern crate alloc;
 mod digest;
 mod dtype;
 pub mod float;
+mod matrix_info;
 pub mod number;
+mod reduction;
 mod shape;
 
 pub use digest::{Digest128, Digester};
 pub use dtype::DType;
+pub use matrix_info::MatrixInfo;
+pub use reduction::Reduction;
 pub use shape::{Layout, Rect, Shape, SideTooLong, Span};

@@ -6,7 +6,7 @@
 //! before is freed after that.
 
 use super::language::BatchOperand;
-use super::tasks::{KeptMatrix, TaskOutcome, TaskRunner};
+use super::tasks::{BatchOutcome, KeptMatrix, TaskRunner};
 use super::words::Word;
 use bramble_plan::{Placement, ShardAxis, ShardUnits};
 use bramble_report::exit::Failure;
@@ -49,7 +49,7 @@ impl TaskRunner<'_> {
         name: &str,
         operand: &BatchOperand,
         placement: Option<Placement>,
-    ) -> Result<TaskOutcome, Failure> {
+    ) -> Result<BatchOutcome, Failure> {
         let opened = self.open(operand, false).await?;
         if opened.placed.is_some() {
             return self.redistribute(name, opened, placement).await;
@@ -58,7 +58,7 @@ impl TaskRunner<'_> {
         let (array, report) =
             self.client.put(matrix.clone(), placement).await.map_err(|e| self.client.failure(e))?;
         self.keep_named(name.to_owned(), KeptMatrix { matrix, array: Some(array) }).await?;
-        Ok(TaskOutcome::Put(report))
+        Ok(BatchOutcome::Put(report))
     }
 
     /// Keeps a matrix under a name; the one that had it before is freed.
@@ -68,10 +68,10 @@ impl TaskRunner<'_> {
     }
 
     /// Forgets a kept matrix.
-    pub(crate) async fn free(&mut self, name: &str) -> Result<TaskOutcome, Failure> {
+    pub(crate) async fn free(&mut self, name: &str) -> Result<BatchOutcome, Failure> {
         let Some(kept) = self.kept.remove(name) else { return Err(self.unknown(name)) };
         self.release(Some(kept)).await?;
-        Ok(TaskOutcome::Freed)
+        Ok(BatchOutcome::Freed)
     }
 
     async fn release(&mut self, kept: Option<KeptMatrix>) -> Result<(), Failure> {

@@ -8,7 +8,7 @@
 //! Deliberately absent: the reductions themselves (`matrix`, `primary`).
 
 use super::language::{BatchTask, Reader, ReducedTerm, ResultTarget, target_of};
-use super::tasks::{OpenedProduct, TaskOutcome, TaskRunner, output};
+use super::tasks::{BatchOutcome, OpenedProduct, TaskRunner, output};
 use super::words::Word;
 use bramble_matrix::{Output, ReducedMatrix, Reduction, Sealed};
 use bramble_primary::{ReduceSubject, off_loop};
@@ -90,7 +90,7 @@ impl TaskRunner<'_> {
         targets: &[ResultTarget],
         reduction: Reduction,
         what: &ReducedTerm,
-    ) -> Result<TaskOutcome, Failure> {
+    ) -> Result<BatchOutcome, Failure> {
         let subject = self.subject(what).await?;
         let (results, at) = match subject.is_placed() {
             true => {
@@ -113,7 +113,7 @@ impl TaskRunner<'_> {
         for ((target, sealed), (shape, dtype)) in targets.iter().zip(sealed).zip(described) {
             kept.push((shape, dtype, self.keep(target, sealed).await?));
         }
-        Ok(TaskOutcome::Reduced(kept, at))
+        Ok(BatchOutcome::Reduced(kept, at))
     }
 
     /// The matrix or the product to reduce, with open operands of one type.

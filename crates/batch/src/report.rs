@@ -1,6 +1,6 @@
 //! What a batch prints: a line for each task, or one JSON object for each (docs/json.md).
 
-use super::tasks::TaskOutcome;
+use super::tasks::BatchOutcome;
 use bramble_matrix::{DType, Shape};
 use bramble_plan::ShardAxis;
 use bramble_primary::{MakeReport, PartReport, PutReport, ReduceReport, Report};
@@ -27,34 +27,34 @@ pub(crate) struct TaskLine<'a> {
 }
 
 /// The exit code of a task that has a result.
-pub(crate) fn exit_of(outcome: &TaskOutcome) -> Exit {
+pub(crate) fn exit_of(outcome: &BatchOutcome) -> Exit {
     match outcome {
-        TaskOutcome::Product(report, _) => product::exit(report),
-        TaskOutcome::Put(put) if !put.lost.is_empty() => Exit::Degraded,
-        TaskOutcome::Made(made) | TaskOutcome::Fetched(.., Some(made)) if !made.put.lost.is_empty() => {
+        BatchOutcome::Product(report, _) => product::exit(report),
+        BatchOutcome::Put(put) if !put.lost.is_empty() => Exit::Degraded,
+        BatchOutcome::Made(made) | BatchOutcome::Fetched(.., Some(made)) if !made.put.lost.is_empty() => {
             Exit::Degraded
         }
-        TaskOutcome::Sum(..)
-        | TaskOutcome::Reduced(..)
-        | TaskOutcome::Put(_)
-        | TaskOutcome::Made(_)
-        | TaskOutcome::Fetched(..)
-        | TaskOutcome::Freed => Exit::Done,
+        BatchOutcome::Sum(..)
+        | BatchOutcome::Reduced(..)
+        | BatchOutcome::Put(_)
+        | BatchOutcome::Made(_)
+        | BatchOutcome::Fetched(..)
+        | BatchOutcome::Freed => Exit::Done,
     }
 }
 
 /// Names the machines whose tiles were wrong, also with `--quiet`: the result is right, but they need attention.
-pub(crate) fn warn(outcome: &TaskOutcome) {
-    if let TaskOutcome::Product(report, _) = outcome {
+pub(crate) fn warn(outcome: &BatchOutcome) {
+    if let BatchOutcome::Product(report, _) = outcome {
         report.check.wrong.iter().for_each(|wrong| bramble_report::say(&product::wrong_tiles(wrong)));
     }
 }
 
 /// The line of a task; with `is_verbose` also the report of its product.
-pub(crate) fn text(line: &TaskLine<'_>, outcome: &TaskOutcome, is_verbose: bool) -> String {
+pub(crate) fn text(line: &TaskLine<'_>, outcome: &BatchOutcome, is_verbose: bool) -> String {
     let (number, task, took) = (line.number, line.text, seconds(line.took.as_secs_f64()));
     match outcome {
-        TaskOutcome::Product(report, _) => {
+        BatchOutcome::Product(report, _) => {
             let p = &report.problem;
             let verified = verified(report);
             let head = format!(
@@ -69,27 +69,27 @@ pub(crate) fn text(line: &TaskLine<'_>, outcome: &TaskOutcome, is_verbose: bool)
             let rest = is_verbose.then(|| product::text(report, task, true, line.took.as_secs_f64(), None));
             head + &rest.unwrap_or_default()
         }
-        TaskOutcome::Sum(shape, dtype, _) => format!("line {number}: {task}: {shape} {dtype} in {took}\n"),
-        TaskOutcome::Reduced(results, at) => {
+        BatchOutcome::Sum(shape, dtype, _) => format!("line {number}: {task}: {shape} {dtype} in {took}\n"),
+        BatchOutcome::Reduced(results, at) => {
             let one = |(shape, dtype, _): &(Shape, DType, Option<String>)| format!("{shape} {dtype}");
             let results = results.iter().map(one).collect::<Vec<_>>().join(" and ");
             let at = at.as_ref().map_or_else(String::new, reduced_where);
             format!("line {number}: {task}: {results} in {took}{at}\n")
         }
-        TaskOutcome::Put(put) => {
+        BatchOutcome::Put(put) => {
             let (shape, dtype, parts) = (put.shape, put.dtype, parts(put));
             format!("line {number}: {task}: {shape} {dtype} in {took}; {parts}\n")
         }
-        TaskOutcome::Made(made) => {
+        BatchOutcome::Made(made) => {
             let (shape, dtype, parts, how) =
                 (made.put.shape, made.put.dtype, parts(&made.put), how_made(made));
             format!("line {number}: {task}: {shape} {dtype} in {took}; {parts}; {how}\n")
         }
-        TaskOutcome::Fetched(shape, dtype, _, made) => {
+        BatchOutcome::Fetched(shape, dtype, _, made) => {
             let how = made.as_ref().map_or_else(String::new, |made| format!("; {}", how_made(made)));
             format!("line {number}: {task}: {shape} {dtype} in {took}, from the machines that held it{how}\n")
         }
-        TaskOutcome::Freed => format!("line {number}: {task}\n"),
+        BatchOutcome::Freed => format!("line {number}: {task}\n"),
     }
 }
 
@@ -140,18 +140,18 @@ fn verified(report: &Report) -> &'static str {
 }
 
 /// The object of a task that has a result.
-pub(crate) fn json(line: &TaskLine<'_>, outcome: &TaskOutcome) -> Value {
+pub(crate) fn json(line: &TaskLine<'_>, outcome: &BatchOutcome) -> Value {
     let took = line.took.as_secs_f64();
     let mut object = head(line);
     let fields = match outcome {
-        TaskOutcome::Product(report, digest) => {
+        BatchOutcome::Product(report, digest) => {
             let digest = digest.as_deref().unwrap_or_default();
             json!({"kind": "product", "digest": digest, "product": product::json(report, took, digest)})
         }
-        TaskOutcome::Sum(shape, dtype, digest) => {
+        BatchOutcome::Sum(shape, dtype, digest) => {
             json!({"kind": "sum", "digest": digest, "rows": shape.rows, "cols": shape.cols, "dtype": dtype.name()})
         }
-        TaskOutcome::Reduced(results, at) => {
+        BatchOutcome::Reduced(results, at) => {
             let mut all = Vec::new();
             for (Shape { rows, cols }, dtype, digest) in results {
                 all.push(json!({"digest": digest, "rows": rows, "cols": cols, "dtype": dtype.name()}));
@@ -162,9 +162,9 @@ pub(crate) fn json(line: &TaskLine<'_>, outcome: &TaskOutcome) -> Value {
             }
             fields
         }
-        TaskOutcome::Put(put) => placed::put_json(put),
-        TaskOutcome::Made(made) => placed::made_json(made),
-        TaskOutcome::Fetched(shape, dtype, digest, made) => json!({
+        BatchOutcome::Put(put) => placed::put_json(put),
+        BatchOutcome::Made(made) => placed::made_json(made),
+        BatchOutcome::Fetched(shape, dtype, digest, made) => json!({
             "kind": "fetched",
             "digest": digest,
             "rows": shape.rows,
@@ -172,7 +172,7 @@ pub(crate) fn json(line: &TaskLine<'_>, outcome: &TaskOutcome) -> Value {
             "dtype": dtype.name(),
             "made": made.as_ref().map(placed::made_json),
         }),
-        TaskOutcome::Freed => json!({"kind": "free"}),
+        BatchOutcome::Freed => json!({"kind": "free"}),
     };
     placed::merge(&mut object, fields);
     object
@@ -201,15 +201,15 @@ impl TaskTally {
     }
 
     /// Counts a task.
-    pub(crate) fn add(&mut self, result: Result<&TaskOutcome, &Failure>) {
+    pub(crate) fn add(&mut self, result: Result<&BatchOutcome, &Failure>) {
         let kind = match result {
-            Ok(TaskOutcome::Product(..)) => "product",
-            Ok(TaskOutcome::Sum(..)) => "sum",
-            Ok(TaskOutcome::Reduced(..)) => "reduction",
-            Ok(TaskOutcome::Put(_)) => "put",
-            Ok(TaskOutcome::Made(_)) => "kept result",
-            Ok(TaskOutcome::Fetched(..)) => "fetched result",
-            Ok(TaskOutcome::Freed) => return,
+            Ok(BatchOutcome::Product(..)) => "product",
+            Ok(BatchOutcome::Sum(..)) => "sum",
+            Ok(BatchOutcome::Reduced(..)) => "reduction",
+            Ok(BatchOutcome::Put(_)) => "put",
+            Ok(BatchOutcome::Made(_)) => "kept result",
+            Ok(BatchOutcome::Fetched(..)) => "fetched result",
+            Ok(BatchOutcome::Freed) => return,
             Err(_) => "failure",
         };
         *self.kinds.entry(kind).or_default() += 1;

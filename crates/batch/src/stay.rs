@@ -9,7 +9,7 @@
 //! Deliberately absent: which bytes travel, and how parts are made (`primary`).
 
 use super::language::{BatchOperand, Expression, ResultTarget};
-use super::tasks::{KeptMatrix, OpenedProduct, TaskOutcome, TaskRunner, output};
+use super::tasks::{BatchOutcome, KeptMatrix, OpenedProduct, TaskRunner, output};
 use bramble_client::NewArray;
 use bramble_plan::Placement;
 use bramble_primary::{ArrayId, MakeReport, MakeSubject, ProductOperand};
@@ -22,7 +22,7 @@ impl TaskRunner<'_> {
         &mut self,
         target: &ResultTarget,
         expression: &Expression,
-    ) -> Result<Option<TaskOutcome>, Failure> {
+    ) -> Result<Option<BatchOutcome>, Failure> {
         let is_named = matches!(target, ResultTarget::Name(_));
         let belongs_there = |kept: &KeptMatrix| kept.matrix.is_remote() || is_named && kept.array.is_some();
         if !expression.operands().into_iter().any(|operand| self.kept_of(operand).is_some_and(belongs_there))
@@ -31,13 +31,13 @@ impl TaskRunner<'_> {
         }
         let subject = self.make_subject(expression).await?;
         Ok(Some(match target {
-            ResultTarget::Name(name) => TaskOutcome::Made(self.make_named(name, subject, None).await?),
+            ResultTarget::Name(name) => BatchOutcome::Made(self.make_named(name, subject, None).await?),
             ResultTarget::File(_) => {
                 let output = |shape, dtype| Ok(output(target, shape, dtype)?);
                 let fetched = self.client.make_and_fetch(subject, &output).await;
                 let (sealed, report) = fetched.map_err(|e| self.client.failure(e))?;
                 let (shape, dtype) = (report.put.shape, report.put.dtype);
-                TaskOutcome::Fetched(shape, dtype, self.keep(target, sealed).await?, Some(report))
+                BatchOutcome::Fetched(shape, dtype, self.keep(target, sealed).await?, Some(report))
             }
         }))
     }
@@ -48,9 +48,9 @@ impl TaskRunner<'_> {
         name: &str,
         operand: ProductOperand,
         placement: Option<Placement>,
-    ) -> Result<TaskOutcome, Failure> {
+    ) -> Result<BatchOutcome, Failure> {
         let subject = MakeSubject::Sum { x: (1.0, operand), y: None };
-        Ok(TaskOutcome::Made(self.make_named(name, subject, placement).await?))
+        Ok(BatchOutcome::Made(self.make_named(name, subject, placement).await?))
     }
 
     /// Writes a kept matrix, of which only machines have the elements, to a file.
@@ -58,11 +58,11 @@ impl TaskRunner<'_> {
         &mut self,
         array: ArrayId,
         target: &ResultTarget,
-    ) -> Result<TaskOutcome, Failure> {
+    ) -> Result<BatchOutcome, Failure> {
         let output = |shape, dtype| Ok(output(target, shape, dtype)?);
         let sealed = self.client.fetch(array, &output).await.map_err(|e| self.client.failure(e))?;
         let (shape, dtype) = (sealed.shape(), sealed.dtype());
-        Ok(TaskOutcome::Fetched(shape, dtype, self.keep(target, sealed).await?, None))
+        Ok(BatchOutcome::Fetched(shape, dtype, self.keep(target, sealed).await?, None))
     }
 
     async fn make_named(

@@ -21,7 +21,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 /// The result of a task.
-pub(crate) enum TaskOutcome {
+pub(crate) enum BatchOutcome {
     /// A product, with its report and the digest of its bytes, if that was asked for.
     Product(Box<Report>, Option<String>),
     /// A sum, or a copy: its shape, its type, and the digest of its bytes, if that was asked for.
@@ -62,7 +62,7 @@ impl<'a> TaskRunner<'a> {
     }
 
     /// Carries out one task.
-    pub(crate) async fn run(&mut self, task: &BatchTask) -> Result<TaskOutcome, Failure> {
+    pub(crate) async fn run(&mut self, task: &BatchTask) -> Result<BatchOutcome, Failure> {
         if let BatchTask::Compute(target, expression) = task
             && let Some(outcome) = self.at_machines(target, expression).await?
         {
@@ -103,7 +103,7 @@ impl<'a> TaskRunner<'a> {
         alpha: f64,
         (a, b): (&BatchOperand, &BatchOperand),
         plus: Option<&ScaledOperand>,
-    ) -> Result<TaskOutcome, Failure> {
+    ) -> Result<BatchOutcome, Failure> {
         let began = Instant::now();
         let OpenedProduct { a, b, plus } = self.open_product(alpha, (a, b), plus).await?;
         let plus = plus.map(|(beta, c)| (beta, c.matrix));
@@ -119,7 +119,7 @@ impl<'a> TaskRunner<'a> {
             result => result.map_err(|e| self.client.failure(e))?,
         };
         let digest = self.keep(target, finished.sealed).await?;
-        Ok(TaskOutcome::Product(Box::new(finished.report), digest))
+        Ok(BatchOutcome::Product(Box::new(finished.report), digest))
     }
 
     /// The operands of αAB + βC, of one type and of shapes that fit.
@@ -189,7 +189,7 @@ impl<'a> TaskRunner<'a> {
         target: &ResultTarget,
         x: &ScaledOperand,
         y: Option<&ScaledOperand>,
-    ) -> Result<TaskOutcome, Failure> {
+    ) -> Result<BatchOutcome, Failure> {
         let (x, y) = self.open_sum(x, y).await?;
         let here = |(factor, operand): ScaledTerm| -> ScaledMatrix { (factor, operand.matrix) };
         let (x, y) = (here(x), y.map(here));
@@ -197,7 +197,7 @@ impl<'a> TaskRunner<'a> {
         let output = output(target, shape, dtype)?;
         let sealed = self.client.sum_here(x, y, output).await.map_err(|e| self.client.failure(e))?;
         let digest = self.keep(target, sealed).await?;
-        Ok(TaskOutcome::Sum(shape, dtype, digest))
+        Ok(BatchOutcome::Sum(shape, dtype, digest))
     }
 
     /// Gives a result its file name, or keeps it under its name. Syncing may take long, so a separate thread does it.

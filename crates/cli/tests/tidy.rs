@@ -20,7 +20,7 @@ mod paths;
 mod types;
 
 /// Which rooms a room may depend on. A new crate has to be entered here, with a reason in its change.
-const ROOMS: [(&str, &[&str]); 23] = [
+const ROOMS: [(&str, &[&str]); 24] = [
     ("base", &[]),
     ("matrix", &["base"]),
     ("verify", &["matrix"]),
@@ -30,16 +30,20 @@ const ROOMS: [(&str, &[&str]); 23] = [
     ("kernel", &["matrix", "verify"]),
     ("wire", &["base", "plan"]),
     ("schedule", &["base", "plan", "wire"]),
+    ("arrays", &["base", "plan", "wire"]),
     ("worker", &["kernel", "link", "lu", "matrix", "schedule", "wire"]),
     ("record", &["link", "matrix", "plan", "schedule", "wire"]),
     ("sessions", &["link", "matrix", "plan", "record", "wire"]),
-    ("primary", &["kernel", "link", "matrix", "plan", "record", "schedule", "sessions", "verify", "wire"]),
+    (
+        "primary",
+        &["arrays", "kernel", "link", "matrix", "plan", "record", "schedule", "sessions", "verify", "wire"],
+    ),
     ("report", &["matrix", "plan", "primary", "record", "sim", "verify"]),
     ("lu", &["kernel", "matrix", "schedule", "wire"]),
     ("solve", &["cluster", "kernel", "lu", "matrix", "plan", "primary", "report", "worker"]),
     ("cluster", &["kernel", "link", "matrix", "plan", "primary", "report", "worker"]),
     ("bench", &["cluster", "kernel", "link", "matrix", "primary", "report", "solve", "worker"]),
-    ("client", &["cluster", "kernel", "matrix", "plan", "primary", "report", "verify"]),
+    ("client", &["arrays", "cluster", "kernel", "matrix", "plan", "primary", "report", "verify"]),
     ("batch", &["client", "cluster", "matrix", "plan", "primary", "record", "report", "verify"]),
     ("lab", &["cluster", "kernel", "link", "report", "worker"]),
     (
@@ -56,7 +60,7 @@ const ROOMS: [(&str, &[&str]); 23] = [
             "worker",
         ],
     ),
-    ("sim", &["matrix", "plan", "schedule", "wire"]),
+    ("sim", &["arrays", "matrix", "plan", "schedule", "wire"]),
 ];
 
 /// Rooms without sockets, files, threads, clocks, randomness and hash-order iteration that need `std` (`sim` catches the panic

@@ -8,7 +8,8 @@
 
 use crate::elementwise::{ScaledMatrix, scaled_sum};
 use crate::here::reduced;
-use crate::{Client, ClientError, RESTORES_MAX};
+use crate::{Client, ClientError};
+use bramble_arrays::{GivesUp, LossRetries};
 use bramble_matrix::{DType, Matrix, Output, ReducedMatrix, Reduction, Sealed, Shape};
 use bramble_plan::Placement;
 use bramble_primary::{
@@ -59,8 +60,8 @@ impl Client {
         placement: Option<Placement>,
     ) -> Result<NewArray, ClientError> {
         let kernel = self.kernels.name(subject.dtype(), subject.flops())?;
-        let mut lost = None;
-        for _ in 0..RESTORES_MAX {
+        let mut retries = LossRetries::default();
+        loop {
             let request = MakeRequest {
                 name: name.to_owned(),
                 subject: subject.clone(),
@@ -75,7 +76,7 @@ impl Client {
             let result = self.cluster.make(request, &watch).await;
             watch.done();
             match result {
-                Err(PrimaryError::PartLost(why)) => self.restore(&why, &mut lost).await?,
+                Err(PrimaryError::PartLost(why)) => self.restore(&why, &mut retries).await?,
                 Err(PrimaryError::Wrong(text)) => {
                     return Err(ClientError::Wrong(format!("{text}; nothing was kept")));
                 }
@@ -87,7 +88,6 @@ impl Client {
                 }
             }
         }
-        Err(lost_too_often())
     }
 
     /// Brings an array home, into the output that `output` opens.
@@ -97,18 +97,17 @@ impl Client {
         output: &dyn Fn(Shape, DType) -> Result<Output, ClientError>,
     ) -> Result<Sealed, ClientError> {
         let (shape, dtype) = self.cluster.shape_of(array)?;
-        let mut lost = None;
-        for _ in 0..RESTORES_MAX {
+        let mut retries = LossRetries::default();
+        loop {
             let (to, sessions, who) = (output(shape, dtype)?, self.sessions()?, self.who());
             let watch = self.display();
             let result = self.cluster.fetch(array, to, who, &sessions, &watch).await;
             watch.done();
             match result {
-                Err(PrimaryError::PartLost(why)) => self.restore(&why, &mut lost).await?,
+                Err(PrimaryError::PartLost(why)) => self.restore(&why, &mut retries).await?,
                 result => return Ok(result?.seal()?),
             }
         }
-        Err(lost_too_often())
     }
 
     /// Makes a result at the machines and brings it home. No array is left.
@@ -162,8 +161,8 @@ impl Client {
         subject: ReduceSubject,
     ) -> Result<(Vec<ReducedMatrix>, ReduceReport), ClientError> {
         let kernel = self.kernels.name(subject.dtype(), subject.flops())?;
-        let mut lost = None;
-        for _ in 0..RESTORES_MAX {
+        let mut retries = LossRetries::default();
+        loop {
             let request = ReduceRequest {
                 reduction,
                 subject: subject.clone(),
@@ -176,11 +175,10 @@ impl Client {
             let result = self.cluster.reduce(request, &watch).await;
             watch.done();
             match result {
-                Err(PrimaryError::PartLost(why)) => self.restore(&why, &mut lost).await?,
+                Err(PrimaryError::PartLost(why)) => self.restore(&why, &mut retries).await?,
                 result => return Ok(result?),
             }
         }
-        Err(lost_too_often())
     }
 
     /// This process reduces a matrix that it can read.
@@ -215,12 +213,9 @@ impl Client {
         Ok(())
     }
 
-    /// Puts the parts of lost machines on the others. Matrices that cannot be restored matter only if the call needs one: the
-    /// reason is left in `lost`, and is the error if the call finds a part lost again.
-    pub(crate) async fn restore(&mut self, why: &str, lost: &mut Option<String>) -> Result<(), ClientError> {
-        if let Some(reason) = lost.take() {
-            return Err(PrimaryError::PartLost(reason).into());
-        }
+    /// Puts the parts of lost machines on the others, if the call may run again.
+    pub(crate) async fn restore(&mut self, why: &str, retries: &mut LossRetries) -> Result<(), ClientError> {
+        retries.again().map_err(gave_up)?;
         if !self.options.progress.is_quiet {
             bramble_report::say(&format!(
                 "bramble: {why}; it is placed on other machines, and the task runs again"
@@ -234,13 +229,18 @@ impl Client {
         let restored = self.cluster.restore((&kernel, who, relays), &sessions, check, &watch).await;
         watch.done();
         match restored {
-            Err(PrimaryError::PartLost(reason)) => *lost = Some(reason),
+            Err(PrimaryError::PartLost(reason)) => retries.unrestored(reason),
             other => other?,
         }
         Ok(())
     }
 }
 
-fn lost_too_often() -> ClientError {
-    Failure::failed(format!("machines with parts were lost {RESTORES_MAX} times in this task")).into()
+fn gave_up(why: GivesUp) -> ClientError {
+    match why {
+        GivesUp::Unrestored(why) => PrimaryError::PartLost(why).into(),
+        GivesUp::TooOften(times) => {
+            Failure::failed(format!("machines with parts were lost {times} times in this task")).into()
+        }
+    }
 }

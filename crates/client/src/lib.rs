@@ -5,7 +5,8 @@
 //! `Cluster`, the kernel of each element type, and how results are checked.
 //!
 //! Invariants: a call returns a result that has passed its check, or an error; after an error the cluster and all placed
-//! matrices are as before. A call that finds a part lost restores it and runs again, at most `RESTORES_MAX` times.
+//! matrices are as before. A call that finds a part lost restores it and runs again, as often as
+//! `LossRetries` allows.
 //!
 //! Deliberately absent: names of matrices, files, and the text of reports.
 
@@ -38,9 +39,6 @@ use bramble_verify::Effort;
 use kernels::KernelChoice;
 use std::num::NonZeroUsize;
 use tokio::sync::mpsc;
-
-/// How often a call runs again after a machine with a part of a placed operand was lost.
-const RESTORES_MAX: usize = 16;
 
 /// How a client uses its cluster.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 //! A product whose result is sent to this process.
 
-use crate::{Client, ClientError, RESTORES_MAX};
+use crate::{Client, ClientError};
+use bramble_arrays::LossRetries;
 use bramble_matrix::{DType, Matrix, Output, Shape};
 pub use bramble_primary::Stop;
 use bramble_primary::{Finished, PrimaryError, ProductOperand, Request};
@@ -44,7 +45,7 @@ impl Client {
         let (shape, dtype) = (product.shape(), product.dtype());
         let (m, k, n) = (shape.rows, product.a.matrix.shape().cols, shape.cols);
         let kernel = self.kernels.name(dtype, 2.0 * m as f64 * k as f64 * n as f64)?;
-        let (mut restores, mut lost) = (0, None);
+        let mut retries = LossRetries::default();
         let finished = loop {
             let plus = product.plus.clone();
             let request = Request {
@@ -69,12 +70,9 @@ impl Client {
             let result = self.cluster.run(request, &watch).await;
             watch.done();
             match result {
-                Err(PrimaryError::PartLost(why)) if restores < RESTORES_MAX => {
-                    self.restore(&why, &mut lost).await?
-                }
+                Err(PrimaryError::PartLost(why)) => self.restore(&why, &mut retries).await?,
                 result => break result?,
             }
-            restores += 1;
         };
         let verdict = &finished.report.check.verify.verdict;
         if !verdict.passed {

@@ -29,7 +29,9 @@ mod view;
 mod winograd;
 
 pub use arithmetic::Element;
-pub use bramble_base::{DType, Digest128, Digester, Layout, Rect, Shape, Span, number};
+pub use bramble_base::{
+    DType, Digest128, Digester, Layout, MatrixInfo, Rect, Reduction, Shape, Span, number,
+};
 pub use error::MatrixError;
 pub use file::{
     Change, MatrixDescription, StorageOrder, describe, describe_bytes, npy_header, npy_header_of,
@@ -38,7 +40,7 @@ pub use generate::Generator;
 pub use heap::give_back_free_memory;
 pub use memory::{Buffer, Lines, SharedBytes};
 pub use output::{Output, ResultMemory, Sealed, TileLease, Unfinished};
-pub use reduce::{RectReduction, ReducedMatrix, Reducer, Reducible, Reduction};
+pub use reduce::{RectReduction, ReducedMatrix, Reducer, Reducible};
 pub use replace::{FilePlace, OutputTarget, Replacement};
 pub use source::Matrix;
 pub use view::{View, ViewMut};

@@ -11,42 +11,8 @@
 
 mod bytes;
 
-use crate::{Buffer, DType, Element, MatrixError, Rect, Shape, View};
+use crate::{Buffer, DType, Element, MatrixError, Rect, Reduction, Shape, View};
 use std::cmp::Ordering;
-
-/// A reduction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reduction {
-    /// The sum of each row: a column.
-    RowSum,
-    /// The sum of each column: a row.
-    ColSum,
-    /// The square root of the sum of all squares.
-    Norm,
-    /// The largest element.
-    Max,
-    /// The smallest element.
-    Min,
-    /// The largest elements of each row, as many as stated, in descending order: their columns, and they themselves.
-    TopK(u64),
-}
-
-impl Reduction {
-    /// Why a matrix of that shape has no such reduction; `None` if it has.
-    pub fn refusal(self, shape: Shape) -> Option<String> {
-        match self {
-            Self::Max | Self::Min if shape.elements() == Some(0) => {
-                Some(format!("is {shape}, and a matrix without elements has no extreme"))
-            }
-            Self::TopK(0) => Some("topk needs a count of at least 1".to_owned()),
-            Self::TopK(k) if k > shape.cols => Some(format!(
-                "is {shape}: its rows have fewer than {k} elements; ask for at most {}",
-                shape.cols
-            )),
-            _ => None,
-        }
-    }
-}
 
 /// An element that can be reduced.
 pub trait Reducible: Element {

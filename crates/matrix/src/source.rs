@@ -8,6 +8,7 @@
 //!
 //! Deliberately absent: file formats (see `file`), and any cache of converted elements.
 
+mod info;
 mod lines;
 
 use crate::element::{ByteOrder, FileElement, conversion_loss, convert, decode};

@@ -4,7 +4,7 @@
 //! Converted and transposed pieces are cached for a short while, together with each body's checksum, so that several receivers
 //! share one encoding.
 
-use crate::cluster::ResidentPanels;
+use bramble_arrays::ResidentPanels;
 use bramble_link::{Body, Landing, Link, SharedRegion};
 use bramble_matrix::{Buffer, Layout, Matrix, MatrixError, Output, Rect, TileLease};
 use bramble_schedule::primary::{BodyPiece, Outgoing, Referred, Which};

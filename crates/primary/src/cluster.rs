@@ -9,25 +9,33 @@
 //!
 //! Deliberately absent: where links come from (the caller knows).
 
-mod arrays;
 mod asking;
 mod checking;
 mod getting;
+mod kept;
+mod machines;
 mod making;
 mod part;
 mod placing;
-mod putting;
 mod reducing;
 
 use crate::product::{Finished, ProductObserver, Request, one_product};
-use arrays::PlacedArrays;
-pub use arrays::{ArrayId, PlacedOperand};
-pub(crate) use arrays::{ResidentOperands, ResidentPanels, sketch_of};
+pub use bramble_arrays::{ArrayId, PlacedOperand};
+use bramble_arrays::{PlacedArray, PlacedArrays};
+use bramble_matrix::Matrix;
 use bramble_sessions::{Connection, IdleConnections, MachineLinks, Numbers, PrimaryError};
+use kept::KeptSource;
+pub(crate) use kept::sketch_of;
+pub(crate) use machines::primary_error;
 pub use making::{MakeReport, MakeRequest, MakeSubject};
 pub use placing::{PartReport, PutReport, PutRequest};
 pub use reducing::{ReduceReport, ReduceRequest, ReduceSubject};
 use std::rc::Rc;
+
+/// The placed matrices of a cluster.
+pub(crate) type ClusterArrays = PlacedArrays<Matrix, KeptSource>;
+/// One of them.
+type PlacedMatrix = PlacedArray<Matrix, KeptSource>;
 
 /// How a cluster is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +50,7 @@ pub struct Cluster {
     pub(crate) idle: IdleConnections,
     pub(crate) numbers: Rc<Numbers>,
     /// The matrices that are placed on the machines.
-    pub(crate) arrays: PlacedArrays,
+    pub(crate) arrays: ClusterArrays,
     /// Whether the workers are known to be alike.
     pub(crate) alike: bool,
     /// Workers that could not be reached, one sentence each.
@@ -65,7 +73,7 @@ impl Cluster {
         for end in std::iter::once(local).chain(workers) {
             idle.add(Connection::new(end, numbers.connection()));
         }
-        Ok(Self { idle, numbers, arrays: PlacedArrays::default(), alike, missing, nic_bytes_per_s: None })
+        Ok(Self { idle, numbers, arrays: ClusterArrays::default(), alike, missing, nic_bytes_per_s: None })
     }
 
     /// Computes and checks one product on all machines that are there. A C that fails the check is returned, too:

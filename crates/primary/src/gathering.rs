@@ -6,10 +6,11 @@
 //! answered and then disappears counts as lost, as it would later: the other machines do the product.
 
 use crate::account::MachineLoss;
-use crate::cluster::{Cluster, ResidentOperands};
+use crate::cluster::{Cluster, primary_error};
 use crate::levels;
 use crate::product::{ProductObserver, Request, SessionRequest};
 use crate::run::{AllowedKernels, JoinTerms};
+use bramble_arrays::ResidentOperands;
 use bramble_matrix::Winograd;
 use bramble_plan::{Decision, Plan, PlanOptions, Problem, memory_to_ask, memory_to_ask_resident};
 use bramble_sessions::{
@@ -92,7 +93,7 @@ fn opening(
     // The grid does not depend on which workers answer, so the memory to ask for is known before the first hello.
     let memory_bytes = match resident {
         Some(resident) => {
-            let ownership = resident.expected_ownership(&cluster.arrays)?;
+            let ownership = resident.expected_ownership(&cluster.arrays).map_err(primary_error)?;
             memory_to_ask_resident(problem, &ownership, request.cut)?
         }
         None => memory_to_ask(problem, request.cut, &request.wish)?,

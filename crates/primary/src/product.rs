@@ -9,7 +9,7 @@ use crate::account::{
 };
 use crate::bandwidth::memory_rate;
 use crate::bodies::Bodies;
-use crate::cluster::{Cluster, PlacedOperand, ResidentOperands, sketch_of};
+use crate::cluster::{Cluster, primary_error, sketch_of};
 use crate::gathering::{Participants, connect_members, gather, select_sessions};
 use crate::inspector::Inspector;
 use crate::levels;
@@ -17,6 +17,7 @@ use crate::resume::{self, Resumed};
 use crate::run::{InspectionResult, PreparedProduct, ResumePoint, RunOptions, RunOutcome, run};
 use crate::stop::Stop;
 use crate::strassen;
+use bramble_arrays::{ArrayOperand, ResidentOperands};
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{Matrix, Output, Sealed, Shape};
 use bramble_plan::{
@@ -28,7 +29,7 @@ use bramble_sessions::{PrimaryError, RelayReport, SecretSource, Session, Unreach
 use bramble_verify::Effort;
 use bramble_wire::message::Wants;
 use empty::without_product;
-use resident::{choose_resident, operand_layouts, with_resident};
+use resident::{choose_resident, operand_layouts, resident_panels, with_resident};
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -69,19 +70,7 @@ pub struct Request {
 }
 
 /// An operand of a product.
-#[derive(Clone)]
-pub struct ProductOperand {
-    /// Its elements.
-    pub matrix: Matrix,
-    /// The placed matrix that it is, if workers hold its elements.
-    pub placed: Option<PlacedOperand>,
-}
-
-impl From<Matrix> for ProductOperand {
-    fn from(matrix: Matrix) -> Self {
-        Self { matrix, placed: None }
-    }
-}
+pub type ProductOperand = ArrayOperand<Matrix>;
 
 /// The sessions of a product.
 pub struct SessionRequest {
@@ -183,7 +172,7 @@ pub(crate) async fn one_product(
     if problem.flops() == 0.0 || request.alpha == 0.0 {
         return without_product(request, &problem).await;
     }
-    let resident = ResidentOperands::of(&request, &cluster.arrays)?;
+    let resident = ResidentOperands::of([&request.a, &request.b], &cluster.arrays).map_err(primary_error)?;
     let problem = with_resident(problem, resident.as_ref());
     let (mut request, measured) = strassen::replace_unsafe_kernel(request, &problem).await?;
     let mut recorder = EventRecorder::new(request.log.take());
@@ -226,7 +215,7 @@ pub(crate) async fn one_product(
     let journal = request.journal.take().zip(subject);
     let relay = decision.plan.relay.then(|| connected.report.clone());
     let (began, effort) = (request.began, request.check.effort);
-    let panels = resident.map_or(Ok([None, None]), |resident| resident.panels(&cluster.arrays))?;
+    let panels = resident_panels(resident, &cluster.arrays)?;
     let product = PreparedProduct {
         plan: decision.plan.clone(),
         operands: operand_layouts(&request, &problem),

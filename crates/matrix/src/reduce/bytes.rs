@@ -7,50 +7,10 @@ use super::{
     EXPONENT_MAX, EXPONENT_MIN, Partial, Ranked, RectReduction, Reducer, Reducible, Reduction, SquareSum,
 };
 use crate::number::{to_u64, to_usize};
-use crate::{DType, MatrixError, Rect};
+use crate::{MatrixError, Rect};
 
-/// Bytes of a column, of a sum, and of an exponent.
+/// Bytes of a column.
 const WORD_BYTES: u64 = 8;
-
-impl Reduction {
-    /// Its number and the count of topk, as messages have them.
-    pub fn code(self) -> (u8, u64) {
-        match self {
-            Self::RowSum => (1, 0),
-            Self::ColSum => (2, 0),
-            Self::Norm => (3, 0),
-            Self::Max => (4, 0),
-            Self::Min => (5, 0),
-            Self::TopK(count) => (6, count),
-        }
-    }
-
-    /// The reduction with that number; `None` if there is none.
-    pub fn from_code(code: u8, count: u64) -> Option<Self> {
-        let reduction = match code {
-            1 => Self::RowSum,
-            2 => Self::ColSum,
-            3 => Self::Norm,
-            4 => Self::Max,
-            5 => Self::Min,
-            6 if count > 0 => Self::TopK(count),
-            _ => return None,
-        };
-        (reduction.code() == (code, count)).then_some(reduction)
-    }
-
-    /// Bytes of a reduced rectangle.
-    pub fn bytes_of(self, rect: Rect, dtype: DType) -> u64 {
-        let (rows, cols, size) = (rect.rows.len(), rect.cols.len(), to_u64(dtype.size_bytes()));
-        match self {
-            Self::RowSum => rows.saturating_mul(WORD_BYTES),
-            Self::ColSum => cols.saturating_mul(WORD_BYTES),
-            Self::Norm => 2 * WORD_BYTES,
-            Self::Max | Self::Min => size,
-            Self::TopK(count) => rows.saturating_mul(count.min(cols)).saturating_mul(WORD_BYTES + size),
-        }
-    }
-}
 
 impl<T: Reducible> RectReduction<T> {
     /// One rectangle from the rectangles that it consists of, merged in their order.

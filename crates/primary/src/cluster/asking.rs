@@ -1,173 +1,67 @@
 //! Asks one machine for its part of a reduction, or to make its part of an array, over its session.
 //!
-//! Place in the flow: `reducing.rs` and `making.rs` run this for all machines at once.
+//! Place in the flow: `machines.rs` runs this for all machines at once. `bramble_arrays::Asking` says what is sent when.
 //!
-//! Invariants: the blocks of the next round travel while the machine computes with those before; it holds no more than those of
-//! two rounds. The primary frees all of them, also after a refusal. A machine that neither takes nor sends anything for
-//! `SILENCE_MAX` is lost. An answer has the bytes that its question implies.
+//! Invariants: a machine that neither takes nor sends anything for `SILENCE_MAX` is lost. An answer has the bytes that its
+//! question implies. Blocks are freed at the end, also after a refusal.
+//!
+//! Deliberately absent: the order of blocks and questions.
 
-use super::part::{PartToPut, send_elements, silence};
-use super::putting::free_numbers;
+use super::part::{free_numbers, send_elements, silence};
+use bramble_arrays::{
+    Answer, Asking, NextMessage, Question, QuestionMessage, QuestionRound, Refusal, TaskOutcome,
+};
 use bramble_link::{ArrivedBody, Body, BodyPlacer, Frame, Landing, LinkError, Receiver, Sender};
 use bramble_matrix::number::to_u64;
-use bramble_matrix::{Digest128, Rect, Reduction};
-use bramble_sessions::{LostConnection, MachineJob, Session, UsedSession};
-use bramble_wire::limits::{MAKINGS_MAX, PING_AFTER, REDUCTIONS_MAX};
+use bramble_matrix::{Matrix, Rect};
+use bramble_sessions::{LostConnection, Session, UsedSession};
+use bramble_wire::limits::PING_AFTER;
 use bramble_wire::message::{
-    FetchHead, Kind, MakeHead, PlacedHead, PutOutcome, Reached, ReduceHead, ReducedHead, decode_error,
-    encode_number,
+    Kind, PlacedHead, PutOutcome, Reached, ReducedHead, decode_error, encode_number,
 };
 use std::cell::RefCell;
-use std::collections::BTreeMap;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
-/// Questions that a machine may have at a time.
-const QUESTIONS_AHEAD: usize = 2;
-
-const _: () = assert!(QUESTIONS_AHEAD <= REDUCTIONS_MAX && QUESTIONS_AHEAD <= MAKINGS_MAX);
-
-/// What the machine has said so far.
-#[derive(Clone, Copy, Default)]
-struct Heard {
-    /// Questions that it has answered.
-    answers: usize,
-    /// Blocks that it holds as a whole.
-    blocks: usize,
-    has_refused: bool,
-}
-
-/// One question.
-pub(super) enum Question {
-    /// A reduction, and the bytes of its answer.
-    Reduce(ReduceHead, u64),
-    /// A step that makes a part of an array.
-    Make(MakeHead),
-}
-
-/// A block of an operand that the machine does not hold.
-pub(super) enum TravellingBlock {
-    /// From this process.
-    Put(PartToPut),
-    /// From another machine.
-    Fetch(FetchHead),
-}
-
-/// Blocks, and the questions that need them.
-pub(super) struct QuestionRound {
-    pub(super) blocks: Vec<TravellingBlock>,
-    pub(super) questions: Vec<Question>,
-    /// Whether all earlier questions have to be answered first.
-    pub(super) waits: bool,
-}
-
-/// An answer.
-pub(super) enum Answer {
-    /// The bytes of a reduction, by its number, of a rectangle.
-    Reduced(u8, Rect, Vec<u8>),
-    /// A step is done; of the last one of a part, its digest.
-    Made(Digest128),
-}
-
-impl Answer {
-    /// The bytes of that reduction of that rectangle, if this is it.
-    pub(super) fn of(&self, wanted: Reduction, of: Rect) -> Option<Vec<u8>> {
-        match self {
-            Self::Reduced(code, rect, bytes) if (*code, *rect) == (wanted.code().0, of) => {
-                Some(bytes.clone())
-            }
-            _ => None,
-        }
-    }
-}
-
-/// Why a machine refuses.
-pub(super) struct Refusal {
-    pub(super) why: String,
-    /// Whether its link with another machine has ended before.
-    pub(super) is_apart: bool,
+/// A conversation, of which the task that sends and the one that receives each have a half.
+struct Talk {
+    asking: RefCell<Asking<Matrix>>,
+    heard: Notify,
 }
 
 /// The answers, or why the machine refuses.
-pub(super) type Answered = Result<Vec<Answer>, Refusal>;
-
-/// Numbers that the machine knows: of blocks, and of parts that it makes.
-#[derive(Default)]
-struct KnownNumbers {
-    blocks: Vec<u64>,
-    parts: Vec<u64>,
-}
-
-impl Question {
-    fn number(&self) -> u64 {
-        match self {
-            Self::Reduce(head, _) => head.number,
-            Self::Make(head) => head.number,
-        }
-    }
-
-    fn frame(&self) -> Frame {
-        let (kind, head) = match self {
-            Self::Reduce(head, _) => (Kind::Reduce, head.encode()),
-            Self::Make(head) => (Kind::Make, head.encode()),
-        };
-        Frame::new(kind.code(), head, Body::Empty)
-    }
-}
-
-impl TravellingBlock {
-    fn number(&self) -> u64 {
-        match self {
-            Self::Put(part) => part.number,
-            Self::Fetch(fetch) => fetch.array,
-        }
-    }
-}
-
-/// The jobs that ask machines, each its questions.
-pub(super) fn jobs_of(rounds: BTreeMap<usize, Vec<QuestionRound>>) -> Vec<MachineJob<Answered>> {
-    let job = |(machine, rounds): (usize, Vec<QuestionRound>)| -> MachineJob<Answered> {
-        (machine, Box::new(move |session| Box::pin(ask(session, rounds))))
-    };
-    rounds.into_iter().map(job).collect()
-}
+type Answered = Result<Vec<Answer>, Refusal>;
 
 /// The session, unless its link broke; and the answers, or why there are none.
 pub(super) async fn ask(
     mut session: Session,
-    questions: Vec<QuestionRound>,
-) -> (Result<UsedSession, LostConnection>, Answered) {
+    rounds: Vec<QuestionRound<Matrix>>,
+) -> (Result<UsedSession, LostConnection>, TaskOutcome) {
     let before = session.link.sender.bytes_sent();
-    let there = RefCell::new(KnownNumbers::default());
-    match exchange(&mut session, questions, &there).await {
-        Ok(answered) => {
-            let KnownNumbers { blocks, parts } = there.into_inner();
-            free_numbers(&mut session, &blocks).await;
-            if answered.is_err() {
-                free_numbers(&mut session, &parts).await;
-            }
-            let sent = session.link.sender.bytes_sent().saturating_sub(before);
-            (Ok(UsedSession { session, sent }), answered)
-        }
+    let expected = rounds.iter().flat_map(|round| &round.questions).map(ComingAnswer::of).collect();
+    let talk = Talk { asking: RefCell::new(Asking::new(rounds)), heard: Notify::new() };
+    let outcome = match exchange(&mut session, &talk, expected).await {
+        Ok(Ok(answers)) => TaskOutcome::Answered(answers),
+        Ok(Err(refusal)) => TaskOutcome::Refused(refusal),
         Err(why) => {
             let lost = LostConnection { name: session.name, why: why.clone() };
-            (Err(lost), Err(Refusal { why, is_apart: false }))
+            return (Err(lost), TaskOutcome::Refused(Refusal { why, is_apart: false }));
         }
-    }
+    };
+    free_numbers(&mut session, &talk.asking.into_inner().left()).await;
+    let sent = session.link.sender.bytes_sent().saturating_sub(before);
+    (Ok(UsedSession { session, sent }), outcome)
 }
 
 async fn exchange(
     session: &mut Session,
-    questions: Vec<QuestionRound>,
-    there: &RefCell<KnownNumbers>,
+    talk: &Talk,
+    expected: Vec<ComingAnswer>,
 ) -> Result<Answered, String> {
     let is_silent_link = session.link.shares_memory;
     let (sender, receiver) = (&mut *session.link.sender, &mut *session.link.receiver);
     let silence = silence(receiver.arriving(), sender.send_progress(), is_silent_link);
-    let expected = questions.iter().flat_map(|round| &round.questions).map(ComingAnswer::of).collect();
-    let (tell, heard) = watch::channel(Heard::default());
     let both = async {
-        let sending = send(sender, questions, there, heard);
-        tokio::try_join!(sending, receive(receiver, expected, tell)).map(|((), answers)| answers)
+        tokio::try_join!(send(sender, talk), receive(receiver, expected, talk)).map(|((), answers)| answers)
     };
     tokio::select! {
         biased;
@@ -176,56 +70,50 @@ async fn exchange(
     }
 }
 
-/// Sends blocks and questions, a few ahead of the answers; then waits for the last answer.
-async fn send(
-    sender: &mut dyn Sender,
-    questions: Vec<QuestionRound>,
-    there: &RefCell<KnownNumbers>,
-    mut heard: watch::Receiver<Heard>,
-) -> Result<(), String> {
+/// Sends what is next, and pings while it waits: so the machine shows that it is alive.
+async fn send(sender: &mut dyn Sender, talk: &Talk) -> Result<(), String> {
     let text = |e: LinkError| e.to_string();
-    let (mut asked, mut blocks): (usize, usize) = (0, 0);
-    // Blocks that are there, each with the number of questions up to its last.
-    let mut done_with: Vec<(u64, usize)> = Vec::new();
-    for QuestionRound { blocks: new, questions, waits } in questions {
-        let ahead = |asked: usize| (asked + 1).saturating_sub(QUESTIONS_AHEAD);
-        let before = if waits { asked } else { ahead(asked) };
-        if !reach(sender, &mut heard, |heard| heard.answers >= before).await? {
-            return Ok(());
-        }
-        let answers = heard.borrow().answers;
-        for (number, _) in done_with.extract_if(.., |(_, last)| *last <= answers) {
-            there.borrow_mut().blocks.retain(|one| *one != number);
-            let free = Frame::new(Kind::Free.code(), encode_number(number), Body::Empty);
-            sender.send(free).await.map_err(text)?;
-        }
-        for block in new {
-            there.borrow_mut().blocks.push(block.number());
-            blocks += 1;
-            done_with.push((block.number(), asked + questions.len()));
-            match block {
-                TravellingBlock::Put(part) => {
-                    send_elements(sender, &part, &|| heard.borrow().has_refused).await?;
+    loop {
+        let next = talk.asking.borrow_mut().next_message();
+        let frame = match next {
+            NextMessage::Over => return Ok(()),
+            NextMessage::Wait => {
+                let heard = tokio::time::timeout(PING_AFTER, talk.heard.notified()).await.is_ok();
+                if heard {
+                    continue;
                 }
-                TravellingBlock::Fetch(fetch) => {
-                    let fetch = Frame::new(Kind::Fetch.code(), fetch.encode(), Body::Empty);
-                    sender.send(fetch).await.map_err(text)?;
-                }
+                Frame::new(Kind::Ping.code(), encode_number(0), Body::Empty)
             }
-        }
-        for question in questions {
-            let before = ahead(asked);
-            if !reach(sender, &mut heard, |heard| heard.answers >= before && heard.blocks >= blocks).await? {
-                return Ok(());
+            NextMessage::Send(QuestionMessage::Put(part)) => {
+                send_elements(sender, &part, &|| talk.asking.borrow().has_refused()).await?;
+                continue;
             }
-            if let Question::Make(MakeHead { array, step: None, .. }) = &question {
-                there.borrow_mut().parts.push(*array);
+            NextMessage::Send(QuestionMessage::Fetch(fetch)) => {
+                Frame::new(Kind::Fetch.code(), fetch.encode(), Body::Empty)
             }
-            sender.send(question.frame()).await.map_err(text)?;
-            asked += 1;
-        }
+            NextMessage::Send(QuestionMessage::Ask(question)) => question_frame(&question),
+            NextMessage::Send(QuestionMessage::Free(number)) => {
+                Frame::new(Kind::Free.code(), encode_number(number), Body::Empty)
+            }
+        };
+        sender.send(frame).await.map_err(text)?;
     }
-    reach(sender, &mut heard, |heard| heard.answers >= asked).await.map(drop)
+}
+
+fn question_frame(question: &Question) -> Frame {
+    let (kind, head) = match question {
+        Question::Reduce(head, _) => (Kind::Reduce, head.encode()),
+        Question::Make(head) => (Kind::Make, head.encode()),
+    };
+    Frame::new(kind.code(), head, Body::Empty)
+}
+
+impl Talk {
+    /// Changes the conversation, and wakes the task that sends.
+    fn hear(&self, change: impl FnOnce(&mut Asking<Matrix>)) {
+        change(&mut self.asking.borrow_mut());
+        self.heard.notify_one();
+    }
 }
 
 /// An answer that has not come, or not as a whole.
@@ -246,30 +134,11 @@ impl ComingAnswer {
     }
 }
 
-/// Waits for something, and pings meanwhile: so the machine shows that it is alive. Whether it has not refused.
-async fn reach(
-    sender: &mut dyn Sender,
-    heard: &mut watch::Receiver<Heard>,
-    is_reached: impl Fn(&Heard) -> bool,
-) -> Result<bool, String> {
-    loop {
-        tokio::select! {
-            biased;
-            reached = heard.wait_for(|heard| heard.has_refused || is_reached(heard)) => {
-                return reached.map(|heard| !heard.has_refused).map_err(|e| e.to_string());
-            }
-            () = tokio::time::sleep(PING_AFTER) => {}
-        }
-        let ping = Frame::new(Kind::Ping.code(), encode_number(0), Body::Empty);
-        sender.send(ping).await.map_err(|e| e.to_string())?;
-    }
-}
-
 /// Takes the answers, in any order.
 async fn receive(
     receiver: &mut dyn Receiver,
     mut coming: Vec<ComingAnswer>,
-    tell: watch::Sender<Heard>,
+    talk: &Talk,
 ) -> Result<Answered, String> {
     let (mut answers, mut is_apart) = (Vec::new(), false);
     while !coming.is_empty() {
@@ -290,7 +159,7 @@ async fn receive(
                 if to_u64(bytes.len()) == total {
                     answers.push(Answer::Reduced(reduction, rect, std::mem::take(bytes)));
                     coming.swap_remove(at);
-                    tell.send_modify(|heard| heard.answers += 1);
+                    talk.hear(Asking::answered);
                 }
             }
             Kind::Placed => {
@@ -300,11 +169,11 @@ async fn receive(
                     (PutOutcome::Held { digest, .. }, Some(at)) => {
                         answers.push(Answer::Made(digest));
                         coming.swap_remove(at);
-                        tell.send_modify(|heard| heard.answers += 1);
+                        talk.hear(Asking::answered);
                     }
-                    (PutOutcome::Held { .. }, None) => tell.send_modify(|heard| heard.blocks += 1),
+                    (PutOutcome::Held { .. }, None) => talk.hear(Asking::holds_block),
                     (PutOutcome::Refused(why), _) => {
-                        tell.send_modify(|heard| heard.has_refused = true);
+                        talk.hear(Asking::refused);
                         return Ok(Err(Refusal { why, is_apart }));
                     }
                 }

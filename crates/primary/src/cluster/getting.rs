@@ -1,24 +1,22 @@
 //! Gets rectangles of arrays from the machines that hold them.
 //!
-//! Place in the flow: `Cluster::fetch` brings a whole array home; `making.rs` gets operands that have to go through this process,
-//! and lines to check.
+//! Place in the flow: `Cluster::fetch` gets a whole array; `bramble_arrays` asks for operands that have to go through this
+//! process, and `checking.rs` for lines to compare.
 //!
-//! Invariants: elements land in their place in the output. A part that comes as a whole has the digest that its machine named
-//! when it was put or made; otherwise the machine is named. A machine that neither takes nor sends anything for `SILENCE_MAX` is
+//! Invariants: elements land in their place in the output. A machine that neither takes nor sends anything for `SILENCE_MAX` is
 //! lost.
 //!
 //! Deliberately absent: conversion and transposition. Elements come as they are stored.
 
-use super::Cluster;
-use super::arrays::{ArrayId, PlacedArray, place_of};
+use super::machines::{OpenMachines, primary_error};
 use super::part::silence;
-use super::putting::Holders;
+use super::{ArrayId, Cluster};
 use crate::bodies::TileRows;
-use crate::gathering::early_loss;
 use crate::product::{ProductObserver, SessionRequest};
+use bramble_arrays::{ArrayOperation, RectToGet};
 use bramble_link::{ArrivedBody, Body, BodyPlacer, Frame, Landing, SharedRegion};
 use bramble_matrix::{Digest128, Digester, Output, Rect, Shape, Span, TileLease};
-use bramble_plan::{PlacedPart, Preference};
+use bramble_plan::Preference;
 use bramble_sessions::{
     EndedJob, LostConnection, MachineJob, PrimaryError, Session, UsedSession, at_once, off_loop,
 };
@@ -28,45 +26,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A rectangle to get.
-#[derive(Clone, Copy)]
-pub(super) struct RectToGet {
-    /// Number of the part at its machine.
-    pub(super) number: u64,
-    /// The rectangle of the array.
-    pub(super) rect: Rect,
-    /// Its first row and column in the output.
-    pub(super) to: (u64, u64),
-}
-
-/// A part of an array: which machine has it, its number there, and its digest.
-#[derive(Clone, Copy)]
-pub(super) struct KnownPart {
-    pub(super) part: PlacedPart,
-    pub(super) number: u64,
-    pub(super) digest: Digest128,
-}
-
-impl PlacedArray {
-    /// The parts of the array, with machines numbered by their `connections`. Replicas on lost machines are left out; without a
-    /// replica, a lost part is an error.
-    pub(super) fn known_parts(&self, connections: &[u64]) -> Result<Vec<KnownPart>, PrimaryError> {
-        let number = |part: &PlacedPart| connections.iter().position(|known| *known == self.holder(part));
-        let is_there = |machine: usize| connections.contains(&self.holders[machine]);
-        if let Some(missing) = self.layout.missing(&is_there).first() {
-            return Err(self.lost(*missing));
-        }
-        let parts = self.layout.parts.iter().zip(&self.parts);
-        let known = parts.filter_map(|(part, recorded)| {
-            let part = PlacedPart { machine: number(part)?, ..*part };
-            Some(KnownPart { part, number: recorded.number, digest: recorded.digest })
-        });
-        Ok(known.collect())
-    }
-}
-
 impl Cluster {
-    /// Brings an array home, into an output of its shape and type.
+    /// Fetches an array into an output of its shape and type.
     pub async fn fetch(
         &mut self,
         id: ArrayId,
@@ -75,71 +36,23 @@ impl Cluster {
         sessions: &SessionRequest,
         watch: &dyn ProductObserver,
     ) -> Result<Output, PrimaryError> {
-        let dtype = self.arrays.get(id)?.layout.dtype;
+        let (_, dtype) = self.shape_of(id)?;
         let (opened, _) = self.holders(sessions, ("simd".to_owned(), dtype, 0.0), who, watch).await?;
-        let connections: Vec<u64> = opened.iter().map(|session| session.known.number).collect();
-        let mut holders = Holders::new(opened.into_iter().map(Some).collect());
-        let fetched = self.fetch_from(id, (&mut holders, &connections), output, watch).await;
-        self.idle.release(holders.slots.into_iter().flatten().collect()).await;
-        fetched
+        let (mut machines, mut holders) = OpenMachines::new(opened, sessions.random, None, watch);
+        let mut operation =
+            ArrayOperation { arrays: &mut self.arrays, machines: &mut machines, holders: &mut holders };
+        let fetched = operation.fetch(id, Arc::new(output)).await;
+        self.idle.release(machines.into_sessions()).await;
+        whole_again(fetched.map_err(primary_error)?)
     }
-
-    /// The same over open sessions.
-    pub(super) async fn fetch_from(
-        &mut self,
-        id: ArrayId,
-        (holders, connections): (&mut Holders, &[u64]),
-        output: Output,
-        watch: &dyn ProductObserver,
-    ) -> Result<Output, PrimaryError> {
-        let array = self.arrays.get(id)?;
-        let (name, shape, is_cut) =
-            (array.source.name().to_owned(), array.layout.shape, array.layout.axis.is_some());
-        let mut parts = array.known_parts(connections)?;
-        if !is_cut {
-            parts.truncate(1);
-        }
-        let wanted = parts.iter().map(|known| {
-            let (row, col) = (known.part.rect.rows.start, known.part.rect.cols.start);
-            (known.part.machine, RectToGet { number: known.number, rect: known.part.rect, to: (row, col) })
-        });
-        let output =
-            get(holders, wanted.collect(), output, watch).await.map_err(|machine| match machine {
-                GetError::Lost(machine) => {
-                    let part = parts.iter().position(|known| known.part.machine == machine);
-                    // Parts are in the order of the layout; of replicas only the first was asked for.
-                    self.arrays.get(id).map_or_else(|e| e, |array| array.lost(part.unwrap_or(0)))
-                }
-                GetError::Failed(e) => e,
-            })?;
-        for known in parts {
-            if digest_at(output.clone(), known.part.rect).await? != known.digest {
-                let (place, machine) = (place_of(known.part.rect, shape), &holders.names[known.part.machine]);
-                return Err(PrimaryError::Wrong(format!(
-                    "{place} of {name} has changed on {machine} since it was made or placed: check the memory of that machine, \
-                     and make or place {name} again"
-                )));
-            }
-        }
-        whole_again(output)
-    }
-}
-
-/// Why rectangles could not be got.
-pub(super) enum GetError {
-    /// This machine was lost.
-    Lost(usize),
-    Failed(PrimaryError),
 }
 
 /// Gets rectangles, each from its machine, into an output.
 pub(super) async fn get(
-    holders: &mut Holders,
+    slots: &mut [Option<Session>],
     wanted: Vec<(usize, RectToGet)>,
-    output: Output,
-    watch: &dyn ProductObserver,
-) -> Result<Arc<Output>, GetError> {
-    let output = Arc::new(output);
+    output: &Arc<Output>,
+) -> Result<Vec<EndedJob<()>>, PrimaryError> {
     let mut of_machines: BTreeMap<usize, Vec<RectToGet>> = BTreeMap::new();
     for (machine, rect) in wanted {
         of_machines.entry(machine).or_default().push(rect);
@@ -148,18 +61,7 @@ pub(super) async fn get(
         let output = output.clone();
         (machine, Box::new(move |session| Box::pin(get_rects(session, rects, output))))
     };
-    let jobs = of_machines.into_iter().map(job).collect();
-    let mut lost = None;
-    for EndedJob { machine, result } in at_once(&mut holders.slots, jobs).await.map_err(GetError::Failed)? {
-        match result {
-            Ok((sent, ())) => holders.bytes_sent += sent,
-            Err(LostConnection { name, why }) => {
-                holders.lost.push(early_loss(watch, name, why).name);
-                lost = Some(machine);
-            }
-        }
-    }
-    lost.map_or(Ok(output), |machine| Err(GetError::Lost(machine)))
+    at_once(slots, of_machines.into_iter().map(job).collect()).await
 }
 
 /// Gets rectangles from one machine, one after another.
@@ -285,7 +187,7 @@ impl BodyPlacer for PiecePlacer {
 }
 
 /// The digest of a part in an output, as its machine computes it.
-async fn digest_at(output: Arc<Output>, rect: Rect) -> Result<Digest128, PrimaryError> {
+pub(super) async fn digest_at(output: Arc<Output>, rect: Rect) -> Result<Digest128, PrimaryError> {
     let work = move || {
         let lease = output.lease(rect);
         let mut digester = Digester::default();
@@ -300,6 +202,6 @@ async fn digest_at(output: Arc<Output>, rect: Rect) -> Result<Digest128, Primary
 
 /// The output, when all that wrote to it is done.
 pub(super) fn whole_again(output: Arc<Output>) -> Result<Output, PrimaryError> {
-    let shared = || PrimaryError::Failed("a part that came home is still being written".to_owned());
+    let shared = || PrimaryError::Failed("a part that was fetched is still being written".to_owned());
     Arc::try_unwrap(output).map_err(|_| shared())
 }

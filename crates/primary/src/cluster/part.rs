@@ -1,14 +1,14 @@
 //! Puts one part of a matrix on one machine.
 //!
-//! Place in the flow: `placing.rs` runs this for all machines concurrently, each over its own session.
+//! Place in the flow: `machines.rs` runs this for all machines at once, each over its own session.
 //!
-//! Invariants: the machine's digest equals that of the source, which is read by another thread meanwhile; a generated
-//! part is not read here. A machine that neither takes nor sends anything for `SILENCE_MAX` is lost. A part that the
-//! machine refuses is not sent to its end, and is freed there.
+//! Invariants: another thread computes the digest of the source meanwhile; a generated part is not read here. A machine that
+//! neither takes nor sends anything for `SILENCE_MAX` is lost. A part that the machine refuses is not sent to its end.
+//!
+//! Deliberately absent: which part goes where, and what follows if the digests differ.
 
-use super::arrays::RecordedPart;
-use super::putting::free_numbers;
 use crate::bodies::rows_of;
+use bramble_arrays::{PartToPut, Refusal, TaskOutcome};
 use bramble_link::{Body, Frame, NoBodies, Receiver, SendProgressProbe, Sender, SharedRegion};
 use bramble_matrix::{Digest128, Digester, Matrix, Rect};
 use bramble_sessions::{LostConnection, PrimaryError, Session, UsedSession, off_loop};
@@ -25,36 +25,27 @@ use tokio::sync::watch;
 /// How often the progress of a link is looked at.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// A part to put.
-pub(super) struct PartToPut {
-    pub(super) source: Matrix,
-    pub(super) rect: Rect,
-    pub(super) number: u64,
-}
-
-/// The session, unless its link broke; and number and digest of the part, or the reason for a refusal.
-pub(super) type PutResult = (Result<UsedSession, LostConnection>, Result<RecordedPart, String>);
-
-/// Puts a part.
-pub(super) async fn put_part(mut session: Session, part: PartToPut) -> PutResult {
+/// Puts a part: the session, unless its link broke; and the digests of the part, there and here, or a refusal.
+pub(super) async fn put_part(
+    mut session: Session,
+    part: PartToPut<Matrix>,
+) -> (Result<UsedSession, LostConnection>, TaskOutcome) {
     let before = session.link.sender.bytes_sent();
-    let own_digest = tokio::task::spawn_local(digest_of(part.source.clone(), part.rect));
+    let own = tokio::task::spawn_local(digest_of(part.source.clone(), part.rect));
     let outcome = match exchange(&mut session, &part).await {
         Ok(outcome) => outcome,
         Err(why) => {
             let lost = LostConnection { name: session.name, why: why.clone() };
-            return (Err(lost), Err(why));
+            return (Err(lost), TaskOutcome::Refused(Refusal { why, is_apart: false }));
         }
     };
-    let own_digest = own_digest.await;
-    let own_digest = own_digest.unwrap_or_else(|e| Err(PrimaryError::Failed(format!("reading a part: {e}"))));
-    let recorded = recorded(&session.name, &part, outcome, own_digest);
-    if recorded.is_err() {
-        // A refused part takes a slot until it is freed. If the link breaks, the goodbye that follows notices it.
-        free_numbers(&mut session, &[part.number]).await;
-    }
+    let own = own.await.unwrap_or_else(|e| Err(PrimaryError::Failed(format!("reading a part: {e}"))));
+    let outcome = match outcome {
+        PutOutcome::Held { digest, .. } => TaskOutcome::Held { digest, own: own.map_err(|e| e.to_string()) },
+        PutOutcome::Refused(why) => TaskOutcome::Refused(Refusal { why, is_apart: false }),
+    };
     let sent = session.link.sender.bytes_sent().saturating_sub(before);
-    (Ok(UsedSession { session, sent }), recorded)
+    (Ok(UsedSession { session, sent }), outcome)
 }
 
 /// The digest of a part as its machine computes it: of its shape and its elements by rows. `None` for a generated
@@ -76,29 +67,8 @@ pub(super) async fn digest_of(source: Matrix, rect: Rect) -> Result<Option<Diges
     off_loop("reading a part", read).await?.map(Some)
 }
 
-/// Number and digest of the part; an error that names the machine if it refuses the part, or holds different elements.
-fn recorded(
-    name: &str,
-    part: &PartToPut,
-    outcome: PutOutcome,
-    own_digest: Result<Option<Digest128>, PrimaryError>,
-) -> Result<RecordedPart, String> {
-    let source = part.source.name();
-    match (outcome, own_digest.map_err(|e| e.to_string())?) {
-        (PutOutcome::Refused(why), _) => Err(format!("{source} cannot be placed: {name} says: {why}")),
-        (PutOutcome::Held { digest, .. }, Some(own)) if digest != own => {
-            let why = part.source.change().map_or_else(
-                || format!("{name} holds other elements than were sent: check its memory"),
-                |change| format!("it was changed meanwhile ({change})"),
-            );
-            Err(format!("{source} cannot be placed: {why}"))
-        }
-        (PutOutcome::Held { digest, .. }, _) => Ok(RecordedPart { number: part.number, digest }),
-    }
-}
-
 /// Sends the part and waits for the machine's answer; or why its link is lost.
-async fn exchange(session: &mut Session, part: &PartToPut) -> Result<PutOutcome, String> {
+async fn exchange(session: &mut Session, part: &PartToPut<Matrix>) -> Result<PutOutcome, String> {
     let is_silent_link = session.link.shares_memory;
     let (sender, receiver) = (&mut *session.link.sender, &mut *session.link.receiver);
     let silence = silence(receiver.arriving(), sender.send_progress(), is_silent_link);
@@ -122,7 +92,7 @@ async fn exchange(session: &mut Session, part: &PartToPut) -> Result<PutOutcome,
 /// Sends the frames of a part, unless the machine refuses it first; then pings until the machine has answered.
 async fn send(
     sender: &mut dyn Sender,
-    part: &PartToPut,
+    part: &PartToPut<Matrix>,
     mut is_answered: watch::Receiver<bool>,
 ) -> Result<(), String> {
     send_elements(sender, part, &|| *is_answered.borrow()).await?;
@@ -141,7 +111,7 @@ async fn send(
 /// Sends the frames of a part, until `is_over`.
 pub(super) async fn send_elements(
     sender: &mut dyn Sender,
-    part: &PartToPut,
+    part: &PartToPut<Matrix>,
     is_over: &dyn Fn() -> bool,
 ) -> Result<(), String> {
     let dtype = part.source.dtype();
@@ -198,5 +168,13 @@ async fn answer(receiver: &mut dyn Receiver, number: u64) -> Result<PutOutcome, 
             Kind::Error => return Err(decode_error(&arrived.head).map_err(|e| e.0)?),
             other => return Err(format!("it sent a message of kind {other:?} while a part was placed")),
         }
+    }
+}
+
+/// Frees parts at a machine. A link that breaks here is noticed by the goodbye that follows.
+pub(super) async fn free_numbers(session: &mut Session, numbers: &[u64]) {
+    for number in numbers {
+        let frame = Frame::new(Kind::Free.code(), encode_number(*number), Body::Empty);
+        let _ = session.link.sender.send(frame).await;
     }
 }

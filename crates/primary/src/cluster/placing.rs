@@ -4,24 +4,19 @@
 //! does, and ends it: so the machines name their speed and the memory that they have left, and the connections stay
 //! alive.
 //!
-//! Invariants: a matrix is placed as a whole or not at all. Parts whose machine is lost meanwhile go to the other
-//! machines. A part is recorded when its machine has confirmed it, with the digest that this process has computed
-//! from the source.
+//! Invariant: after an error the cluster is as before, except for machines that were lost.
 //!
-//! Deliberately absent: which machine gets which part (`plan/src/layout.rs`), and how the parts travel (`putting.rs`).
+//! Deliberately absent: what is sent to which machine, and what follows if one is lost (`bramble_arrays`).
 
-use super::Cluster;
-use super::arrays::{ArrayId, PlacedArray, RecordedPart, place_of};
-use super::checking::BegunCheck;
-use super::making::live_connections;
-use super::part::digest_of;
-use super::putting::{Holders, free_numbers};
+use super::machines::{OpenMachines, primary_error};
+use super::part::free_numbers;
+use super::{ArrayId, Cluster, PlacedMatrix};
 use crate::gathering::{OpenedSessions, open_all};
 use crate::product::{CheckRequest, ProductObserver, SessionRequest};
+use bramble_arrays::{ArrayOperation, Restoring};
 use bramble_matrix::{DType, Matrix, Rect, Shape};
-use bramble_plan::{ArrayLayout, Placement, Preference, ShardAxis};
-use bramble_sessions::{LostConnection, Opening, PrimaryError, SecretSource, Session, open};
-use bramble_wire::limits::ARRAYS_MAX;
+use bramble_plan::{ArrayLayout, PlacedPart, Placement, Preference, ShardAxis};
+use bramble_sessions::{LostConnection, Opening, PrimaryError, Session, open};
 use bramble_wire::message::Wants;
 use std::time::Instant;
 use tokio::task::JoinSet;
@@ -73,6 +68,22 @@ pub struct PartReport {
     pub bytes: u64,
 }
 
+/// Where an array lies, for the user. `names` are those of the machines of its layout.
+pub(super) fn put_report(
+    array: &PlacedMatrix,
+    names: &[String],
+    (lost, bytes_sent, seconds): (Vec<String>, u64, f64),
+) -> PutReport {
+    let ArrayLayout { shape, dtype, axis, .. } = array.layout;
+    let part = |part: &PlacedPart| PartReport {
+        machine: names.get(part.machine).cloned().unwrap_or_default(),
+        rect: part.rect,
+        bytes: part.rect.shape().bytes(dtype).unwrap_or(u64::MAX),
+    };
+    let parts = array.layout.parts.iter().map(part).collect();
+    PutReport { shape, dtype, axis, parts, lost, bytes_sent, seconds }
+}
+
 impl Cluster {
     /// Places a matrix. After an error nothing of it is held anywhere.
     pub async fn put(
@@ -82,32 +93,19 @@ impl Cluster {
     ) -> Result<(ArrayId, PutReport), PrimaryError> {
         let began = Instant::now();
         let PutRequest { matrix, placement, kernel, who, sessions } = put;
-        let (shape, dtype) = (matrix.shape(), matrix.dtype());
-        if self.arrays.len() >= ARRAYS_MAX / 2 {
-            let why = format!("{} matrices are placed already: free some of them", ARRAYS_MAX / 2);
-            return Err(PrimaryError::Operands(why));
-        }
-        let (sessions, mut lost) = self.holders(&sessions, (kernel, dtype, PROBED_FLOPS), who, watch).await?;
-        let connections = sessions.iter().map(|session| session.known.number).collect();
-        let mut holders = Holders::new(sessions.into_iter().map(Some).collect());
-        let offered = holders.offered();
-        let placement = placement.unwrap_or_else(|| Placement::automatic(shape, dtype, &offered));
-        let planned = ArrayLayout::new(shape, dtype, &placement, &offered);
-        let result = match planned {
-            Ok(layout) => {
-                let parts = layout.parts.clone();
-                let held = self.put_all(&matrix, &layout, &mut holders, parts, watch).await;
-                held.map(|held| (layout, held))
-            }
-            Err(e) => Err(e.into()),
-        };
-        lost.append(&mut holders.lost);
-        let (bytes_sent, names) = (holders.bytes_sent, std::mem::take(&mut holders.names));
-        self.idle.release(holders.slots.into_iter().flatten().collect()).await;
-        let (layout, held) = result?;
-        let array = PlacedArray::put(matrix, layout, held, connections);
-        let report = array.report(&names, lost, bytes_sent, began.elapsed().as_secs_f64());
-        Ok((self.arrays.add(array), report))
+        let probe = (kernel, matrix.dtype(), PROBED_FLOPS);
+        let (opened, mut lost) = self.holders(&sessions, probe, who, watch).await?;
+        let (mut machines, mut holders) = OpenMachines::new(opened, sessions.random, None, watch);
+        let mut operation =
+            ArrayOperation { arrays: &mut self.arrays, machines: &mut machines, holders: &mut holders };
+        let put = operation.put(matrix, placement.as_ref()).await.map_err(primary_error);
+        lost.extend(holders.lost());
+        let bytes_sent = machines.bytes_sent;
+        self.idle.release(machines.into_sessions()).await;
+        let id = put?;
+        let array = self.arrays.get(id).map_err(primary_error)?;
+        let told = (lost, bytes_sent, began.elapsed().as_secs_f64());
+        Ok((id, put_report(array, &holders.names(), told)))
     }
 
     /// Puts the parts of lost machines on the other machines, for all placed matrices, and makes those again that were made:
@@ -120,26 +118,24 @@ impl Cluster {
         check: CheckRequest,
         watch: &dyn ProductObserver,
     ) -> Result<(), PrimaryError> {
-        let mut unrestored = None;
-        for id in self.arrays.ids() {
-            let dtype = self.arrays.get(id)?.layout.dtype;
+        let mut restoring = Restoring::all(&self.arrays);
+        while let Some(id) = restoring.next_array() {
+            let (_, dtype) = self.shape_of(id)?;
             let (opened, _) =
                 self.holders(sessions, (kernel.to_owned(), dtype, PROBED_FLOPS), who, watch).await?;
-            let mut holders = self.known_holders(id, opened);
-            let random = relays.then_some(sessions.random);
-            let restored = self.restore_one(id, &mut holders, random, check, watch).await;
-            self.idle.release(holders.slots.into_iter().flatten().collect()).await;
-            match restored {
-                Err(PrimaryError::PartLost(why)) => unrestored = unrestored.or(Some(why)),
-                other => other?,
-            }
+            let (mut machines, mut holders) = OpenMachines::new(opened, sessions.random, Some(check), watch);
+            let mut operation =
+                ArrayOperation { arrays: &mut self.arrays, machines: &mut machines, holders: &mut holders };
+            let restored = operation.restore(id, relays).await;
+            self.idle.release(machines.into_sessions()).await;
+            restoring.restored(restored).map_err(primary_error)?;
         }
-        unrestored.map_or(Ok(()), |why| Err(PrimaryError::PartLost(why)))
+        restoring.end().map_err(primary_error)
     }
 
     /// Rows, columns and element type of a placed matrix.
     pub fn shape_of(&self, id: ArrayId) -> Result<(Shape, DType), PrimaryError> {
-        let layout = &self.arrays.get(id)?.layout;
+        let layout = &self.arrays.get(id).map_err(primary_error)?.layout;
         Ok((layout.shape, layout.dtype))
     }
 
@@ -197,94 +193,6 @@ impl Cluster {
         }
         Ok((workers, lost.into_iter().map(|lost| lost.name).collect()))
     }
-
-    /// The machines of an array, by their numbers in its layout; new machines come last.
-    pub(super) fn known_holders(&mut self, id: ArrayId, sessions: Vec<Session>) -> Holders {
-        let mut slots: Vec<Option<Session>> = Vec::new();
-        if let Some(array) = self.arrays.get_mut(id) {
-            for session in sessions {
-                let machine = array.machine_of(session.known.number);
-                slots.resize_with(array.holders.len(), || None);
-                slots[machine] = Some(session);
-            }
-        }
-        Holders::new(slots)
-    }
-
-    /// Puts the missing parts of one array again.
-    async fn restore_one(
-        &mut self,
-        id: ArrayId,
-        holders: &mut Holders,
-        random: Option<SecretSource>,
-        check: CheckRequest,
-        watch: &dyn ProductObserver,
-    ) -> Result<(), PrimaryError> {
-        if self.arrays.get(id)?.made.is_some() {
-            self.make_again(id, holders, random, watch).await?;
-        } else {
-            self.put_again(id, holders, watch).await?;
-        }
-        let connections: Vec<u64> =
-            holders.slots.iter().flatten().map(|session| session.known.number).collect();
-        if let Some(array) = self.arrays.get_mut(id).filter(|array| array.layout.axis.is_none()) {
-            array.keep_replicas(&|connection| connections.contains(&connection));
-        }
-        let array = self.arrays.get(id)?;
-        if array.made.is_some() {
-            let connections = live_connections(holders, &array.holders);
-            let expression = array.expression.as_made();
-            if let Some(begun) = BegunCheck::begin(expression, check) {
-                self.check_array(id, (begun, None), (holders, &connections), watch).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Puts the missing parts of a matrix again that this process can read.
-    async fn put_again(
-        &mut self,
-        id: ArrayId,
-        holders: &mut Holders,
-        watch: &dyn ProductObserver,
-    ) -> Result<(), PrimaryError> {
-        let array = self.arrays.get(id)?;
-        let is_there = |machine: usize| holders.slots.get(machine).is_some_and(Option::is_some);
-        let (source, layout) = (array.source.clone(), array.layout.clone());
-        let missing = layout.missing(&is_there);
-        for part in &missing {
-            let rect = layout.parts[*part].rect;
-            unchanged(&source, rect, array.parts[*part]).await?;
-        }
-        // From the last to the first, so that the indices of the others stay.
-        for part in missing.into_iter().rev() {
-            let lost = |why: String| {
-                let place = place_of(layout.parts[part].rect, layout.shape);
-                PrimaryError::PartLost(format!(
-                    "{place} of the placed matrix {} is lost, and cannot be put again: {why}",
-                    source.name()
-                ))
-            };
-            let pieces = layout.placed_again(part, &holders.offered()).map_err(|e| lost(e.to_string()))?;
-            let held = self.put_all(&source, &layout, holders, pieces, watch).await?;
-            if let Some(array) = self.arrays.get_mut(id) {
-                array.replace(part, held);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Checks that a lost part's source still has the elements that were placed.
-async fn unchanged(source: &Matrix, rect: Rect, recorded: RecordedPart) -> Result<(), PrimaryError> {
-    if digest_of(source.clone(), rect).await?.is_none_or(|digest| digest == recorded.digest) {
-        return Ok(());
-    }
-    Err(PrimaryError::PartLost(format!(
-        "{} of the placed matrix {name} is lost, and {name} was changed since it was placed: place it again",
-        place_of(rect, source.shape()),
-        name = source.name()
-    )))
 }
 
 /// The hello of a session that only places or frees parts.

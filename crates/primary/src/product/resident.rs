@@ -5,9 +5,10 @@
 //! Invariant: a placed operand that is read in place is neither sent nor generated, and lies by rows in its parts.
 
 use super::{ProductOperand, Request, described};
-use crate::cluster::{Cluster, ResidentOperands};
+use crate::cluster::{Cluster, ClusterArrays, primary_error};
 use crate::gathering::Participants;
 use crate::{resume, strassen};
+use bramble_arrays::{ResidentOperands, ResidentPanels};
 use bramble_matrix::Layout;
 use bramble_plan::{Decision, Machine, OperandSource, Problem, decide_resident};
 use bramble_schedule::primary::Operands;
@@ -28,7 +29,7 @@ pub(super) async fn choose_resident(
     let Participants { local, workers, nic_bytes_per_s, .. } = &*gathered;
     let connections: Vec<u64> =
         std::iter::once(local).chain(workers).map(|session| session.known.number).collect();
-    let ownership = resident.ownership(&cluster.arrays, &connections)?;
+    let ownership = resident.ownership(&cluster.arrays, &connections).map_err(primary_error)?;
     let Some(ownership) = ownership else {
         unreachable!("operands that do not lie together are not both resident")
     };
@@ -44,6 +45,14 @@ pub(super) fn with_resident(problem: Problem, resident: Option<&ResidentOperands
         |is_placed: bool, source: OperandSource| if is_placed { OperandSource::Resident } else { source };
     let (left, right) = resident.map_or((false, false), |r| (r.left.is_some(), r.right.is_some()));
     Problem { a_source: source(left, problem.a_source), b_source: source(right, problem.b_source), ..problem }
+}
+
+/// The panels of operands that are read where they lie.
+pub(super) fn resident_panels(
+    resident: Option<ResidentOperands>,
+    arrays: &ClusterArrays,
+) -> Result<[Option<ResidentPanels>; 2], PrimaryError> {
+    resident.map_or(Ok([None, None]), |resident| resident.panels(arrays)).map_err(primary_error)
 }
 
 /// The operands' layouts, and whether each is generated.
