@@ -43,6 +43,33 @@ def test_products_with_placed_matrices_of_every_type(tmp_path, team, placement):
         np.testing.assert_array_equal(back, w)
 
 
+@pytest.mark.parametrize("team", TEAMS.values(), ids=TEAMS)
+def test_a_rectangle_of_a_kept_matrix_is_written(tmp_path, team):
+    """Across the borders of parts, in one part, and of a matrix of this machine."""
+    w, v = matrix(900, 530, "f64", 1), matrix(530, 700, "f64", 2)
+    at = save(tmp_path, "w.npy", w), save(tmp_path, "v.npy", v)
+    lines = [f"W = put {at[0]} shard=0", f"H = W @ {at[1]}", f"L = {at[0]} @ {at[1]}"]
+    lines += [f"{name}{rect} -> {tmp_path}/{name}{number}.npy" for name in "WHL"
+              for number, rect in enumerate(["[200:800, 3:]", "[0:1,0:1]", "[:, 699:700]" if name != "W" else "[:, 529:]"])]
+    succeed("batch", batch_file(tmp_path, "\n".join(lines + [f"H -> {tmp_path}/H.npy"])), *team)
+    whole = {"W": w, "H": np.load(tmp_path / "H.npy"), "L": None}
+    assert_product(whole["H"], w, v)
+    for name in "WH":
+        for number, part in enumerate([np.s_[200:800, 3:], np.s_[0:1, 0:1], np.s_[:, -1:]]):
+            np.testing.assert_array_equal(np.load(tmp_path / f"{name}{number}.npy"), whole[name][part], strict=True)
+    assert_product(np.load(tmp_path / "L0.npy"), w[200:800], v[:, 3:])
+
+
+def test_a_rectangle_that_is_none_is_refused(tmp_path):
+    w = save(tmp_path, "w.npy", matrix(20, 30, "f64", 1))
+    for line, why in [("W[0:21, :] -> r.npy", "not all in W, which is 20x30"), ("W[3:3, :] -> r.npy", "has no elements"),
+                      ("W[3, :] -> r.npy", "is no rectangle"), ("W[::2, :] -> r.npy", "is no rectangle")]:
+        path = line.replace("r.npy", str(tmp_path / "r.npy"))
+        refused = bramble("batch", batch_file(tmp_path, f"W = put {w}\n{path}"), "--local", "2")
+        assert refused.code != 0 and "line 2" in refused.err and why in refused.err, refused
+    assert not (tmp_path / "r.npy").exists()
+
+
 def test_a_placed_matrix_travels_once(tmp_path):
     x, w = save(tmp_path, "x.npy", matrix(64, 2000, "f32", 1)), save(tmp_path, "w.npy", matrix(2000, 3000, "f32", 2))
     text = f"W = put {w} shard=1 units=1:1:1\n" + f"{tmp_path}/h.npy = {x} @ W\n" * 3 + f"H = {x} @ {w}\n"

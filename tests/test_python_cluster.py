@@ -70,6 +70,23 @@ def test_products_and_sums_of_every_type_and_placement(c, dtype, placement):
     same((x @ (W - V).T.T @ y), x @ (w - v) @ y)
 
 
+@pytest.mark.parametrize("placement", PLACEMENTS.values(), ids=PLACEMENTS)
+def test_rows_and_columns_are_fetched(c, placement):
+    w, v = small(900, 600, seed=1), small(600, 3, seed=2)
+    W = c.put(w, placement)
+    H, want = W @ c.put(v), w @ v
+    assert type(H) is DistArray
+    for rows, cols in [(slice(0, 10), slice(None)), (slice(250, 700), slice(1, 2)), (slice(-3, None), slice(-1, None)),
+                       (slice(5, 5), slice(None)), (slice(None), slice(7, 3)), (slice(890, 2000), slice(0, 1))]:
+        same(W.numpy(rows, cols), np.ascontiguousarray(w[rows, cols]))
+        same(H.numpy(rows=rows, cols=cols), want[rows, cols])
+        np.testing.assert_array_equal(H.T.numpy(cols, rows), want.T[cols, rows], strict=True)
+    with pytest.raises(ValueError, match="rows has step 2"):
+        W.numpy(slice(0, 10, 2))
+    with pytest.raises(TypeError, match=r"cols is 3; it takes a slice"):
+        W.numpy(cols=3)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_products_of_any_numbers(c, dtype):
     """Integers wrap as NumPy's do, and floats are as near as rounding allows."""

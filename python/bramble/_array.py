@@ -125,14 +125,22 @@ class DistArray:
         """The transpose; nothing moves."""
         return self.T
 
-    def numpy(self) -> np.ndarray:
-        """All elements, as an array of this process."""
+    def numpy(self, rows: slice = slice(None), cols: slice = slice(None)) -> np.ndarray:
+        """All elements, or those of some rows and columns, as an array of this process: ``W.numpy(rows=slice(0, 10))``.
+
+        The slices are those of NumPy, without a step. Only what is asked for travels.
+        """
+        stored, across = (cols, rows) if self._transposed else (rows, cols)
+        height, width = self._report["rows"], self._report["cols"]
+        down, along = _span(stored, height, "rows"), _span(across, width, "cols")
+        self._cluster._native.check(self._placed)
         if self._held is not None:
-            self._cluster._native.check(self._placed)
-            whole = np.array(self._held, order="C")
+            found = np.array(self._held[slice(*down), slice(*along)], order="C")
+        elif down[0] == down[1] or along[0] == along[1]:
+            found = np.empty((down[1] - down[0], along[1] - along[0]), self.dtype)
         else:
-            whole = as_result(self._cluster._native.fetch(self._placed))
-        return whole.T if self._transposed else whole
+            found = as_result(self._cluster._native.fetch(self._placed, down, along))
+        return found.T if self._transposed else found
 
     def free(self) -> None:
         """Gives the memory at the machines back. Also its transposes are gone then."""
@@ -351,3 +359,13 @@ def _sum(x: Any, y: Any, alpha: float, beta: float) -> Any:
 
 def _lacks(what: str) -> TypeError:
     return TypeError(f"{what} is not supported for placed matrices; fetch the matrix with .numpy() first")
+
+
+def _span(part: slice, length: int, name: str) -> tuple[int, int]:
+    """First line, and the one after the last."""
+    if not isinstance(part, slice):
+        raise TypeError(f"{name} is {part!r}; it takes a slice, as in {name}=slice(0, 10)")
+    start, stop, step = part.indices(length)
+    if step != 1:
+        raise ValueError(f"{name} has step {step}; only slices with step 1 are supported")
+    return start, max(start, stop)

@@ -10,7 +10,7 @@ use crate::memory::Memory;
 use crate::operand::{Placed, matrix, operand};
 use crate::report;
 use bramble_client::{Client, ClientError, ClientProduct, NewArray, Stop, UNNAMED};
-use bramble_matrix::{DType, Output, Reduction, Shape};
+use bramble_matrix::{DType, Output, Rect, Reduction, Shape, Span};
 use bramble_plan::{Placement, ShardAxis, ShardUnits};
 use bramble_primary::{MakeSubject, ProductOperand, ReduceSubject};
 use pyo3::exceptions::PyValueError;
@@ -92,14 +92,26 @@ impl ClusterHandle {
         self.home.call(py, move |client, stop| Box::pin(multiplied(client, a, b, (began, stop))))
     }
 
-    /// All elements of a placed matrix.
-    fn fetch(&self, py: Python<'_>, placed: &Bound<'_, Placed>) -> PyResult<Memory> {
+    /// The elements of some rows and columns of a placed matrix, which have to be in it.
+    fn fetch(
+        &self,
+        py: Python<'_>,
+        placed: &Bound<'_, Placed>,
+        rows: (u64, u64),
+        cols: (u64, u64),
+    ) -> PyResult<Memory> {
+        if rows.0 > rows.1 || cols.0 > cols.1 {
+            return Err(PyValueError::new_err(
+                "rows and columns go from the first to the one after the last",
+            ));
+        }
+        let rect = Rect::new(Span::new(rows.0, rows.1), Span::new(cols.0, cols.1));
         let of = operand(&self.home, (placed, false).into_pyobject(py)?.as_any())?;
         let array = placed.get().array;
         self.home.call(py, move |client, _| {
             Box::pin(async move {
                 drop(of);
-                Ok(Memory::of(client.fetch(array, &in_memory).await?)?)
+                Ok(Memory::of(client.fetch(array, Some(rect), &in_memory).await?)?)
             })
         })
     }

@@ -8,6 +8,7 @@
 //! Deliberately absent: shapes and element types, which are known only when a task starts: an earlier line may write its operand.
 
 use super::put::placement_of;
+use super::rect::WrittenRect;
 use super::reduce::reduction_of;
 use super::words::{Word, words};
 use bramble_matrix::Reduction;
@@ -25,8 +26,8 @@ pub(crate) enum BatchTask {
     Put(String, BatchOperand, Option<Placement>),
     /// `TARGET = rowsum(MATRIX)` and the like; topk has two targets.
     Reduce(Vec<ResultTarget>, Reduction, ReducedTerm),
-    /// `NAME -> PATH`: writes a kept matrix to a file.
-    Write(String, PathBuf),
+    /// `NAME -> PATH`, `NAME[ROWS, COLS] -> PATH`: writes a kept matrix, or a rectangle of it, to a file.
+    Write(String, Option<WrittenRect>, PathBuf),
     /// `free NAME`: forgets a kept matrix.
     Free(String),
 }
@@ -119,6 +120,10 @@ pub(crate) fn parse(line: &str) -> Result<Option<BatchTask>, String> {
     if let Some(reduction) = reduction_of(&words) {
         return reduction.map(Some);
     }
+    if let Some(written) = WrittenRect::of_line(&words) {
+        let (name, rect, path) = written?;
+        return path_of(&name, path).map(|path| Some(BatchTask::Write(name, Some(rect), path)));
+    }
     match &words[..] {
         [] => Ok(None),
         [Word::Plain(free), rest @ ..] if free == "free" && !is_assignment(&words) => match rest {
@@ -129,10 +134,7 @@ pub(crate) fn parse(line: &str) -> Result<Option<BatchTask>, String> {
             _ if !is_name(name) => Err(format!(
                 "{name} -> …: only a kept matrix can be written; give the result a name first, as in H = A @ B"
             )),
-            Word::Plain(path) | Word::Quoted(path) => {
-                Ok(Some(BatchTask::Write(name.clone(), PathBuf::from(path))))
-            }
-            Word::Sign(sign) => Err(format!("{name} -> {sign}: is no path; name a .npy file")),
+            path => path_of(name, path).map(|path| Some(BatchTask::Write(name.clone(), None, path))),
         },
         [target, Word::Sign("="), Word::Plain(put), rest @ ..] if put == "put" && is_put(rest) => {
             let mut reader = Reader { words: rest };
@@ -160,7 +162,7 @@ impl BatchTask {
     /// The names of kept matrices that the task reads or forgets.
     pub(crate) fn uses(&self) -> Vec<&str> {
         let operands = match self {
-            Self::Write(name, _) | Self::Free(name) => return vec![name],
+            Self::Write(name, ..) | Self::Free(name) => return vec![name],
             Self::Put(_, matrix, _) | Self::Reduce(_, _, ReducedTerm::Matrix(matrix)) => vec![matrix],
             Self::Reduce(_, _, ReducedTerm::Product { a, b, .. }) => vec![a, b],
             Self::Compute(_, expression) => expression.operands(),
@@ -183,6 +185,14 @@ impl BatchTask {
             }
             Self::Compute(ResultTarget::File(_), _) | Self::Write(..) => {}
         }
+    }
+}
+
+/// The path to which a matrix is written.
+fn path_of(name: &str, path: &Word) -> Result<PathBuf, String> {
+    match path {
+        Word::Plain(path) | Word::Quoted(path) => Ok(PathBuf::from(path)),
+        Word::Sign(sign) => Err(format!("{name} -> {sign}: is no path; name a .npy file")),
     }
 }
 
@@ -427,7 +437,7 @@ mod tests {
         let kept = |expression| BatchTask::Compute(ResultTarget::Name("H".into()), expression);
         assert_eq!(parsed("H = W + V"), kept(Expression::Sum(term(1.0, "W"), Some(term(1.0, "V")))));
         assert_eq!(parsed("H = 3 * W.T"), kept(Expression::Sum(term(3.0, "W.T"), None)));
-        assert_eq!(parsed("H -> \"a b.npy\" # note"), BatchTask::Write("H".into(), "a b.npy".into()));
+        assert_eq!(parsed("H -> \"a b.npy\" # note"), BatchTask::Write("H".into(), None, "a b.npy".into()));
         assert_eq!(parsed("free W"), BatchTask::Free("W".into()));
         assert_eq!(
             parsed("free = W"),

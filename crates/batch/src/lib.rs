@@ -10,6 +10,7 @@
 mod args;
 mod language;
 mod put;
+mod rect;
 mod reduce;
 mod report;
 mod stay;

@@ -11,6 +11,7 @@
 use super::language::{BatchOperand, Expression, ResultTarget};
 use super::tasks::{BatchOutcome, KeptMatrix, OpenedProduct, TaskRunner, output};
 use bramble_client::NewArray;
+use bramble_matrix::Rect;
 use bramble_plan::Placement;
 use bramble_primary::{ArrayId, MakeReport, MakeSubject, ProductOperand};
 use bramble_report::exit::Failure;
@@ -53,14 +54,16 @@ impl TaskRunner<'_> {
         Ok(BatchOutcome::Made(self.make_named(name, subject, placement).await?))
     }
 
-    /// Writes a kept matrix, of which only machines have the elements, to a file.
+    /// Writes a rectangle of a kept matrix, of which only machines have the elements, to a file.
     pub(crate) async fn write_remote(
         &mut self,
         array: ArrayId,
+        rect: Rect,
         target: &ResultTarget,
     ) -> Result<BatchOutcome, Failure> {
         let output = |shape, dtype| Ok(output(target, shape, dtype)?);
-        let sealed = self.client.fetch(array, &output).await.map_err(|e| self.client.failure(e))?;
+        let sealed =
+            self.client.fetch(array, Some(rect), &output).await.map_err(|e| self.client.failure(e))?;
         let (shape, dtype) = (sealed.shape(), sealed.dtype());
         Ok(BatchOutcome::Fetched(shape, dtype, self.keep(target, sealed).await?, None))
     }

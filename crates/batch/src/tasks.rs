@@ -9,6 +9,7 @@
 
 use super::BatchArgs;
 use super::language::{BatchOperand, BatchTask, Expression, MatrixReference, ResultTarget, ScaledOperand};
+use super::rect::WrittenRect;
 use bramble_client::{Client, ClientError, ClientProduct, ScaledMatrix};
 use bramble_matrix::{DType, Matrix, Output, Sealed, Shape};
 use bramble_primary::{
@@ -73,17 +74,8 @@ impl<'a> TaskRunner<'a> {
                 self.product(target, *alpha, (a, b), plus.as_ref()).await
             }
             BatchTask::Compute(target, Expression::Sum(x, y)) => self.sum(target, x, y.as_ref()).await,
-            BatchTask::Write(name, path) => {
-                if let Some(KeptMatrix { matrix, array: Some(array) }) = self.kept.get(name)
-                    && matrix.is_remote()
-                {
-                    let (array, target) = (*array, ResultTarget::File(path.clone()));
-                    return self.write_remote(array, &target).await;
-                }
-                let source = MatrixReference::Kept(name.clone());
-                let matrix = BatchOperand { source, transposed: false };
-                self.sum(&ResultTarget::File(path.clone()), &ScaledOperand { factor: 1.0, matrix }, None)
-                    .await
+            BatchTask::Write(name, rect, path) => {
+                self.write(name, *rect, &ResultTarget::File(path.clone())).await
             }
             BatchTask::Put(name, matrix, placement) => self.put(name, matrix, placement.clone()).await,
             BatchTask::Reduce(targets, reduction, what) => self.reduce(targets, *reduction, what).await,
@@ -192,12 +184,37 @@ impl<'a> TaskRunner<'a> {
     ) -> Result<BatchOutcome, Failure> {
         let (x, y) = self.open_sum(x, y).await?;
         let here = |(factor, operand): ScaledTerm| -> ScaledMatrix { (factor, operand.matrix) };
-        let (x, y) = (here(x), y.map(here));
+        self.write_sum(here(x), y.map(here), target).await
+    }
+
+    /// C = αX, or αX + βY, of matrices that this process can read.
+    async fn write_sum(
+        &mut self,
+        x: ScaledMatrix,
+        y: Option<ScaledMatrix>,
+        target: &ResultTarget,
+    ) -> Result<BatchOutcome, Failure> {
         let (shape, dtype) = (x.1.shape(), x.1.dtype());
         let output = output(target, shape, dtype)?;
         let sealed = self.client.sum_here(x, y, output).await.map_err(|e| self.client.failure(e))?;
         let digest = self.keep(target, sealed).await?;
         Ok(BatchOutcome::Sum(shape, dtype, digest))
+    }
+
+    /// Writes a kept matrix, or a rectangle of it.
+    async fn write(
+        &mut self,
+        name: &str,
+        rect: Option<WrittenRect>,
+        target: &ResultTarget,
+    ) -> Result<BatchOutcome, Failure> {
+        let KeptMatrix { matrix, array } = self.kept.get(name).cloned().ok_or_else(|| self.unknown(name))?;
+        let shape = matrix.shape();
+        let rect = rect.map_or(Ok(shape.rect()), |rect| rect.of(name, shape)).map_err(Failure::failed)?;
+        match array {
+            Some(array) if matrix.is_remote() => self.write_remote(array, rect, target).await,
+            _ => self.write_sum((1.0, matrix.part(rect)), None, target).await,
+        }
     }
 
     /// Gives a result its file name, or keeps it under its name. Syncing may take long, so a separate thread does it.

@@ -10,7 +10,7 @@ use crate::elementwise::{ScaledMatrix, scaled_sum};
 use crate::here::reduced;
 use crate::{Client, ClientError};
 use bramble_arrays::{GivesUp, LossRetries};
-use bramble_matrix::{DType, Matrix, Output, ReducedMatrix, Reduction, Sealed, Shape};
+use bramble_matrix::{DType, Matrix, Output, Rect, ReducedMatrix, Reduction, Sealed, Shape};
 use bramble_plan::Placement;
 use bramble_primary::{
     ArrayId, MakeReport, MakeRequest, MakeSubject, PlacedOperand, PrimaryError, ProductOperand, PutReport,
@@ -90,18 +90,20 @@ impl Client {
         }
     }
 
-    /// Brings an array home, into the output that `output` opens.
+    /// Fetches a rectangle of an array, all of it if `None`, into the output that `output` opens.
     pub async fn fetch(
         &mut self,
         array: ArrayId,
+        rect: Option<Rect>,
         output: &dyn Fn(Shape, DType) -> Result<Output, ClientError>,
     ) -> Result<Sealed, ClientError> {
         let (shape, dtype) = self.cluster.shape_of(array)?;
+        let rect = rect.unwrap_or_else(|| shape.rect());
         let mut retries = LossRetries::default();
         loop {
-            let (to, sessions, who) = (output(shape, dtype)?, self.sessions()?, self.who());
+            let (to, sessions, who) = (output(rect.shape(), dtype)?, self.sessions()?, self.who());
             let watch = self.display();
-            let result = self.cluster.fetch(array, to, who, &sessions, &watch).await;
+            let result = self.cluster.fetch((array, rect), to, who, &sessions, &watch).await;
             watch.done();
             match result {
                 Err(PrimaryError::PartLost(why)) => self.restore(&why, &mut retries).await?,
@@ -110,14 +112,14 @@ impl Client {
         }
     }
 
-    /// Makes a result at the machines and brings it home. No array is left.
+    /// Makes a result at the machines and fetches it. No array is left.
     pub async fn make_and_fetch(
         &mut self,
         subject: MakeSubject,
         output: &dyn Fn(Shape, DType) -> Result<Output, ClientError>,
     ) -> Result<(Sealed, MakeReport), ClientError> {
         let made = self.make(UNNAMED, subject, None).await?;
-        let fetched = self.fetch(made.array, output).await;
+        let fetched = self.fetch(made.array, None, output).await;
         self.free(made.array).await?;
         Ok((fetched?, made.report))
     }

@@ -27,10 +27,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 impl Cluster {
-    /// Fetches an array into an output of its shape and type.
+    /// Fetches a rectangle of an array into an output of its shape and type.
     pub async fn fetch(
         &mut self,
-        id: ArrayId,
+        (id, rect): (ArrayId, Rect),
         output: Output,
         who: Preference,
         sessions: &SessionRequest,
@@ -41,7 +41,7 @@ impl Cluster {
         let (mut machines, mut holders) = OpenMachines::new(opened, sessions.random, None, watch);
         let mut operation =
             ArrayOperation { arrays: &mut self.arrays, machines: &mut machines, holders: &mut holders };
-        let fetched = operation.fetch(id, Arc::new(output)).await;
+        let fetched = operation.fetch_rect(id, rect, Arc::new(output)).await;
         self.idle.release(machines.into_sessions()).await;
         whole_again(fetched.map_err(primary_error)?)
     }
