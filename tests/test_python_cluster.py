@@ -70,6 +70,21 @@ def test_products_and_sums_of_every_type_and_placement(c, dtype, placement):
     same((x @ (W - V).T.T @ y), x @ (w - v) @ y)
 
 
+def test_nodes_are_this_process_and_the_workers():
+    w = matrix(1024, 300, "f64", 1)
+    with Cluster(local=2, kernel="simd", threads=1) as c:
+        W = c.put(w, Shard(0, (3, 1)))
+        here, *others = c.nodes
+        assert here.is_primary and not any(node.is_primary for node in others) and len(others) == 2
+        assert all(node.threads == 1 and node.gflops > 0 and node.kernel == "simd" for node in others)
+        assert [node.held_bytes for node in others] == [768 * 300 * 8, 256 * 300 * 8] and here.held_bytes == 0
+        assert all(node.bytes_per_s > 0 and node.round_trip_s > 0 for node in others) and here.bytes_per_s is None
+        left = [node.left_bytes for node in others]
+        W.free()
+        assert [node.held_bytes for node in c.nodes] == [0, 0, 0]
+        assert all(now.left_bytes > before for now, before in zip(c.nodes[1:], left, strict=True))
+
+
 @pytest.mark.parametrize("placement", PLACEMENTS.values(), ids=PLACEMENTS)
 def test_rows_and_columns_are_fetched(c, placement):
     w, v = small(900, 600, seed=1), small(600, 3, seed=2)

@@ -1,10 +1,13 @@
 """`bramble.Cluster` and `DistArray`: what they cannot do they refuse, with NumPy's text where NumPy has one."""
 
+import os
 import re
 
 import numpy as np
 import pytest
 from bramble import BrambleError, Cluster, ClusterClosed, DistArray, OutOfClusterMemory, Replicate, Shard, Unreachable
+from bramble.engines._opening import new_key
+from helpers import workers
 from test_python_cluster import K, M, N, c, placed, same, small, stays  # noqa: F401 (c and placed are fixtures)
 from test_unreachable import free_port
 
@@ -211,3 +214,23 @@ def test_a_matrix_that_does_not_fit_is_refused_and_the_cluster_goes_on():
                 call()
             assert isinstance(caught.value, MemoryError) and isinstance(caught.value, BrambleError)
             same(x @ W, x @ w)
+
+
+def test_the_key_may_be_passed_in():
+    """Neither the environment nor a file has it, and no message repeats it."""
+    key, other = new_key(), new_key()
+    with workers(2, "--threads", 1, env={"BRAMBLE_KEY": key}) as (addresses, _):
+        with Cluster(addresses, key=key, kernel="simd") as c:
+            same_product(c)
+            assert all(node.encryption for node in c.nodes[1:])
+        with pytest.raises(Unreachable) as refused:
+            Cluster(addresses, key=other)
+        with pytest.raises(BrambleError, match="^key: no cluster key") as wrong:
+            Cluster(addresses, key=key[:-1])
+        assert key[:-1] not in str(refused.value) + str(wrong.value) and other not in str(refused.value)
+    assert "BRAMBLE_KEY" not in os.environ
+
+
+def same_product(c):
+    x, w = np.ones((3, 300)), np.ones((300, 5))
+    np.testing.assert_array_equal(x @ c.put(w, Replicate()), x @ w)

@@ -260,6 +260,10 @@ class DistArray:
                 return self.T
             case np.linalg.norm if len(args) == 1 and not kwargs:
                 return self.norm()
+            case np.linalg.solve if len(args) == 2 and not kwargs:
+                if not isinstance(args[0], DistArray):
+                    raise _lacks("numpy.linalg.solve with a placed right-hand side")
+                return self._cluster.solve(*args)
             case np.sum if not set(kwargs) - {"axis"} and len(args) <= 2:
                 return self.sum(*args[1:], **kwargs)
             case np.max if len(args) == 1 and not kwargs:

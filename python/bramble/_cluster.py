@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import os
 import weakref
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bramble import _array
+from bramble import _array, _solve
 from bramble._native import module
 from bramble._operands import as_array, as_result, check_dtype, readable
 from bramble._placement import Placement, native
 from bramble._report import Report
+
+
+class Node(NamedTuple):
+    """A machine of a cluster."""
+
+    name: str
+    is_primary: bool
+    threads: int
+    kernel: str
+    gflops: float
+    """Multiplying large matrices with all threads."""
+    held_bytes: int
+    """Of matrices that this cluster has placed there."""
+    left_bytes: int
+    """For more of them."""
+    link: str
+    encryption: str | None
+    bytes_per_s: float | None
+    """Of its link with this process; ``None`` where both share memory."""
+    round_trip_s: float | None
 
 
 class Cluster:
@@ -45,13 +66,15 @@ class Cluster:
         The same bits on every set of machines.
     degraded : bool
         Go on without workers that do not answer.
+    key : str, optional
+        The cluster key itself (``bramble key show``), for programs that have it from elsewhere.
     insecure, trust_network : bool
         No encryption and no cluster key: within this machine, or with ``trust_network`` on a network that nobody else uses.
     progress : bool
         Show the progress of products on a terminal.
 
-    Without workers (no ``hosts``, ``local``, ``hostfile`` or ``wait_for``) it consists of the threads of this process. The
-    cluster key is found as the command ``bramble`` finds it: in ``BRAMBLE_KEY``, in the file that ``BRAMBLE_KEY_FILE`` names, or
+    Without workers (no ``hosts``, ``local``, ``hostfile`` or ``wait_for``) it consists of the threads of this process. Without
+    ``key``, the cluster key is found as the command ``bramble`` finds it: in ``BRAMBLE_KEY``, in the file that ``BRAMBLE_KEY_FILE`` names, or
     in ``~/.config/bramble/``.
 
     Calls are carried out one after another, on a thread of their own that keeps the connections alive. Use the cluster in a
@@ -75,6 +98,7 @@ class Cluster:
         verify: Literal["fast", "full", "off"] = "fast",
         reproducible: bool = False,
         degraded: bool = False,
+        key: str | None = None,
         insecure: bool = False,
         trust_network: bool = False,
         progress: bool = False,
@@ -104,7 +128,9 @@ class Cluster:
         words = [f"--{name}={value}" for name, value in values.items() if value is not None]
         words += [f"--{name}" for name, is_set in flags.items() if is_set]
         module.guest()
-        self._native = module.Cluster(words)
+        self._native = module.Cluster(words, key)
+        self._has_workers = any(given is not None for given in (hosts, local, hostfile, wait_for))
+        self._threads = threads
         self._last: Report | None = None
         self._end = weakref.finalize(self, self._native.close)
 
@@ -232,6 +258,21 @@ class Cluster:
         result = as_result(memory)
         shape = (() if left.was_vector else result.shape[:1]) + (() if right.was_vector else result.shape[1:])
         return result.reshape(shape)[()]
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The machines that answer, this process first; asked now. Speeds are for float32."""
+        return [Node(**fields) for fields in json.loads(self._native.nodes("f32"))]
+
+    def solve(self, a: ArrayLike | _array.DistArray | str | os.PathLike[str], b: ArrayLike) -> np.ndarray:
+        """Solves A X = B on the workers, as ``bramble.solve`` does in this process.
+
+        ``a``: n × n, an array, a file or a matrix that was placed with ``put``; ``b``: a vector of n elements, or n × k. The
+        workers share the columns by their speed, and compute in float64 (``bramble solve``); the result has the wider type of
+        both operands. Its backward error is in ``last_report``. A lost worker ends the call. Without workers it is
+        ``bramble.solve``.
+        """
+        return _solve.on_cluster(self, a, b)
 
     def topk(self, a: ArrayLike | _array.DistArray, b: _array.DistArray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Columns and values of the ``k`` largest elements of each row of ``a @ b``, largest first.

@@ -1,14 +1,22 @@
-"""``bramble.solve`` and ``bramble.lu``: systems of equations in this process."""
+"""``bramble.solve`` and ``bramble.lu``: systems of equations in this process; and ``Cluster.solve``."""
 
 from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bramble import _matmul
+from bramble._array import DistArray
 from bramble._native import module
 from bramble._operands import as_array, as_result, readable
+from bramble._report import Report
 from bramble.errors import VerificationError
+
+if TYPE_CHECKING:
+    from bramble._cluster import Cluster
 
 # The largest backward error that is accepted, in units of the last place times the order: that of HPL.
 _TOLERANCE = 16.0
@@ -83,6 +91,32 @@ def solve(a: ArrayLike, b: ArrayLike, *, threads: int | None = None) -> np.ndarr
     left, right = as_array(a), as_array(b)
     dtype = np.result_type(_float_type(left.dtype), _float_type(right.dtype))
     return LU(left.astype(dtype, copy=False), threads=threads).solve(right)
+
+
+def on_cluster(cluster: Cluster, a: Any, b: ArrayLike) -> np.ndarray:
+    """``Cluster.solve``."""
+    right = as_array(b)
+    if right.ndim not in (1, 2):
+        raise ValueError(f"solve: b has {right.ndim} dimensions; it is a vector or has right-hand sides in its columns")
+    columns = right if right.ndim == 2 else right[:, np.newaxis]
+    columns = readable(columns, _float_type(right.dtype))
+    shape: tuple[int, ...] | None = None
+    native: Any = None
+    if isinstance(a, DistArray):
+        shape, native = a.shape, a._native
+    elif isinstance(a, (str, os.PathLike)):
+        native = os.fspath(a)
+    else:
+        array = as_array(a)
+        if array.ndim != 2:
+            raise np.linalg.LinAlgError(f"{array.ndim}-dimensional array given. A matrix has two dimensions")
+        shape, native = array.shape, readable(array, _float_type(array.dtype))
+    if not cluster._has_workers or shape is not None and (0 in shape or right.size == 0):
+        here = cluster.put(a) if shape is None else a
+        return solve(here.numpy() if isinstance(here, DistArray) else here, right, threads=cluster._threads)
+    memory, report = cluster._native.solve(native, columns, _matmul._count(None))
+    cluster._last = Report.of(report)
+    return as_result(memory).reshape(right.shape)
 
 
 def _float_type(dtype: np.dtype) -> np.dtype:

@@ -25,15 +25,17 @@ pub(crate) struct ClusterArgs {
 }
 
 impl ClusterArgs {
-    /// Parses the words.
-    pub(crate) fn of(words: &[String]) -> Result<Self, Failure> {
+    /// Parses the words. `key`: the cluster key, which is no word, since messages repeat words.
+    pub(crate) fn of(words: &[String], key: Option<&str>) -> Result<Self, Failure> {
         let wrong = |e: clap::Error| {
             // One line; the usage of a command follows after an empty one.
             let text = e.to_string();
             let text = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
             Failure::usage(text.split_whitespace().collect::<Vec<_>>().join(" "))
         };
-        Self::try_parse_from(words).map_err(wrong)
+        let mut args = Self::try_parse_from(words).map_err(wrong)?;
+        args.team.machines.trust.key = key.map(|key| bramble_cluster::key::given("key", key)).transpose()?;
+        Ok(args)
     }
 
     /// How products use the cluster.

@@ -6,9 +6,11 @@
 //! Invariant: every call returns its result with its report, as JSON.
 
 use crate::event_loop::EventLoop;
+use crate::lu::LuFailure;
 use crate::memory::Memory;
 use crate::operand::{Placed, matrix, operand};
 use crate::report;
+use crate::system::{SystemSolved, solve_on_workers};
 use bramble_client::{Client, ClientError, ClientProduct, NewArray, Stop, UNNAMED};
 use bramble_matrix::{DType, Output, Rect, Reduction, Shape, Span};
 use bramble_plan::{Placement, ShardAxis, ShardUnits};
@@ -32,8 +34,32 @@ type PlacementArg = Option<(Option<u8>, Option<Vec<u64>>)>;
 impl ClusterHandle {
     /// Opens the cluster that the words of a command line name.
     #[new]
-    fn new(py: Python<'_>, words: Vec<String>) -> PyResult<Self> {
-        Ok(Self { home: Arc::new(EventLoop::open(py, words)?) })
+    fn new(py: Python<'_>, words: Vec<String>, key: Option<String>) -> PyResult<Self> {
+        Ok(Self { home: Arc::new(EventLoop::open(py, words, key)?) })
+    }
+
+    /// The machines, with their speeds for elements of that type, as JSON.
+    fn nodes(&self, py: Python<'_>, dtype: &str) -> PyResult<String> {
+        let unknown = || PyValueError::new_err(format!("{dtype}: no such element type"));
+        let dtype = DType::parse(dtype).ok_or_else(unknown)?;
+        self.home.call(py, move |client, _| {
+            Box::pin(async move { Ok(report::nodes(&client.nodes(dtype).await?)) })
+        })
+    }
+
+    /// X with A X = B, and the report.
+    fn solve(
+        &self,
+        py: Python<'_>,
+        a: &Bound<'_, PyAny>,
+        b: &Bound<'_, PyAny>,
+        threads: usize,
+    ) -> PyResult<SystemSolved> {
+        let (a, b) = (operand(&self.home, a)?.matrix, operand(&self.home, b)?.matrix);
+        let solved = self
+            .home
+            .call(py, move |client, _| Box::pin(solve_on_workers(client, (a, b), threads.max(1))))?;
+        solved.map_err(|why| LuFailure::from(why).raised(py))
     }
 
     /// Places a matrix.

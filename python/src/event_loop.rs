@@ -48,7 +48,7 @@ pub(crate) struct EventLoop {
 
 impl EventLoop {
     /// Starts the thread and opens the cluster.
-    pub(crate) fn open(py: Python<'_>, words: Vec<String>) -> PyResult<Self> {
+    pub(crate) fn open(py: Python<'_>, words: Vec<String>, key: Option<String>) -> PyResult<Self> {
         let (calls, incoming) = mpsc::unbounded_channel();
         let (ready, mut is_open) = sync_channel(1);
         let (alive, over) = sync_channel(0);
@@ -58,7 +58,7 @@ impl EventLoop {
             .name("bramble cluster".to_owned())
             .spawn(move || {
                 let _alive = alive;
-                serve(&words, &ready, (incoming, to_free), is_closing);
+                serve((&words, key), &ready, (incoming, to_free), is_closing);
             })
             .map_err(|e| exception(py, "BrambleError", &format!("no thread can be started: {e}")))?;
         let this = Self {
@@ -215,13 +215,13 @@ fn broken(py: Python<'_>) -> PyErr {
 
 /// The thread.
 fn serve(
-    words: &[String],
+    (words, key): (&[String], Option<String>),
     ready: &SyncSender<Result<(), Failure>>,
     (mut calls, mut unused): (mpsc::UnboundedReceiver<Call>, mpsc::UnboundedReceiver<ArrayId>),
     mut closing: watch::Receiver<bool>,
 ) {
     let work = async {
-        let args = ClusterArgs::of(words)?;
+        let args = ClusterArgs::of(words, key.as_deref())?;
         let mut client = tokio::select! {
             opened = Client::open(TeamSpec::of(&args.team)?, &args.team, args.options()) => opened?,
             // The caller was interrupted.

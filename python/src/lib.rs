@@ -17,6 +17,7 @@ mod lu;
 mod memory;
 mod operand;
 mod report;
+mod system;
 
 use pyo3::prelude::*;
 use std::ffi::OsString;

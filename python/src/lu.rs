@@ -99,7 +99,7 @@ fn apart<R: Send + 'static>(
 }
 
 /// Why a system was not solved.
-enum LuFailure {
+pub(crate) enum LuFailure {
     Lu(LuError),
     TooLarge { need: u64, free: u64 },
 }
@@ -111,7 +111,7 @@ impl From<LuError> for LuFailure {
 }
 
 impl LuFailure {
-    fn raised(self, py: Python<'_>) -> PyErr {
+    pub(crate) fn raised(self, py: Python<'_>) -> PyErr {
         match self {
             Self::Lu(error @ (LuError::Singular { .. } | LuError::NotSquare { .. })) => {
                 let text = error.to_string();
@@ -169,7 +169,7 @@ fn solved<T: LuElement>(of: &Factored, factors: &LuFactors<T>, b: &Matrix) -> Re
 }
 
 /// `simd` for one thread, and for all of them.
-fn kernels(threads: usize) -> LuKernels {
+pub(crate) fn kernels(threads: usize) -> LuKernels {
     let simd = || open(KernelName::Simd);
     let blocked = Choice::Blocked { base: KernelName::Simd, edge: None };
     match (simd(), bramble_kernel::open_on(blocked, threads)) {

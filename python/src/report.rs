@@ -1,6 +1,6 @@
 //! Reports of calls, as JSON for the package.
 
-use bramble_primary::{MakeReport, PutReport, ReduceReport, Report};
+use bramble_primary::{MakeReport, NodeReport, PutReport, ReduceReport, Report};
 use bramble_report::{placed, product};
 use serde_json::json;
 
@@ -30,4 +30,25 @@ pub(crate) fn multiplied(report: &Report, total_seconds: f64) -> String {
     let product = product::json(report, total_seconds, "");
     let text = product::text(report, "C", false, total_seconds, None);
     json!({"kind": "product", "seconds": total_seconds, "product": product, "text": text}).to_string()
+}
+
+/// The machines of a cluster.
+pub(crate) fn nodes(nodes: &[NodeReport]) -> String {
+    let one = |node: &NodeReport| {
+        let machine = &node.surveyed.machine;
+        json!({
+            "name": machine.name,
+            "is_primary": node.is_primary,
+            "threads": machine.threads,
+            "kernel": node.surveyed.kernel,
+            "gflops": machine.gflops,
+            "held_bytes": node.held_bytes,
+            "left_bytes": node.left_bytes,
+            "link": node.surveyed.link,
+            "encryption": node.surveyed.encryption,
+            "bytes_per_s": machine.link.map(|link| link.bytes_per_s),
+            "round_trip_s": machine.link.map(|link| link.round_trip_s),
+        })
+    };
+    json!(nodes.iter().map(one).collect::<Vec<_>>()).to_string()
 }

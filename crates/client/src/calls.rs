@@ -13,10 +13,14 @@ use bramble_arrays::{GivesUp, LossRetries};
 use bramble_matrix::{DType, Matrix, Output, Rect, ReducedMatrix, Reduction, Sealed, Shape};
 use bramble_plan::Placement;
 use bramble_primary::{
-    ArrayId, MakeReport, MakeRequest, MakeSubject, PlacedOperand, PrimaryError, ProductOperand, PutReport,
-    PutRequest, ReduceReport, ReduceRequest, ReduceSubject, off_loop,
+    ArrayId, MakeReport, MakeRequest, MakeSubject, NodeReport, PlacedOperand, PrimaryError, ProductOperand,
+    PutReport, PutRequest, ReduceReport, ReduceRequest, ReduceSubject, SolutionCheck, SystemRequest,
+    SystemSolution, SystemSource, off_loop,
 };
 use bramble_report::exit::Failure;
+
+/// Machines measure their speed for `Client::nodes` as for a product of this many operations.
+const NODES_FLOPS: f64 = 1e11;
 
 /// Name of a result that the caller gives no name.
 pub const UNNAMED: &str = "the result";
@@ -206,6 +210,35 @@ impl Client {
             Ok(output.seal()?)
         });
         Ok(sealed.await??)
+    }
+
+    /// The machines, this process first, with their speeds for that element type.
+    pub async fn nodes(&mut self, dtype: DType) -> Result<Vec<NodeReport>, ClientError> {
+        let kernel = self.kernels.name(dtype, NODES_FLOPS)?;
+        let sessions = self.sessions()?;
+        let watch = self.display();
+        let result = self.cluster.nodes((kernel, dtype), &sessions, &watch).await;
+        watch.done();
+        Ok(result?)
+    }
+
+    /// The workers solve A X = B. `check` says whether X solves it; if not, the workers that have computed wrongly are named in the
+    /// solution.
+    pub async fn solve(
+        &mut self,
+        a: Matrix,
+        b: Matrix,
+        check: SolutionCheck,
+    ) -> Result<SystemSolution, ClientError> {
+        let order = a.shape().rows as f64;
+        let kernel = self.kernels.name(DType::F64, 2.0 / 3.0 * order * order * order)?;
+        let source = SystemSource::Given { a, b };
+        let request =
+            SystemRequest { source, width: None, workers: None, kernel, sessions: self.sessions()? };
+        let watch = self.display();
+        let result = self.cluster.solve(request, check, &watch, &|_| {}).await;
+        watch.done();
+        Ok(result?)
     }
 
     /// Forgets an array; its memory goes back to the machines.

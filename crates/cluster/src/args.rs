@@ -5,6 +5,7 @@
 
 use crate::ranks::Ranks;
 use bramble_kernel::Choice;
+use bramble_link::ClusterKey;
 use bramble_matrix::DType;
 use bramble_report::quantity::{duration, size};
 use bramble_worker::limits::AWAIT_MAX;
@@ -106,7 +107,7 @@ pub struct TeamArgs {
 }
 
 /// Permissions to work without a cluster key.
-#[derive(Args, Clone, Copy, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct TrustArgs {
     /// No encryption and no cluster key; only within this machine, unless --i-trust-this-network is given
     #[arg(long)]
@@ -115,6 +116,9 @@ pub struct TrustArgs {
     /// use the machines
     #[arg(long, requires = "insecure")]
     pub i_trust_this_network: bool,
+    /// The cluster key, if a program has passed it in; no option has it, since other users can read command lines
+    #[arg(skip)]
+    pub key: Option<ClusterKey>,
 }
 
 /// Parses `--await-timeout`.

@@ -79,6 +79,11 @@ pub fn load() -> Result<Option<ClusterKey>, Failure> {
     }
 }
 
+/// The key in a text that a program has passed in; `place` names it in messages.
+pub fn given(place: &str, text: &str) -> Result<ClusterKey, Failure> {
+    parse(place, text)
+}
+
 /// The path of the key file. Relative values of XDG_CONFIG_HOME and HOME count as unset.
 fn path_in(variables: Variables<'_>) -> Option<PathBuf> {
     let folder = |name: &str| variables(name).map(PathBuf::from).filter(|path| path.is_absolute());

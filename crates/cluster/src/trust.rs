@@ -31,7 +31,7 @@ pub fn security(args: &TrustArgs) -> Result<Security, Failure> {
             );
             Ok(Security::open(Reach::Loopback, PROTOCOL, VERSION))
         }
-        (false, _) => match crate::key::load()? {
+        (false, _) => match args.key.clone().map_or_else(crate::key::load, |key| Ok(Some(key)))? {
             Some(key) => Security::sealed(key, PROTOCOL, VERSION).map_err(|e| Failure::failed(e.to_string())),
             None => Ok(Security::open(Reach::Loopback, PROTOCOL, VERSION)),
         },

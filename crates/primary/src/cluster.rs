@@ -15,6 +15,7 @@ mod getting;
 mod kept;
 mod machines;
 mod making;
+mod nodes;
 mod part;
 mod placing;
 mod reducing;
@@ -28,6 +29,7 @@ use kept::KeptSource;
 pub(crate) use kept::sketch_of;
 pub(crate) use machines::primary_error;
 pub use making::{MakeReport, MakeRequest, MakeSubject};
+pub use nodes::NodeReport;
 pub use placing::{PartReport, PutReport, PutRequest};
 pub use reducing::{ReduceReport, ReduceRequest, ReduceSubject};
 use std::rc::Rc;
@@ -36,6 +38,9 @@ use std::rc::Rc;
 pub(crate) type ClusterArrays = PlacedArrays<Matrix, KeptSource>;
 /// One of them.
 type PlacedMatrix = PlacedArray<Matrix, KeptSource>;
+
+/// Machines measure their speed as for a product of this many operations: longest, since a placement stays.
+const PROBED_FLOPS: f64 = 1e11;
 
 /// How a cluster is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

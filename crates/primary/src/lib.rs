@@ -34,8 +34,8 @@ pub use bramble_sessions::{
     off_loop, survey, wait_for_welcomes,
 };
 pub use cluster::{
-    ArrayId, Cluster, ClusterOptions, MakeReport, MakeRequest, MakeSubject, PartReport, PlacedOperand,
-    PutReport, PutRequest, ReduceReport, ReduceRequest, ReduceSubject, multiply,
+    ArrayId, Cluster, ClusterOptions, MakeReport, MakeRequest, MakeSubject, NodeReport, PartReport,
+    PlacedOperand, PutReport, PutRequest, ReduceReport, ReduceRequest, ReduceSubject, multiply,
 };
 pub use product::{
     CheckRequest, Finished, ProductObserver, ProductOperand, Request, SessionRequest, prepare_resume,

@@ -72,9 +72,9 @@ pub async fn survey(
     }
     // Sessions that fall silent meanwhile are removed.
     let (nic_bytes_per_s, silent) = measure(&mut sessions, None).await?;
-    let mut own = surveyed(&local, None, false);
+    let mut own = Surveyed::of(&local, None, false);
     own.machine.nic_bytes_per_s = nic_bytes_per_s;
-    let mut answers = sessions.iter().map(|session| surveyed(session, survey.credits, alike));
+    let mut answers = sessions.iter().map(|session| Surveyed::of(session, survey.credits, alike));
     let count = sessions.len() + failed.len();
     let mut others: Vec<Result<Surveyed, PrimaryError>> = (0..count)
         .filter_map(|place| failed.remove(&place).map(Err).or_else(|| answers.next().map(Ok)))
@@ -137,11 +137,15 @@ impl Survey {
     }
 }
 
-fn surveyed(session: &Session, credits: Option<u64>, shares_cores: bool) -> Surveyed {
-    Surveyed {
-        machine: session.machine(credits, shares_cores),
-        kernel: session.welcome.kernel.clone(),
-        link: session.link.name,
-        encryption: session.link.cipher,
+impl Surveyed {
+    /// The machine of a session. `credits` limits the memory that a plan may use there; `shares_cores`: it runs on the primary's
+    /// own cores.
+    pub fn of(session: &Session, credits: Option<u64>, shares_cores: bool) -> Self {
+        Self {
+            machine: session.machine(credits, shares_cores),
+            kernel: session.welcome.kernel.clone(),
+            link: session.link.name,
+            encryption: session.link.cipher,
+        }
     }
 }

@@ -10,13 +10,11 @@ import contextlib
 import hashlib
 import ipaddress
 import logging
-import os
 import re
 import secrets
 import socket
-import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from bramble.errors import BrambleError, Unreachable
@@ -26,7 +24,6 @@ WORKERS_MAX = 256
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _LATER_S = 10.0
-_environment = threading.Lock()
 _log = logging.getLogger("bramble")
 
 
@@ -117,8 +114,7 @@ class Opening:
             raise self.failed(f"{self.workers} hosts have room for a worker, and a cluster waits for at most {WORKERS_MAX}")
         try:
             launch.go()
-            with _in_environment(self.key):
-                cluster = cls(wait_for=self.workers, listen=self._listen, timeout=self.timeout, **options)
+            cluster = cls(wait_for=self.workers, listen=self._listen, timeout=self.timeout, key=self.key, **options)
         except Unreachable as error:
             said = _quietly(launch.hint) or ""
             _quietly(launch.end)
@@ -158,21 +154,6 @@ def _quietly(call: Callable[[], Any]) -> Any:
     except Exception as error:
         _log.info("at the end of a cluster: %s", error)
         return None
-
-
-@contextlib.contextmanager
-def _in_environment(key: str) -> Iterator[None]:
-    """The key of the cluster that is opened meanwhile: the compiled module finds it only in the environment of this process."""
-    with _environment:
-        before = os.environ.get("BRAMBLE_KEY")
-        os.environ["BRAMBLE_KEY"] = key
-        try:
-            yield
-        finally:
-            if before is None:
-                os.environ.pop("BRAMBLE_KEY", None)
-            else:
-                os.environ["BRAMBLE_KEY"] = before
 
 
 def _split(address: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@
 
 use super::machines::{OpenMachines, primary_error};
 use super::part::free_numbers;
-use super::{ArrayId, Cluster, PlacedMatrix};
+use super::{ArrayId, Cluster, PROBED_FLOPS, PlacedMatrix};
 use crate::gathering::{OpenedSessions, open_all};
 use crate::product::{CheckRequest, ProductObserver, SessionRequest};
 use bramble_arrays::{ArrayOperation, Restoring};
@@ -20,9 +20,6 @@ use bramble_sessions::{LostConnection, Opening, PrimaryError, Session, open};
 use bramble_wire::message::Wants;
 use std::time::Instant;
 use tokio::task::JoinSet;
-
-/// Machines measure their speed as for a product of this many operations: longest, since a placement stays.
-const PROBED_FLOPS: f64 = 1e11;
 
 /// A matrix to place, and how.
 pub struct PutRequest {
@@ -195,8 +192,8 @@ impl Cluster {
     }
 }
 
-/// The hello of a session that only places or frees parts.
-fn opening(sessions: &SessionRequest, kernel: String, dtype: DType, flops: f64) -> Opening {
+/// The hello of a session without a product.
+pub(super) fn opening(sessions: &SessionRequest, kernel: String, dtype: DType, flops: f64) -> Opening {
     Opening {
         dtype,
         alpha: 1.0,

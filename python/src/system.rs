@@ -1,0 +1,174 @@
+//! Systems of equations on the workers of an open cluster.
+//!
+//! Place in the flow: `Cluster.solve` checks types and shapes; the workers factor and substitute, this process judges the solution.
+//!
+//! Invariants: the workers compute in f64, also for matrices of f32, and X is rounded at the end. Its backward error is computed
+//! here, from the matrix as this process reads it.
+//!
+//! Deliberately absent: factors that stay at the workers.
+
+use crate::lu::kernels;
+use crate::memory::Memory;
+use bramble_client::{Client, ClientError};
+
+use bramble_lu::{LuError, MatrixNorms, WorkingMatrix, load, norms, residual};
+use bramble_matrix::{Buffer, DType, Matrix, Shape};
+use bramble_primary::{PrimaryError, SystemShare, SystemSolution, off_loop};
+use serde_json::json;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// A solution, and the report.
+pub(crate) type SystemSolved = (Memory, String);
+
+/// The largest backward error that is accepted, in units of the last place times the order: that of HPL.
+const TOLERANCE: f64 = 16.0;
+
+/// Right-hand sides by rows, and the norms of A.
+struct Known {
+    right: Vec<f64>,
+    norms: MatrixNorms,
+}
+
+/// X with A X = B; or why A has no such X.
+pub(crate) async fn solve_on_workers(
+    client: &mut Client,
+    (a, b): (Matrix, Matrix),
+    threads: usize,
+) -> Result<Result<SystemSolved, LuError>, ClientError> {
+    let began = Instant::now();
+    let shape = b.shape();
+    if a.is_remote() {
+        let why =
+            format!("{} was made at the workers; fetch it with .numpy(), and solve with that", a.name());
+        return Err(PrimaryError::Operands(why).into());
+    }
+    if a.shape().rows != a.shape().cols {
+        return Ok(Err(LuError::NotSquare { name: "the matrix".to_owned(), shape: a.shape() }));
+    }
+    if a.shape().rows != shape.rows {
+        let why = format!("solve: the matrix has {} rows, and b has {}", a.shape().rows, shape.rows);
+        return Err(PrimaryError::Operands(why).into());
+    }
+    let common = a.promoted(&b);
+    let dtype = if common.is_float() { common } else { DType::F64 };
+    let (a, b) = (in_type(a, dtype)?, in_type(b, dtype)?);
+    let accepted = accepted(shape.rows, dtype);
+    let (matrix, columns) = (a.clone(), b.clone());
+    let known = match off_loop("reading a system", move || known(&matrix, &columns, threads)).await? {
+        Ok(known) => known,
+        Err(why) => return Ok(Err(why)),
+    };
+    let judged: Arc<Mutex<Option<Result<f64, LuError>>>> = Arc::default();
+    let (of, told) = (a.clone(), judged.clone());
+    let check = move |x: &[f64]| {
+        let x: Vec<f64> = x.iter().map(|x| rounded(*x, dtype)).collect();
+        let found = residual(&of, &known.norms, &known.right, &x, shape.cols as usize, &kernels(threads));
+        let found = found.map(|found| found.backward_error);
+        let is_accepted = found.as_ref().is_ok_and(|error| *error <= accepted);
+        *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+        is_accepted
+    };
+    let solution = client.solve(a, b, Box::new(check)).await?;
+    if let Some(why) = without_pivot(&solution) {
+        return Ok(Err(why));
+    }
+    if let Some((name, deviation)) = solution.wrong.first() {
+        return Err(ClientError::Wrong(format!(
+            "worker {name} has computed wrongly: its columns differ from their checksums by {deviation:.0} times what rounding \
+             explains; check its memory, clock and cooling"
+        )));
+    }
+    let error = match judged.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        Some(Ok(error)) => error,
+        Some(Err(why)) => return Ok(Err(why)),
+        None => f64::INFINITY,
+    };
+    if error > accepted {
+        return Err(ClientError::Wrong(format!(
+            "the solution has a backward error of {error:.1e}, and {accepted:.1e} is accepted: elements grew too much during \
+             elimination, or this machine computes wrongly"
+        )));
+    }
+    let report = report(&solution, (shape, dtype), error, began.elapsed().as_secs_f64());
+    Ok(memory_of(&solution.x, shape, dtype).map(|memory| (memory, report)))
+}
+
+fn in_type(matrix: Matrix, dtype: DType) -> Result<Matrix, PrimaryError> {
+    Ok(matrix.converted(dtype)?)
+}
+
+/// The largest backward error that is accepted.
+fn accepted(order: u64, dtype: DType) -> f64 {
+    let unit = if dtype == DType::F32 { f64::from(f32::EPSILON) } else { f64::EPSILON } / 2.0;
+    TOLERANCE * order.max(1) as f64 * unit
+}
+
+fn known(a: &Matrix, b: &Matrix, threads: usize) -> Result<Known, LuError> {
+    let norms = match a.dtype() {
+        DType::F32 => norms::<f32>(a, threads)?,
+        _ => norms::<f64>(a, threads)?,
+    };
+    let Shape { rows, cols } = b.shape();
+    let right = WorkingMatrix::zeros::<f64>(rows as usize, cols as usize)?;
+    load::<f64, f64>(&b.clone().converted(DType::F64)?, &right, 0, 1)?;
+    Ok(Known { right: right.rows_of::<f64>()?, norms })
+}
+
+/// An element as a matrix of that type has it.
+fn rounded(x: f64, dtype: DType) -> f64 {
+    if dtype == DType::F32 { f64::from(x as f32) } else { x }
+}
+
+fn memory_of(x: &[f64], shape: Shape, dtype: DType) -> Result<Memory, LuError> {
+    let mut buffer = Buffer::zeroed(x.len() * dtype.size_bytes())?;
+    match dtype {
+        DType::F32 => {
+            buffer.elements_mut::<f32>().iter_mut().zip(x).for_each(|(to, x)| *to = *x as f32);
+        }
+        _ => buffer.elements_mut::<f64>().copy_from_slice(x),
+    }
+    Ok(Memory::in_buffer(buffer, shape, dtype))
+}
+
+/// The first column of A in which elimination found no pivot.
+fn without_pivot(solution: &SystemSolution) -> Option<LuError> {
+    let first = |column: Option<usize>| column.unwrap_or(usize::MAX);
+    match (solution.zero, solution.overflow) {
+        (None, None) => None,
+        (zero, Some(column)) if column < first(zero) => {
+            Some(LuError::Overflow { column, dtype: DType::F64.name(), hint: "" })
+        }
+        (zero, _) => Some(LuError::Singular { column: first(zero) }),
+    }
+}
+
+fn report(solution: &SystemSolution, (shape, dtype): (Shape, DType), error: f64, seconds: f64) -> String {
+    let machine = |share: &SystemShare| {
+        json!({
+            "machine": share.name,
+            "columns": share.columns,
+            "gflops": share.gflops,
+            "bytes": share.bytes,
+        })
+    };
+    let order = shape.rows as f64;
+    let machines: Vec<_> = solution.plan.shares.iter().map(machine).collect();
+    json!({
+        "kind": "system",
+        "rows": shape.rows,
+        "cols": shape.cols,
+        "dtype": dtype.name(),
+        "machines": machines,
+        "block": solution.plan.width,
+        "seconds": seconds,
+        "setup_seconds": solution.setup_seconds,
+        "solve_seconds": solution.seconds,
+        "gflops": (2.0 / 3.0 * order + 1.5) * order * order / solution.seconds / 1e9,
+        "predicted_seconds": solution.plan.estimate.seconds,
+        "bound_seconds": solution.plan.estimate.bound_seconds,
+        "backward_error": error,
+        "checked": true,
+    })
+    .to_string()
+}
