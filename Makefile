@@ -12,7 +12,7 @@ ROUNDS ?= 10
 TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_MANIFEST := --manifest-path fuzz/Cargo.toml --locked
 
-.PHONY: help build python aarch64 armv7 arm-workers macos check test lint doc unit fuzz-replay fuzz mutants end-to-end soak-tests needs deny \
+.PHONY: help build python aarch64 armv7 arm-workers arm-wheel macos check test lint doc unit fuzz-replay fuzz mutants end-to-end soak-tests needs deny \
 	bench demo clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
@@ -22,6 +22,7 @@ help:
 	@echo 'make python  the Python package as a wheel, target/wheels/, installed beside the tests'
 	@echo 'make aarch64 the same for 64-bit ARM boards, target/aarch64-unknown-linux-gnu/release/bramble'
 	@echo 'make armv7   the same for 32-bit ARM boards, target/armv7-unknown-linux-gnueabihf/release/bramble'
+	@echo 'make arm-wheel  the Python package for 64-bit ARM boards, target/wheels/'
 	@echo 'make macos   whether the program (not its tests) fits macOS: types and lints, nothing is linked'
 	@echo 'make check   the fast part of the tests: format, lints, documentation, unit tests'
 	@echo 'make test    everything that has to pass before a change lands'
@@ -38,17 +39,23 @@ build:
 # As users get it. The module is built like the program, and shares what that has built.
 python: $(VENV)/tests.stamp
 	cd python && $(VENV)/bin/maturin build --quiet --release --locked --out $(CURDIR)/target/wheels
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps target/wheels/bramble-*.whl
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
+		$$(ls -t target/wheels/bramble-*_$$(uname -m).whl | head -n 1)
 
 # Rust's standard library for the board comes from rustup or, where that has none, from Debian: dist/arm-worker.
 aarch64 armv7:
 	dist/arm-worker $@
 
-# The workers of tests/test_arm.py under QEMU: optimised, but built in less time.
-arm-workers:
+# The workers of tests/test_arm.py and the wheel of tests/test_python_wheels.py, under QEMU: optimised, but built in less time.
+arm-workers: $(VENV)/tests.stamp
 	@for board in aarch64 armv7; do \
 		dist/arm-worker $$board --profile lean || tests/needs lacks $$board 'its worker could not be built' || exit 1; \
 	done
+	@MATURIN=$(VENV)/bin/maturin dist/arm-wheel --profile lean || tests/needs lacks aarch64 'its wheel could not be built'
+
+# The Python package for 64-bit ARM boards.
+arm-wheel: $(VENV)/tests.stamp
+	MATURIN=$(VENV)/bin/maturin dist/arm-wheel
 
 # Needs `rustup target add aarch64-apple-darwin` and no SDK, since no C is compiled. It has a build folder of its own.
 macos:

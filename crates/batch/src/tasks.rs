@@ -210,7 +210,8 @@ impl<'a> TaskRunner<'a> {
     ) -> Result<BatchOutcome, Failure> {
         let KeptMatrix { matrix, array } = self.kept.get(name).cloned().ok_or_else(|| self.unknown(name))?;
         let shape = matrix.shape();
-        let rect = rect.map_or(Ok(shape.rect()), |rect| rect.of(name, shape)).map_err(Failure::failed)?;
+        let rect =
+            rect.map_or_else(|| Ok(shape.rect()), |rect| rect.of(name, shape)).map_err(Failure::failed)?;
         match array {
             Some(array) if matrix.is_remote() => self.write_remote(array, rect, target).await,
             _ => self.write_sum((1.0, matrix.part(rect)), None, target).await,

@@ -2,7 +2,7 @@
 
 mod product;
 
-pub(crate) use product::{MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, sizes};
+pub(crate) use product::{MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, SimCommand, SimLuArgs, sizes};
 
 use bramble_batch::BatchArgs;
 use bramble_bench::BenchCommand;
@@ -43,7 +43,7 @@ pub(crate) enum Command {
     /// Show how a product would be computed, how long it would take and why, with a picture; computes nothing
     #[command(after_help = PLAN_HELP)]
     Plan(Box<PlanArgs>),
-    /// Simulate a product on a cluster: its time, and what failing machines would cost; computes nothing
+    /// Simulate a product on a cluster: its time, and what failing machines would cost; or LU; computes nothing
     #[command(after_help = SIM_HELP)]
     Sim(Box<SimArgs>),
     /// Show the contents of a matrix file: shape, element type, and the tensors of a .safetensors file
@@ -128,7 +128,8 @@ either, this machine alone";
 const SIM_HELP: &str = "Product and machines: as for plan. The schedule of multiply runs under a virtual clock, with \
 simulated machines and links; equal arguments give equal output.\n\
 Examples: bramble sim 20000x20000x20000 --cluster cluster.toml --faults kill:w3@50%\n          \
-bramble sim 20000x20000x20000:f32 --cluster cluster.toml --seeds 100";
+bramble sim 20000x20000x20000:f32 --cluster cluster.toml --seeds 100\n          \
+bramble sim lu 52416 --cluster cluster.toml";
 
 const NODES_HELP: &str =
     "Exit codes: 0 all machines answered; 5 a machine did not (the others are shown all the same)";

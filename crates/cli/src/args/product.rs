@@ -7,7 +7,7 @@ use bramble_kernel::Choice;
 use bramble_matrix::{DType, Shape};
 use bramble_report::quantity::number;
 use bramble_verify::Effort;
-use clap::Args;
+use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -132,7 +132,14 @@ pub(crate) struct PlanArgs {
 }
 
 #[derive(Args, Debug)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    disable_help_subcommand = true
+)]
 pub(crate) struct SimArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<SimCommand>,
     #[command(flatten)]
     pub(crate) product: PlanArgs,
     /// Faults to simulate: kind:wN@when, such as kill:w3@2.5s,slow:w1@1s..4s/50,join:w4@50%. Times count from the
@@ -156,6 +163,36 @@ pub(crate) struct SimArgs {
     /// each, such as 2,2,4. For workers that compute on all their cores, or on a part of one
     #[arg(long, value_name = "NS", value_delimiter = ',', value_parser = nanoseconds)]
     pub(crate) worker_move_ns: Vec<f64>,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum SimCommand {
+    /// Simulate LU with partial pivoting, as in 'bench hpl' on workers: its time, and what each machine waits for; computes nothing
+    #[command(after_help = SIM_LU_HELP)]
+    Lu(SimLuArgs),
+}
+
+const SIM_LU_HELP: &str = "The machines of the file eliminate, without its primary, as the workers of 'bench hpl -w' do. \
+Equal arguments give equal output (docs/simulator.md).\n\
+Example: bramble sim lu 52416 --cluster examples/clusters/pi4x8.toml";
+
+#[derive(Args, Debug)]
+pub(crate) struct SimLuArgs {
+    /// Order N of the system
+    #[arg(value_name = "N")]
+    pub(crate) order: u64,
+    /// File that describes the machines, which need not exist (docs/cluster-file.md)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cluster: PathBuf,
+    /// Columns NB of a panel (default: as the cost model says)
+    #[arg(long, value_name = "NB", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) nb: Option<u16>,
+    /// How many of the machines take part, the first ones (default: as is fastest)
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) nodes: Option<u16>,
+    /// Print one JSON object instead of text (docs/json.md)
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]

@@ -1,4 +1,5 @@
-//! `bramble sim`: simulates a product on a cluster, its time and the cost of failing machines, without computing it.
+//! `bramble sim`: simulates a product on a cluster, its time and the cost of failing machines, without computing it; `sim lu`
+//! (`lu.rs`) simulates a factorisation.
 //!
 //! Place in the flow: the same as plan up to the decision; then the state machines of multiply run under a virtual
 //! clock (`bramble_sim`), with simulated machines and links, once without faults and once for each set of faults.
@@ -9,9 +10,10 @@
 //! Deliberately absent: the correctness of C. The trials of the simulator and the end-to-end tests check it.
 
 mod case;
+mod lu;
 mod runs;
 
-use crate::args::SimArgs;
+use crate::args::{SimArgs, SimCommand};
 use crate::plan;
 use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_report::exit::{Exit, Failure};
@@ -28,6 +30,9 @@ const JOBS_MAX: f64 = 5e8;
 
 /// Runs the verb.
 pub(crate) fn run(args: &SimArgs) -> Result<Exit, Failure> {
+    if let Some(SimCommand::Lu(args)) = &args.command {
+        return lu::run(args);
+    }
     let problem = plan::problem("sim", &args.product)?;
     // An unreadable `--faults` is refused before any machine is contacted.
     let joining = case::joining(args.faults.as_deref())?;

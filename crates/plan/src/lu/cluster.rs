@@ -9,18 +9,13 @@
 //!
 //! Deliberately absent: panels that several machines factor together.
 
+use super::tasks::{real, update_flops};
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
-use bramble_base::number::{nearest_f64, to_u64};
 
 /// Widths of a block column that are compared.
 const WIDTHS: [usize; 7] = [32, 64, 96, 128, 192, 256, 384];
-/// The rate of updates with a panel of `w` columns, relative to that of large products, is w/(w + this): each update reads and
-/// writes all of C. Measured with the own kernel: 0.89 at 256 on an AVX-512 machine, whose memory is slow for its arithmetic.
-const UPDATE_LOSS: f64 = 32.0;
-/// The rate of one thread that factors a panel, relative to its rate of large products.
-const PANEL_RATE: f64 = 0.3;
 /// Bytes that a thread reads in a second per Gflop/s of its products, in the back-substitution.
 const READ_BYTES_PER_FLOP: f64 = 0.06;
 /// Bytes of an element.
@@ -79,6 +74,8 @@ pub struct ClusterEstimate {
     pub is_bound_by_links: bool,
     /// The prediction, seconds.
     pub seconds: f64,
+    /// The part of the prediction that is the back-substitution, seconds.
+    pub back_seconds: f64,
 }
 
 /// The plan of a factorisation on a cluster.
@@ -102,11 +99,6 @@ pub struct LuPlanError {
     pub needed: u64,
     /// Name and memory of each machine.
     pub offers: Vec<(String, u64)>,
-}
-
-/// A count as a number.
-fn real(count: usize) -> f64 {
-    nearest_f64(to_u64(count))
 }
 
 fn table(offers: &[(String, u64)]) -> String {
@@ -193,11 +185,13 @@ impl LuCluster<'_> {
         let all: f64 = machines.iter().map(|machine| machine.gflops).sum();
         let (compute, links) = (flops / all / 1e9, self.link_bound(&machines, deal));
         let bound_seconds = f64::max(compute, links);
-        let seconds = self.factor_seconds(width, deal, &machines) + self.back_seconds(width, deal, &machines);
+        let back_seconds = self.back_seconds(width, deal, &machines);
+        let seconds = self.factor_seconds(width, deal, &machines) + back_seconds;
         ClusterEstimate {
             bound_seconds,
             is_bound_by_links: links > compute,
             seconds: seconds.max(bound_seconds),
+            back_seconds,
         }
     }
 
@@ -217,28 +211,25 @@ impl LuCluster<'_> {
         let panels = self.order.div_ceil(width);
         let mut right = deal.columns.clone();
         let rate = machines.iter().filter_map(|machine| machine.bytes_per_s).fold(f64::INFINITY, f64::min);
-        let efficiency = real(width) / (real(width) + UPDATE_LOSS);
         let mut seconds = self.panel_seconds(width, 0, deal, machines);
         for step in 0..panels {
             let columns = self.columns(width, step);
             right[deal.owners[step]] -= columns;
-            let rows = real(self.order - step * width);
-            let w = real(columns);
-            let flops = |cols: f64| w * cols * (2.0 * (rows - w) + w);
+            let rows = self.order - step * width;
             let next = (step + 1 < panels).then(|| deal.owners[step + 1]);
             let panel = next.map_or(0.0, |_| self.panel_seconds(width, step + 1, deal, machines));
             let mut longest = 0.0f64;
             for (at, machine) in machines.iter().enumerate() {
-                let update = flops(real(right[at])) / (machine.gflops * 1e9 * efficiency);
+                let update = update_flops(rows, columns, right[at]) / machine.update_flops_per_s(width);
                 let own_panel = if next == Some(at) { panel / real(machine.threads) } else { 0.0 };
                 longest = longest.max(update + own_panel);
             }
             let chain = next.map_or(0.0, |owner| {
                 let machine = machines[owner];
-                let one = machine.gflops / real(machine.threads) * 1e9 * efficiency;
-                let bytes = (rows - w).max(0.0) * w * ELEMENT;
+                let one = machine.update_flops_per_s(width) / real(machine.threads);
+                let bytes = real(rows.saturating_sub(columns)) * real(columns) * ELEMENT;
                 let travel = if machines.len() > 1 { bytes / rate } else { 0.0 };
-                flops(w) / one + panel + travel
+                update_flops(rows, columns, columns) / one + panel + travel
             });
             seconds += longest.max(chain);
         }
@@ -247,10 +238,7 @@ impl LuCluster<'_> {
 
     /// Seconds that one thread of the panel's owner takes to factor it.
     fn panel_seconds(&self, width: usize, step: usize, deal: &ColumnDeal, machines: &[&LuMachine]) -> f64 {
-        let machine = machines[deal.owners[step]];
-        let (rows, w) = (real(self.order - step * width), real(self.columns(width, step)));
-        let rate = machine.gflops / real(machine.threads) * PANEL_RATE * 1e9;
-        w * w * (rows - w / 3.0) / rate
+        machines[deal.owners[step]].panel_seconds(self.order - step * width, self.columns(width, step))
     }
 
     /// Seconds of the back-substitution: every machine reads its part of U, one after another, and the right-hand sides go to it
@@ -259,8 +247,7 @@ impl LuCluster<'_> {
         let n = real(self.order);
         let of = |(machine, columns): (&&LuMachine, &usize)| {
             let part = real(*columns) / n;
-            let one = machine.gflops / real(machine.threads) * 1e9;
-            let read = n * n / 2.0 * part / (one * READ_BYTES_PER_FLOP);
+            let read = n * n / 2.0 * part / (machine.thread_flops_per_s() * READ_BYTES_PER_FLOP);
             let blocks = real(*columns / width.max(1));
             let rows = n / 2.0 * blocks * real(self.extra) * ELEMENT * 2.0;
             read + rows / machine.bytes_per_s.unwrap_or(f64::INFINITY) + blocks * machine.round_trip_s

@@ -1,10 +1,11 @@
 //! LU factorisation: owners of the columns, bound, prediction.
 //!
 //! Place in the flow: `bench hpl` and `solve` ask before they begin, for the threads of one machine (`machine.rs`) or for a
-//! cluster (`cluster.rs`).
+//! cluster (`cluster.rs`, from the times of single tasks in `tasks.rs`). The simulator asks for the same times.
 
 mod cluster;
 mod machine;
+mod tasks;
 
 pub use cluster::{ClusterEstimate, ColumnDeal, LuCluster, LuMachine, LuPlan, LuPlanError};
 pub use machine::{LuEstimate, LuRates, estimate_lu};

@@ -8,6 +8,7 @@
 //! Deliberately absent: the simulation itself (`bramble_sim`).
 
 pub mod json;
+pub mod lu;
 mod runs;
 pub mod text;
 
