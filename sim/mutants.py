@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Mutation test of the simulator: breaks the schedule in one way at a time, and requires a violation.
+"""Mutation test of the simulator: breaks a pure crate in one way at a time, and requires a violation.
 
 Each entry of mutants.json (name, file, old, new) is applied to a copy of the tree, which is built; one of 5,000 trials must
-end with a violation (docs/simulator.md). A trial that does not end within its time counts as noticed, and is reported.
+end with a violation (docs/simulator.md): of products, of operations on placed matrices, or of LU, as the file says. A trial that
+does not end within its time counts as noticed, and is reported.
 
     sim/mutants.py [--only WORD] [--seeds 5000]
 """
@@ -21,6 +22,13 @@ BUILD_S, RUN_S = 900, 900
 PLACED_SEEDS = 1 << 40
 
 
+def program_of(file: str) -> str:
+    """The example of the simulator whose trials run the code of a file."""
+    if file.startswith("crates/arrays/"):
+        return "arrays"
+    return "lu_trials" if file.startswith("crates/schedule/src/lu/") else "swarm"
+
+
 def copy_to(tree: pathlib.Path) -> None:
     """Copies all files that git tracks or would add."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
@@ -31,17 +39,17 @@ def copy_to(tree: pathlib.Path) -> None:
             shutil.copy2(ROOT / name, tree / name)
 
 
-def outcome(tree: pathlib.Path, seeds: int) -> str:
-    """Runs the trials of a tree: the first violation, or an empty string."""
+def outcome(tree: pathlib.Path, seeds: int, program: str) -> str:
+    """Runs trials of a tree: the first violation, or an empty string."""
     environment = dict(os.environ, CARGO_TARGET_DIR=str(tree / "target"))
-    build = ["cargo", "build", "--quiet", "--package", "bramble-sim", "--example", "swarm"]
+    build = ["cargo", "build", "--quiet", "--package", "bramble-sim", "--example", program]
     built = subprocess.run(build, cwd=tree, env=environment, capture_output=True, text=True, timeout=BUILD_S)
     if built.returncode != 0:
         raise RuntimeError(f"the tree does not build: {built.stderr}")
-    program = tree / "target/debug/examples/swarm"
-    for first, count in ((0, seeds), (PLACED_SEEDS, seeds // 5)):
+    path = tree / "target/debug/examples" / program
+    for first, count in ((0, seeds), (PLACED_SEEDS, seeds // 5))[:2 if program == "swarm" else 1]:
         try:
-            tried = subprocess.run([program, "--from", str(first), "--seeds", str(count), "--most", "1"],
+            tried = subprocess.run([path, "--from", str(first), "--seeds", str(count), "--most", "1"],
                                    capture_output=True, text=True, timeout=RUN_S)
         except subprocess.TimeoutExpired:
             return f"a trial did not end within {RUN_S} s"
@@ -63,18 +71,20 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         tree = pathlib.Path(place)
         copy_to(tree)
-        sound = outcome(tree, min(told.seeds, 500))
+        chosen = [m for m in mutants if told.only in m["name"]]
+        programs = sorted({program_of(m["file"]) for m in chosen})
+        sound = "".join(outcome(tree, min(told.seeds, 500), program) for program in programs)
         if sound:
             print(f"the tree itself has a violation: {sound}")
             return 2
-        for mutant in (m for m in mutants if told.only in m["name"]):
+        for mutant in chosen:
             file = tree / mutant["file"]
             text = file.read_text()
             if text.count(mutant["old"]) != 1:
                 print(f"{mutant['name']}: its text does not occur exactly once in {mutant['file']}")
                 return 2
             file.write_text(text.replace(mutant["old"], mutant["new"]))
-            found = outcome(tree, told.seeds)
+            found = outcome(tree, told.seeds, program_of(mutant["file"]))
             file.write_text(text)
             print(f"{'noticed' if found else 'NOT NOTICED'}: {mutant['name']}\n    {found[:200]}", flush=True)
             if not found:

@@ -70,6 +70,15 @@ def test_products_and_sums_of_every_type_and_placement(c, dtype, placement):
     same((x @ (W - V).T.T @ y), x @ (w - v) @ y)
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
+def test_elements_that_overflow_on_the_way_accuse_nobody(c):
+    w = small(600, 4, "f32") * np.float32(1e38)
+    W = c.put(w, Shard(0))
+    ten, tiny = np.float32(10), np.float32(1e-38)
+    stays(tiny * (ten * W), tiny * (ten * w))
+    stays((ten * W) - (ten * W), (ten * w) - (ten * w))
+
+
 def test_nodes_are_this_process_and_the_workers():
     w = matrix(1024, 300, "f64", 1)
     with Cluster(local=2, kernel="simd", threads=1) as c:

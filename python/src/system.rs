@@ -1,6 +1,7 @@
 //! Systems of equations on the workers of an open cluster.
 //!
-//! Place in the flow: `Cluster.solve` checks types and shapes; the workers factor and substitute, this process judges the solution.
+//! Place in the flow: `Cluster.solve` checks types and shapes; the workers factor and substitute, this process judges the
+//! solution.
 //!
 //! Invariants: the workers compute in f64, also for matrices of f32, and X is rounded at the end. Its backward error is computed
 //! here, from the matrix as this process reads it.

@@ -17,9 +17,11 @@
 //!
 //! Units: seconds and bytes in the interface, picoseconds inside.
 
+mod arrays;
 mod clock;
 mod fault;
 mod jobs_ahead;
+mod lu;
 mod machine;
 mod network;
 mod participants;
@@ -32,7 +34,14 @@ mod swarm;
 mod trial;
 mod world;
 
+pub use arrays::{
+    ArrayRareEvents, ArraySequenceResult, RestoredEvents, array_sequence_outcome, run_array_sequence,
+};
 pub use fault::{FaultError, FaultKind, FaultSite, Faults, LinkEnd, SimFault};
+pub use lu::{
+    LuRareEvents, LuSimMachine, LuSimReport, LuSimSystem, LuThreadTime, LuTrialResult, LuWait, lu_sim_events,
+    lu_trial_outcome, run_lu_trial, simulate_lu,
+};
 pub use report::{SimJoin, SimLoss, SimMachineReport, SimReport};
 pub use setting::{SimRates, SimSetting};
 pub use swarm::{Outcome, outcome, shrunk};

@@ -3,12 +3,12 @@
 //! Place in the flow: `MachineTask::Ask` has the rounds; the shell sends what `Asking` names next, and tells it what it hears.
 //!
 //! Invariants: blocks of the next round travel while the machine computes with those before; it holds no more than those of two
-//! rounds. A question is sent when its blocks are there. All blocks are freed at the end; after a refusal also the parts that
-//! were to be made.
+//! rounds. A question is sent when its blocks are there. What a machine says of an earlier conversation counts for nothing. All
+//! blocks are freed at the end; after a refusal also the parts that were to be made.
 //!
 //! Deliberately absent: frames.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 use bramble_base::{Digest128, Rect, Reduction};
@@ -90,6 +90,17 @@ pub enum QuestionMessage<X> {
     Free(u64),
 }
 
+/// What it means that a machine holds something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldMeaning {
+    /// A question is answered.
+    Answer,
+    /// A block is there.
+    Block,
+    /// Nothing: it belongs to an earlier conversation.
+    Late,
+}
+
 /// What follows.
 pub enum NextMessage<X> {
     /// This is sent now.
@@ -112,6 +123,8 @@ enum Item<X> {
 /// The conversation with one machine.
 pub struct Asking<X> {
     items: VecDeque<Item<X>>,
+    /// Questions without an answer.
+    open: BTreeSet<u64>,
     asked: usize,
     answered: usize,
     /// Blocks that were sent, and those that the machine holds as a whole.
@@ -166,6 +179,7 @@ impl<X> Asking<X> {
         }
         Self {
             items,
+            open: BTreeSet::new(),
             asked: 0,
             answered: 0,
             sent_blocks: 0,
@@ -216,24 +230,40 @@ impl<X> Asking<X> {
                     self.parts.push(*array);
                 }
                 self.asked += 1;
+                self.open.insert(question.number());
                 NextMessage::Send(QuestionMessage::Ask(question))
             }
         }
     }
 
     /// A question was answered.
-    pub fn answered(&mut self) {
-        self.answered += 1;
+    pub fn answered(&mut self, number: u64) {
+        self.answered += usize::from(self.open.remove(&number));
     }
 
-    /// The machine holds a block.
-    pub fn holds_block(&mut self) {
+    /// The machine holds what has this number.
+    pub fn held(&mut self, number: u64) -> HeldMeaning {
+        if self.open.contains(&number) {
+            self.answered(number);
+            return HeldMeaning::Answer;
+        }
+        if !self.has_block(number) {
+            return HeldMeaning::Late;
+        }
         self.held_blocks += 1;
+        HeldMeaning::Block
     }
 
-    /// The machine refuses: nothing more is sent.
-    pub fn refused(&mut self) {
-        self.has_refused = true;
+    /// The machine refuses what has this number: nothing more is sent. False if that belongs to an earlier conversation: a
+    /// machine whose link with another one has ended refuses each block that it waits for, and the first refusal ends a
+    /// conversation.
+    pub fn refused(&mut self, number: u64) -> bool {
+        self.has_refused |= self.open.contains(&number) || self.has_block(number);
+        self.has_refused
+    }
+
+    fn has_block(&self, number: u64) -> bool {
+        self.blocks.iter().any(|(block, _)| *block == number)
     }
 
     /// Whether the machine has refused.

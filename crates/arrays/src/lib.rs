@@ -30,7 +30,7 @@ mod retries;
 mod sums;
 
 pub use asking::{
-    Answer, Asking, NextMessage, PartToPut, Question, QuestionMessage, QuestionRound, Refusal,
+    Answer, Asking, HeldMeaning, NextMessage, PartToPut, Question, QuestionMessage, QuestionRound, Refusal,
     TravellingBlock,
 };
 pub use error::ArrayError;

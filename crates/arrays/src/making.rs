@@ -322,7 +322,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
     }
 
     /// Frees parts that are not recorded.
-    async fn free_parts(&mut self, held: &[Held]) {
+    pub(crate) async fn free_parts(&mut self, held: &[Held]) {
         for (part, recorded) in held.iter().filter(|(part, _)| self.holders.is_there(part.machine)) {
             self.machines.free(part.machine, &[recorded.number]).await;
         }

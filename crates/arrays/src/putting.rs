@@ -74,7 +74,8 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
         while !round.waiting.is_empty() && round.failed.is_none() {
             self.put_round(source, layout, &mut round).await;
             for part in round.take_lost(self.holders) {
-                match placed_elsewhere(layout, part, self.holders) {
+                let has_others = !round.held.is_empty() || !round.waiting.is_empty();
+                match placed_elsewhere(layout, part, has_others, self.holders) {
                     Ok(again) => round.waiting.extend(again),
                     Err(e) => round.fail(e),
                 }
@@ -163,14 +164,15 @@ impl<E> PutRound<E> {
     }
 }
 
-/// Where a part goes whose machine was lost while it was put. A replica goes nowhere if there are others.
+/// Where a part goes whose machine was lost while it was put. A replica goes nowhere if there are others (`has_others`).
 fn placed_elsewhere<E>(
     layout: &ArrayLayout,
     part: PlacedPart,
+    has_others: bool,
     holders: &ArrayHolders,
 ) -> Result<Vec<PlacedPart>, ArrayError<E>> {
     let one = ArrayLayout { parts: Vec::from([part]), ..layout.clone() };
-    if layout.axis.is_none() && !holders.live().is_empty() {
+    if layout.axis.is_none() && has_others {
         return Ok(Vec::new());
     }
     Ok(one.placed_again(0, &holders.offered())?)

@@ -8,7 +8,7 @@
 //! Deliberately absent: shapes and element types, which are known only when a task starts: an earlier line may write its operand.
 
 use super::put::placement_of;
-use super::rect::WrittenRect;
+use super::rect::{WrittenRect, path_of};
 use super::reduce::reduction_of;
 use super::words::{Word, words};
 use bramble_matrix::Reduction;
@@ -185,14 +185,6 @@ impl BatchTask {
             }
             Self::Compute(ResultTarget::File(_), _) | Self::Write(..) => {}
         }
-    }
-}
-
-/// The path to which a matrix is written.
-fn path_of(name: &str, path: &Word) -> Result<PathBuf, String> {
-    match path {
-        Word::Plain(path) | Word::Quoted(path) => Ok(PathBuf::from(path)),
-        Word::Sign(sign) => Err(format!("{name} -> {sign}: is no path; name a .npy file")),
     }
 }
 

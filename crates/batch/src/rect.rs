@@ -9,6 +9,7 @@ use super::language::is_name;
 use super::words::Word;
 use bramble_matrix::{Rect, Shape, Span};
 use std::fmt;
+use std::path::PathBuf;
 
 /// Rows and columns, each from a number to another one; `None`: from the first, or to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,14 @@ fn range(text: &str) -> Option<Range> {
         digits => digits.parse().ok().map(Some),
     };
     number(from).zip(number(to))
+}
+
+/// The path to which a matrix is written.
+pub(crate) fn path_of(name: &str, path: &Word) -> Result<PathBuf, String> {
+    match path {
+        Word::Plain(path) | Word::Quoted(path) => Ok(PathBuf::from(path)),
+        Word::Sign(sign) => Err(format!("{name} -> {sign}: is no path; name a .npy file")),
+    }
 }
 
 impl fmt::Display for WrittenRect {

@@ -222,8 +222,8 @@ impl Client {
         Ok(result?)
     }
 
-    /// The workers solve A X = B. `check` says whether X solves it; if not, the workers that have computed wrongly are named in the
-    /// solution.
+    /// The workers solve A X = B. `check` says whether X solves it; if not, the workers that have computed wrongly are named in
+    /// the solution.
     pub async fn solve(
         &mut self,
         a: Matrix,

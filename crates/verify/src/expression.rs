@@ -8,7 +8,7 @@
 //!
 //! Invariants: no right matrix is refused: elements are compared within twice the error bound of classical products of the
 //! element type (docs/kernel-contract.md), added up along the expression, and not at all if a term could leave the range of the
-//! type. Integers wrap, and are compared exactly.
+//! type, in it or in a kept matrix from which it was made. Integers wrap, and are compared exactly.
 //!
 //! Deliberately absent: machines that choose their errors. They know the vector.
 
@@ -65,6 +65,8 @@ pub struct KeptExpression {
     shape: Shape,
     dtype: DType,
     cost: SourceCost,
+    /// Whether it, or a kept matrix from which it was made, may have elements beyond the range of the type.
+    may_overflow: bool,
 }
 
 /// The effort and the rounding errors of computing a kept matrix from its sources.
@@ -98,6 +100,16 @@ pub enum KnownSums {
     Integer(Vec<i64>),
 }
 
+impl KnownSums {
+    /// Whether the sizes allow elements beyond the range of the type.
+    fn may_overflow(&self, dtype: DType) -> bool {
+        match self {
+            Self::Real(_, sizes) => sizes.iter().any(|size| !lines::is_in_range(*size, dtype)),
+            Self::Integer(_) => false,
+        }
+    }
+}
+
 impl SourceExpression {
     /// Rows and columns.
     pub fn shape(&self) -> Shape {
@@ -125,15 +137,19 @@ impl SourceExpression {
         let of = self.without_lines();
         let depth = 1 + of.operands().into_iter().map(Self::depth).max().unwrap_or(0);
         let cost = SourceCost { bytes: of.bytes_of(false), depth, errors: of.errors(false) };
-        let (shape, dtype) = (of.shape(), of.dtype());
-        Self::Kept(KeptExpression { of: Arc::new(of), is_turned: false, lines: None, shape, dtype, cost })
+        let (shape, dtype, may_overflow) = (of.shape(), of.dtype(), of.may_overflow());
+        let of = Arc::new(of);
+        Self::Kept(KeptExpression { of, is_turned: false, lines: None, shape, dtype, cost, may_overflow })
     }
 
     /// The same after its check: with the sums of its rows and of its columns that the machines sent.
     #[must_use]
     pub fn passed(&self, lines: [Arc<KnownSums>; 2]) -> Self {
         match self {
-            Self::Kept(kept) => Self::Kept(KeptExpression { lines: Some(lines), ..kept.clone() }),
+            Self::Kept(kept) => {
+                let may_overflow = kept.may_overflow || lines[0].may_overflow(kept.dtype);
+                Self::Kept(KeptExpression { lines: Some(lines), may_overflow, ..kept.clone() })
+            }
             other => other.clone(),
         }
     }
@@ -160,6 +176,15 @@ impl SourceExpression {
             Self::Leaf(..) | Self::Kept(_) => Vec::new(),
             Self::Product { a, b, .. } => vec![a, b],
             Self::Sum { x, y } => std::iter::once(&*x.1).chain(y.as_ref().map(|y| &*y.1)).collect(),
+        }
+    }
+
+    /// Whether a kept matrix among its operands may have elements beyond the range of the type. Then elements that are infinite
+    /// or NaN may be right, although the expression in f64 is finite.
+    fn may_overflow(&self) -> bool {
+        match self {
+            Self::Kept(kept) => kept.may_overflow,
+            other => other.operands().into_iter().any(Self::may_overflow),
         }
     }
 

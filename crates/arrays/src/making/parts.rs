@@ -107,6 +107,10 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
             let between = plan.travels(&parts, &|to, from| plan.links.pairs.contains(&(to, from)));
             let bytes_between = between.values().copied().fold(0, u64::saturating_add);
             let matrices = self.matrices_to_send(&plan, &parts).await?;
+            // Some may have been lost meanwhile.
+            if let Some(part) = parts.iter().find(|part| !self.holders.is_there(part.machine)) {
+                return Err(self.lost_in_making(&plan, part.machine));
+            }
             let check = match plan.is_checked {
                 true => self.machines.begin_check(&plan.subject, &matrices, self.arrays)?,
                 false => None,
@@ -298,7 +302,10 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
             }
         }
         let has_all = held.len() == numbered.len();
-        let Some(failure) = failure.or_else(|| (!has_all).then(incomplete)) else { return Ok((held, sums)) };
+        let Some(failure) = failure.or_else(|| (!has_all).then(incomplete)) else {
+            held.sort_by_key(|(part, _): &Held| (part.rect.rows.start, part.rect.cols.start, part.machine));
+            return Ok((held, sums));
+        };
         for machine in whole {
             let own = numbered.iter().filter(|(part, _)| part.machine == machine);
             let numbers: Vec<u64> = own.map(|(_, number)| *number).collect();

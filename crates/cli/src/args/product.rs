@@ -167,7 +167,7 @@ pub(crate) struct SimArgs {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum SimCommand {
-    /// Simulate LU with partial pivoting, as in 'bench hpl' on workers: its time, and what each machine waits for; computes nothing
+    /// Simulate LU with partial pivoting, as 'bench hpl' on workers: its time, and what machines wait for; computes nothing
     #[command(after_help = SIM_LU_HELP)]
     Lu(SimLuArgs),
 }

@@ -1,10 +1,10 @@
 //! `bramble sim lu`: simulates the factorisation of a system on the machines of a cluster file, without computing it.
 //!
-//! Place in the flow: the machines become those of `plan::LuCluster`, which deals the columns as for `bench hpl` on workers; then the
-//! state machines of the workers run under a virtual clock (`bramble_sim::simulate_lu`).
+//! Place in the flow: the machines become those of `plan::LuCluster`, which deals the columns as for `bench hpl` on workers;
+//! then the state machines of the workers run under a virtual clock (`bramble_sim::simulate_lu`).
 //!
-//! Invariants: the limits and the memory of a part are those of a real run. stdout depends on the arguments and the file only, but for
-//! two fields of the JSON object.
+//! Invariants: the limits and the memory of a part are those of a real run. stdout depends on the arguments and the file only,
+//! but for two fields of the JSON object.
 //!
 //! Deliberately absent: the primary, which takes no part in an elimination; faults.
 
@@ -118,26 +118,32 @@ fn plan(order: usize, args: &SimLuArgs, machines: &[LuMachine]) -> Result<LuPlan
         keeps_all: args.nodes.is_some(),
         bytes: &needed,
     };
-    let plan = cluster.plan().map_err(|e| too_large(order, &e))?;
+    let plan = cluster.plan().map_err(|e| too_large(order, args, &e))?;
     match plan.deal.owners.len() {
         blocks if blocks > LU_BLOCKS_MAX => Err(Failure::failed(format!(
-            "sim lu: N = {order} makes {blocks} blocks of {} columns, and at most {LU_BLOCKS_MAX} are possible; use a larger --nb",
+            "sim lu: N = {order} makes {blocks} blocks of {} columns, and at most {LU_BLOCKS_MAX} are possible; \
+             use a larger --nb",
             plan.width
         ))),
         _ => Ok(plan),
     }
 }
 
-fn too_large(order: usize, e: &LuPlanError) -> Failure {
+fn too_large(order: usize, args: &SimLuArgs, e: &LuPlanError) -> Failure {
     let offer = |(name, memory): &(String, u64)| format!("{name} offers {}", bytes(*memory as f64));
     let named: Vec<String> = e.offers.iter().take(NAMED_MAX).map(offer).collect();
     let more = match e.offers.len().saturating_sub(NAMED_MAX) {
         0 => String::new(),
-        more => format!(", and {more} more machines what they have"),
+        more => format!(", {}", format_args!("and {more} more machines")),
     };
+    let panels = args.nb.map_or_else(String::new, |nb| {
+        let each = bytes(part_bytes(order, usize::from(nb).min(order), 0, 1) as f64);
+        format!(" and, at each machine, {each} for panels of {nb} columns")
+    });
+    let columns = bytes(order as f64 * (order + EXTRA) as f64 * 8.0);
     Failure::failed(format!(
-        "sim lu: a system of order {order} takes {} of memory, and {}{more}: use a smaller one, or more machines",
-        bytes(e.needed as f64),
+        "sim lu: a system of order {order} takes {columns}{panels}, and it does not fit: {}{more}; use a smaller one, \
+         or more machines",
         named.join(", ")
     ))
 }

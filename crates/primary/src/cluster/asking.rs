@@ -9,7 +9,7 @@
 
 use super::part::{free_numbers, send_elements, silence};
 use bramble_arrays::{
-    Answer, Asking, NextMessage, Question, QuestionMessage, QuestionRound, Refusal, TaskOutcome,
+    Answer, Asking, HeldMeaning, NextMessage, Question, QuestionMessage, QuestionRound, Refusal, TaskOutcome,
 };
 use bramble_link::{ArrivedBody, Body, BodyPlacer, Frame, Landing, LinkError, Receiver, Sender};
 use bramble_matrix::number::to_u64;
@@ -110,9 +110,10 @@ fn question_frame(question: &Question) -> Frame {
 
 impl Talk {
     /// Changes the conversation, and wakes the task that sends.
-    fn hear(&self, change: impl FnOnce(&mut Asking<Matrix>)) {
-        change(&mut self.asking.borrow_mut());
+    fn hear<R>(&self, change: impl FnOnce(&mut Asking<Matrix>) -> R) -> R {
+        let result = change(&mut self.asking.borrow_mut());
         self.heard.notify_one();
+        result
     }
 }
 
@@ -141,11 +142,16 @@ async fn receive(
     talk: &Talk,
 ) -> Result<Answered, String> {
     let (mut answers, mut is_apart) = (Vec::new(), false);
+    let first = coming.iter().map(|asked| asked.number).min().unwrap_or(0);
     while !coming.is_empty() {
         let arrived = receiver.receive(&mut AnswerPlacer).await.map_err(|e| e.to_string())?;
         match Kind::from_code(arrived.kind).map_err(|e| e.0)? {
             Kind::Reduced => {
                 let head = ReducedHead::decode(&arrived.head).map_err(|e| e.0)?;
+                // Numbers rise: it belongs to an earlier conversation, which a refusal has ended.
+                if head.number < first {
+                    continue;
+                }
                 let foreign =
                     || format!("it answered question {} with other bytes than were asked", head.number);
                 let at = coming.iter().position(|asked| asked.number == head.number).ok_or_else(foreign)?;
@@ -159,23 +165,25 @@ async fn receive(
                 if to_u64(bytes.len()) == total {
                     answers.push(Answer::Reduced(reduction, rect, std::mem::take(bytes)));
                     coming.swap_remove(at);
-                    talk.hear(Asking::answered);
+                    talk.hear(|asking| asking.answered(head.number));
                 }
             }
             Kind::Placed => {
                 let PlacedHead { array, outcome } = PlacedHead::decode(&arrived.head).map_err(|e| e.0)?;
                 let is_step = |asked: &ComingAnswer| asked.number == array && asked.reduced.is_none();
-                match (outcome, coming.iter().position(is_step)) {
-                    (PutOutcome::Held { digest, .. }, Some(at)) => {
-                        answers.push(Answer::Made(digest));
-                        coming.swap_remove(at);
-                        talk.hear(Asking::answered);
+                match outcome {
+                    PutOutcome::Held { digest, .. } => {
+                        let meaning = talk.hear(|asking| asking.held(array));
+                        let step = coming.iter().position(is_step);
+                        if let Some(at) = step.filter(|_| meaning == HeldMeaning::Answer) {
+                            answers.push(Answer::Made(digest));
+                            coming.swap_remove(at);
+                        }
                     }
-                    (PutOutcome::Held { .. }, None) => talk.hear(Asking::holds_block),
-                    (PutOutcome::Refused(why), _) => {
-                        talk.hear(Asking::refused);
+                    PutOutcome::Refused(why) if talk.hear(|asking| asking.refused(array)) => {
                         return Ok(Err(Refusal { why, is_apart }));
                     }
+                    PutOutcome::Refused(_) => {}
                 }
             }
             // The machine refuses each fetch that waits for the link that has ended.

@@ -125,7 +125,7 @@ impl Cluster {
                 ArrayOperation { arrays: &mut self.arrays, machines: &mut machines, holders: &mut holders };
             let restored = operation.restore(id, relays).await;
             self.idle.release(machines.into_sessions()).await;
-            restoring.restored(restored).map_err(primary_error)?;
+            restoring.restored(restored, &holders).map_err(primary_error)?;
         }
         restoring.end().map_err(primary_error)
     }

@@ -1,4 +1,4 @@
-//! A simulated factorisation as text and as the object `bramble.sim-lu/1` of docs/json.md.
+//! A simulated factorisation as text and as the object `bramble.sim.lu/1` of docs/json.md.
 //!
 //! Place in the flow: `bramble sim lu` plans, simulates, and prints one of the two.
 //!
@@ -147,7 +147,7 @@ pub fn json(case: &LuSimCase, own: SimulationTime) -> Value {
     };
     let left_out: Vec<&str> = plan.left_out.iter().map(|at| machines[*at].name.as_str()).collect();
     json!({
-        "schema": "bramble.sim-lu/1",
+        "schema": "bramble.sim.lu/1",
         "n": order, "nb": plan.width,
         "seconds": report.seconds,
         "gflops": case.gflops(report.seconds),

@@ -21,6 +21,8 @@ const SAFETY: f64 = 8.0;
 pub struct LineSums {
     values: Values,
     dtype: DType,
+    /// As `SourceExpression::may_overflow`.
+    may_overflow: bool,
 }
 
 enum Values {
@@ -37,6 +39,8 @@ pub struct ComputedLines {
     elements: RowElements,
     /// How far each element may be from a right one; infinite if that cannot be said.
     bounds: RowElements,
+    /// As `SourceExpression::may_overflow`.
+    may_overflow: bool,
 }
 
 /// The spacing of the floats after 1.
@@ -46,6 +50,11 @@ fn unit(dtype: DType) -> f64 {
 
 fn largest(dtype: DType) -> f64 {
     if dtype == DType::F32 { f64::from(f32::MAX) } else { f64::MAX }
+}
+
+/// Whether elements of that size are within the range of the type, also if they are computed in another order.
+pub(super) fn is_in_range(size: f64, dtype: DType) -> bool {
+    size < largest(dtype) / 4.0
 }
 
 impl LineSums {
@@ -58,7 +67,7 @@ impl LineSums {
         } else {
             Values::Integer(expression.times_integers(None, threads)?)
         };
-        Ok(Self { values, dtype })
+        Ok(Self { values, dtype, may_overflow: expression.may_overflow() })
     }
 
     /// The rows whose sums, which machines sent of the parts of rows that they keep, differ from these by more than usual; of
@@ -74,7 +83,9 @@ impl LineSums {
                     let ratio = (found[row] - known[row]).abs() / norms[row].max(f64::MIN_POSITIVE);
                     if ratio.is_nan() { f64::INFINITY } else { ratio }
                 };
-                let in_range = (0..found.len()).filter(|row| norms[*row] < largest(self.dtype) / 4.0);
+                let in_range = (0..found.len()).filter(|row| {
+                    is_in_range(norms[*row], self.dtype) && (found[*row].is_finite() || !self.may_overflow)
+                });
                 let rows = in_range.map(|row| (ratio(row), row));
                 rows.filter(|(ratio, _)| *ratio > least).collect::<Vec<_>>()
             }
@@ -142,11 +153,10 @@ impl ComputedLines {
         let computed = expression.rows(&rows)?;
         let elements = computed.iter().map(|row| row.iter().map(|(x, _)| *x).collect()).collect();
         let bound = |size: f64| {
-            let is_in_range = size.is_finite() && size < largest(dtype) / 4.0;
-            if is_in_range { size * bound + f64::from(f32::MIN_POSITIVE) } else { f64::INFINITY }
+            if is_in_range(size, dtype) { size * bound + f64::from(f32::MIN_POSITIVE) } else { f64::INFINITY }
         };
         let bounds = computed.iter().map(|row| row.iter().map(|(_, size)| bound(*size)).collect()).collect();
-        Ok(Self { rows, elements, bounds })
+        Ok(Self { rows, elements, bounds, may_overflow: expression.may_overflow() })
     }
 
     /// The first element of row `at` of these that is wrong: its row and column; `kept` has the elements of the row.
@@ -154,7 +164,10 @@ impl ComputedLines {
         let (elements, bounds) = (&self.elements[at], &self.bounds[at]);
         let is_right = |col: usize| {
             let error = (kept[col] - elements[col]).abs();
-            bounds[col].is_infinite() || error <= bounds[col] + f64::EPSILON * elements[col].abs()
+            let has_overflowed = self.may_overflow && !kept[col].is_finite();
+            has_overflowed
+                || bounds[col].is_infinite()
+                || error <= bounds[col] + f64::EPSILON * elements[col].abs()
         };
         (0..elements.len()).find(|col| !is_right(*col)).map(|col| (self.rows[at], col as u64))
     }

@@ -158,6 +158,37 @@ fn what_cannot_be_bounded_is_not_refused() {
     }
 }
 
+/// 1e-38 × (10 × (1e38 × W)): the matrix in the middle overflows, so the result is infinite where the expression is not.
+#[test]
+fn an_overflow_on_the_way_is_not_held_against_the_machines() {
+    let scaled =
+        |factor: f64, x: &Arc<SourceExpression>| SourceExpression::Sum { x: (factor, x.clone()), y: None };
+    let passed = |of: SourceExpression| {
+        let kept = elements::<f32>(&of);
+        let turned = elements::<f32>(&of.transposed());
+        let lines = LineSums::of(&of, 1).unwrap().known(&sums_of(&kept), &sums_of(&turned), 40);
+        Arc::new(of.kept().passed(lines.map(Arc::new)))
+    };
+    let w = leaf("random:20x40:f32:2");
+    let within = scaled(1e-30, &passed(scaled(1e30, &w)));
+    let beyond = scaled(1e-38, &passed(scaled(10.0, &passed(scaled(1e38, &w)))));
+    let kept = elements::<f32>(&beyond);
+    let is_finite = |x: &f32| x.is_finite();
+    let finite = kept.iter().flatten().filter(|x| is_finite(x)).count();
+    assert!(finite > 100 && finite < 700, "{finite} of 800 are finite");
+    for of in [within, beyond] {
+        for effort in [Effort::Fast, Effort::Full] {
+            assert_eq!(judged::<f32>(&of, 0.0, effort).1, None);
+            assert_eq!(judged::<f32>(&of.transposed(), 0.0, effort).1, None);
+        }
+    }
+    // Without an overflow behind it, an infinite element is wrong.
+    assert_eq!(
+        judged::<f32>(&scaled(1e-30, &passed(scaled(1e30, &w))), f64::INFINITY, Effort::Fast).1,
+        Some((3, 7))
+    );
+}
+
 /// The check of a product with a matrix that has passed reads none of that matrix's sources, and notices a wrong sum of it.
 #[test]
 fn checked_matrices_are_not_computed_again() {

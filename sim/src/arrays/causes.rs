@@ -1,0 +1,81 @@
+//! The causes that a failed call may have: something in the world must explain each failure.
+//!
+//! Place in the flow: `client.rs` asks when a call has failed.
+//!
+//! Invariant: a failure without a cause is a violation.
+//!
+//! Deliberately absent: the reverse, calls that should have failed: their results are compared with the model.
+
+use super::calls::ArrayCall;
+use super::world::StruckClient;
+use bramble_arrays::{ArrayError, GivesUp, ReducedFrom};
+
+/// How a call has failed.
+#[derive(Debug)]
+pub(super) enum CallFailure {
+    GaveUp(GivesUp),
+    Error(ArrayError<String>),
+}
+
+/// A call that has failed, and its world.
+pub(super) struct FailedCall<'a> {
+    pub(super) call: &'a ArrayCall,
+    /// What had struck the client before the call, and after.
+    pub(super) before: StruckClient,
+    pub(super) after: StruckClient,
+    /// Connections that were lost while arrays were restored.
+    pub(super) lost_in_restores: u64,
+    /// Whether the client has freed arrays.
+    pub(super) has_freed: bool,
+}
+
+/// Runs that a call may have at most, less one.
+const LOSSES_MAX: u64 = 15;
+
+/// Checks that a failure has a cause.
+pub(super) fn check_cause(failed: &FailedCall<'_>, failure: &CallFailure) {
+    let has_cause = match failure {
+        CallFailure::GaveUp(GivesUp::TooOften(_)) => failed.after.losses - failed.before.losses >= LOSSES_MAX,
+        CallFailure::GaveUp(GivesUp::Unrestored(why)) => failed.may_be_unrestored(why),
+        CallFailure::Error(error) => failed.may_have(error),
+    };
+    assert!(has_cause, "violation: {} has failed without a cause: {failure:?}", failed.call.text());
+}
+
+impl FailedCall<'_> {
+    /// Whether an array may not have been restored.
+    fn may_be_unrestored(&self, why: &str) -> bool {
+        if self.after.losses == 0 {
+            return false;
+        }
+        if why.contains("was changed since") {
+            return self.after.changes > 0;
+        }
+        if why.contains("was freed") {
+            return self.has_freed;
+        }
+        why.contains("the machines have left") || self.lost_in_restores >= LOSSES_MAX
+    }
+
+    fn may_have(&self, error: &ArrayError<String>) -> bool {
+        let (before, after) = (self.before, self.after);
+        match error {
+            ArrayError::PartLost(_) => false,
+            ArrayError::Operands(why) => {
+                let is_product = matches!(self.call, ArrayCall::Reduce(_, ReducedFrom::Product { .. }));
+                is_product && why.contains("is cut along the depth")
+            }
+            ArrayError::Failed(why) if why.contains("no room") => after.refusals > before.refusals,
+            ArrayError::Failed(why) if why.contains("holds other elements") => after.garbled > before.garbled,
+            ArrayError::Failed(why) if why.contains("it was changed meanwhile") => {
+                after.changes > before.changes || after.garbled > before.garbled && after.changes > 0
+            }
+            ArrayError::Failed(_) => false,
+            ArrayError::Wrong(_) => {
+                after.wrong_steps > before.wrong_steps || after.changes > 0 || after.corrupted > 0
+            }
+            ArrayError::Layout(_) => matches!(self.call, ArrayCall::Put(..) | ArrayCall::Make(..)),
+            ArrayError::Shell(_) => after.shell_errors > before.shell_errors,
+        }
+    }
+}

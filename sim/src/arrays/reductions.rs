@@ -1,0 +1,109 @@
+//! Reductions of a client: asks the machines, merges their answers, and compares the result with that of the model.
+//!
+//! Place in the flow: `client.rs` runs such a call as any other.
+//!
+//! Invariant: the answers cover the reduced matrix once.
+
+use super::check::{is_corrupted, operand_value};
+use super::client::{ArrayClient, CallOutcome};
+use super::matrix::{ArrayMatrix, factor, index, product, reduced_bytes};
+use bramble_arrays::{ArrayOperation, ReducedFrom};
+use bramble_matrix::{MatrixInfo, Rect, RectReduction, Reducer, Reduction};
+use std::rc::Rc;
+
+impl ArrayClient {
+    pub(super) async fn reduce(
+        &mut self,
+        reduction: Reduction,
+        subject: &ReducedFrom<ArrayMatrix>,
+    ) -> CallOutcome<()> {
+        let changes = self.struck().changes;
+        let (mut machines, mut holders) = self.open();
+        let mut operation =
+            ArrayOperation { arrays: &mut self.arrays, machines: &mut machines, holders: &mut holders };
+        let answers = match operation.reduction_plan(reduction, subject) {
+            Ok(plan) => operation.reduce(reduction, &plan).await.map(|parts| parts.answers),
+            Err(e) => Err(e),
+        };
+        machines.close().await;
+        self.check();
+        let answers = answers?;
+        let struck = self.struck();
+        // A placed operand that travels comes from its source as it is now.
+        let is_known = struck.changes == 0 || struck.changes == changes && self.travels_as_placed(subject);
+        if is_known && !self.is_doubtful(subject) {
+            self.compare_reduced(reduction, subject, answers);
+        }
+        Ok(())
+    }
+
+    /// Whether no placed operand has a source that was changed.
+    fn travels_as_placed(&self, subject: &ReducedFrom<ArrayMatrix>) -> bool {
+        match subject {
+            ReducedFrom::Matrix(_) => true,
+            ReducedFrom::Product { a, b, .. } => {
+                [a, b].iter().all(|one| one.placed.is_none() || one.matrix.changes() == 0)
+            }
+        }
+    }
+
+    /// Whether the elements of an operand are not known.
+    fn is_doubtful(&self, subject: &ReducedFrom<ArrayMatrix>) -> bool {
+        let operands = match subject {
+            ReducedFrom::Matrix(of) => vec![of],
+            ReducedFrom::Product { a, b, .. } => vec![a, b],
+        };
+        let world = self.world.borrow();
+        operands.into_iter().filter_map(|one| one.placed).any(|placed| {
+            let array = self.arrays.get::<String>(placed.array);
+            array.is_ok_and(|array| array.kept.is_mixed || is_corrupted(array, &world))
+        })
+    }
+
+    /// Merges the answers of the machines, and compares the result with that of the model.
+    fn compare_reduced(
+        &self,
+        reduction: Reduction,
+        subject: &ReducedFrom<ArrayMatrix>,
+        answers: Vec<(Rect, Vec<u8>)>,
+    ) {
+        let (name, shape, dtype) = subject.described();
+        let (value, is_product) = match subject {
+            ReducedFrom::Matrix(of) => (operand_value(of, &self.arrays).0, false),
+            ReducedFrom::Product { alpha, a, b } => {
+                let sides = [shape.rows, a.matrix.shape().cols, shape.cols];
+                let (a, b) = (operand_value(a, &self.arrays).0, operand_value(b, &self.arrays).0);
+                (Rc::new(product(factor(*alpha), sides, &a, &b)), true)
+            }
+        };
+        let merged = |reduction: Reduction, parts: Vec<(Rect, Vec<u8>)>| {
+            let Ok(mut reducer) = Reducer::<i64>::new(reduction, &name, shape) else {
+                panic!("violation: {name} cannot be reduced");
+            };
+            for (rect, bytes) in parts {
+                let Some(part) = RectReduction::from_bytes(reduction, rect, &bytes) else {
+                    panic!("violation: {name} has an answer of {} bytes for {rect}", bytes.len());
+                };
+                reducer.merge(part);
+            }
+            let results = reducer.finish().unwrap_or_default();
+            results.iter().map(|result| result.elements.bytes().to_vec()).collect::<Vec<_>>()
+        };
+        let whole = |reduction: Reduction| {
+            merged(reduction, vec![(shape.rect(), reduced_bytes(reduction, shape.rect(), &value))])
+        };
+        let elements: u64 = answers.iter().filter_map(|(rect, _)| rect.shape().elements()).sum();
+        assert!(
+            Some(elements) == shape.elements(),
+            "violation: the answers for {name} cover {elements} elements"
+        );
+        let split = |(rect, mut bytes): (Rect, Vec<u8>)| {
+            let sums = bytes.split_off(index(reduction.bytes_of(rect, dtype)));
+            ((rect, bytes), (rect, sums))
+        };
+        let (reduced, sums): (Vec<_>, Vec<_>) = answers.into_iter().map(split).unzip();
+        let is_right = merged(reduction, reduced) == whole(reduction)
+            && (!is_product || merged(Reduction::RowSum, sums) == whole(Reduction::RowSum));
+        assert!(is_right, "violation: {reduction:?} of {name} is wrong");
+    }
+}
