@@ -131,7 +131,8 @@ class Cluster:
         self._native = module.Cluster(words, key)
         self._has_workers = any(given is not None for given in (hosts, local, hostfile, wait_for))
         self._threads = threads
-        self._last: Report | None = None
+        # Parsed when it is asked for: that takes as long as a small product.
+        self._last: Report | str | None = None
         self._end = weakref.finalize(self, self._native.close)
 
     @classmethod
@@ -181,6 +182,8 @@ class Cluster:
     @property
     def last_report(self) -> Report | None:
         """How the last call went."""
+        if isinstance(self._last, str):
+            self._last = Report.of(self._last)
         return self._last
 
     def __enter__(self) -> Cluster:
@@ -253,8 +256,7 @@ class Cluster:
             return self._placed(self._native.make_product(left.native, right.native, native(placement)))
         if placement is not None:
             raise ValueError("placement= says where a kept result lies; add keep=True")
-        memory, report = self._native.multiply(left.native, right.native)
-        self._last = Report.of(report)
+        memory, self._last = self._native.multiply(left.native, right.native)
         result = as_result(memory)
         shape = (() if left.was_vector else result.shape[:1]) + (() if right.was_vector else result.shape[1:])
         return result.reshape(shape)[()]
@@ -292,12 +294,11 @@ class Cluster:
     def _reduced(self, kind: str, count: int, a: Any, b: Any = None) -> Any:
         if count < 0:
             raise ValueError(f"{kind}: {count} elements are asked for; ask for at least 1")
-        results, report = self._native.reduce(kind, count, a, b)
-        self._last = Report.of(report)
+        results, self._last = self._native.reduce(kind, count, a, b)
         arrays = [as_result(memory) for memory in results]
         return tuple(arrays) if len(arrays) > 1 else arrays[0]
 
     def _placed(self, made: tuple[Any, str], held: np.ndarray | None = None) -> _array.DistArray:
-        placed, report = made
-        self._last = Report.of(report)
-        return _array.DistArray._of(self, placed, self._last, held)
+        placed, text = made
+        self._last = report = Report.of(text)
+        return _array.DistArray._of(self, placed, report, held)

@@ -12,7 +12,6 @@ from bramble import _matmul
 from bramble._array import DistArray
 from bramble._native import module
 from bramble._operands import as_array, as_result, readable
-from bramble._report import Report
 from bramble.errors import VerificationError
 
 if TYPE_CHECKING:
@@ -114,8 +113,7 @@ def on_cluster(cluster: Cluster, a: Any, b: ArrayLike) -> np.ndarray:
     if not cluster._has_workers or shape is not None and (0 in shape or right.size == 0):
         here = cluster.put(a) if shape is None else a
         return solve(here.numpy() if isinstance(here, DistArray) else here, right, threads=cluster._threads)
-    memory, report = cluster._native.solve(native, columns, _matmul._count(None))
-    cluster._last = Report.of(report)
+    memory, cluster._last = cluster._native.solve(native, columns, _matmul._count(None))
     return as_result(memory).reshape(right.shape)
 
 

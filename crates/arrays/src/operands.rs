@@ -98,7 +98,7 @@ impl ResidentOperands {
     }
 
     /// The connections of all machines that hold a part of these operands.
-    fn connections<X, K, E>(&self, arrays: &PlacedArrays<X, K>) -> Result<BTreeSet<u64>, ArrayError<E>> {
+    pub fn connections<X, K, E>(&self, arrays: &PlacedArrays<X, K>) -> Result<BTreeSet<u64>, ArrayError<E>> {
         let mut connections = BTreeSet::new();
         for operand in [self.left, self.right].into_iter().flatten() {
             connections.extend(arrays.get(operand.array)?.numbers().into_keys());

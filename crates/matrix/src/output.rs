@@ -169,15 +169,25 @@ impl Output {
     /// Tells the system that these rows are finished, so that it may begin to write them to the disk. A hint: it
     /// costs little, does not wait and cannot fail.
     pub fn start_writeback(&self, rows: Span) {
-        let (from, bytes) = self.shared.row_bytes(rows);
-        // Only whole pages: a page that the next rows share would have to wait for the disk when they are written.
-        let (start, end) = (from.next_multiple_of(WHOLE_PAGES), (from + bytes) / WHOLE_PAGES * WHOLE_PAGES);
-        let bytes = end.saturating_sub(start);
+        let (start, bytes) = self.whole_pages(rows);
         if let Some(part) = self.part.as_ref().filter(|_| bytes >= WRITEBACK_LEAST) {
             // Both are inside the map, whose length is a `usize`.
             self.shared.unmap_pages(start as usize, bytes as usize);
             part.start_writeback(start, bytes);
         }
+    }
+
+    /// Whether `start_writeback` of these rows would do anything.
+    pub fn wants_writeback(&self, rows: Span) -> bool {
+        self.part.is_some() && self.whole_pages(rows).1 >= WRITEBACK_LEAST
+    }
+
+    /// The first byte and the number of bytes of the whole pages of rows: a page that the next rows share would have to wait for
+    /// the disk when they are written.
+    fn whole_pages(&self, rows: Span) -> (u64, u64) {
+        let (from, bytes) = self.shared.row_bytes(rows);
+        let (start, end) = (from.next_multiple_of(WHOLE_PAGES), (from + bytes) / WHOLE_PAGES * WHOLE_PAGES);
+        (start, end.saturating_sub(start))
     }
 
     /// Whether the unfinished file is kept for a resumed run if this output, also after sealing, is dropped without

@@ -18,6 +18,7 @@ use bramble_sessions::{
     SecretSource, Session, introduce, measure, one_kernel, open,
 };
 use bramble_wire::message::Wants;
+use std::collections::BTreeSet;
 
 /// All sessions that can take part, and the conditions for the plan.
 pub(crate) struct Participants {
@@ -30,6 +31,8 @@ pub(crate) struct Participants {
     pub(crate) missing: Vec<String>,
     /// Workers that were lost after they had answered.
     pub(crate) lost: Vec<MachineLoss>,
+    /// Workers that hold no part of a placed operand, and so were not asked.
+    pub(crate) unasked: Vec<String>,
     /// Conditions for machines that join later, if any may.
     pub(crate) join_terms: Option<JoinTerms>,
     /// The rules by which Strassen kernels among the machines cut products, and the user's wish, adapted to them.
@@ -48,8 +51,10 @@ pub(crate) async fn gather(
     watch: &dyn ProductObserver,
 ) -> Result<Participants, PrimaryError> {
     let opening = opening(request, problem, (resident, &*cluster), wants)?;
-    let OpenedSessions { local, mut workers, mut lost } =
-        open_all(&request.sessions, &opening, cluster, watch).await?;
+    let holders = resident.map(|resident| resident.connections(&cluster.arrays)).transpose();
+    let holders = holders.map_err(primary_error)?;
+    let OpenedSessions { local, mut workers, mut lost, unasked } =
+        open_some(&request.sessions, &opening, cluster, holders, watch).await?;
     let has_one_kernel = request.wish.reproducible && problem.dtype.is_float();
     let is_one = if has_one_kernel { one_kernel(&local, &workers) } else { Ok(()) };
     let may_compute: Vec<&Session> = std::iter::once(&local).chain(&workers).collect();
@@ -74,7 +79,7 @@ pub(crate) async fn gather(
         lost.push(early_loss(watch, name, why));
     }
     let missing = cluster.missing.clone();
-    Ok(Participants { local, workers, nic_bytes_per_s, missing, lost, join_terms, rules, wish })
+    Ok(Participants { local, workers, nic_bytes_per_s, missing, lost, unasked, join_terms, rules, wish })
 }
 
 /// A machine that is lost before the product begins.
@@ -116,15 +121,28 @@ pub(crate) struct OpenedSessions {
     pub(crate) workers: Vec<Session>,
     /// Machines that have served before, and do not answer any more.
     pub(crate) lost: Vec<MachineLoss>,
+    /// The names of machines that were not asked.
+    pub(crate) unasked: Vec<String>,
 }
 
-/// Opens the session with this machine's own threads first, so that their probe is undisturbed (workers may be processes on
-/// the same machine), then all others concurrently. A machine that has never answered is an error, or missing; one that has
-/// joined since the last product, and does not answer, is turned away.
+/// Opens sessions with all machines.
 pub(crate) async fn open_all(
     sessions: &SessionRequest,
     opening: &Opening,
     cluster: &mut Cluster,
+    watch: &dyn ProductObserver,
+) -> Result<OpenedSessions, PrimaryError> {
+    open_some(sessions, opening, cluster, None, watch).await
+}
+
+/// Opens the session with this machine's own threads first, so that their probe is undisturbed (workers may be processes on the
+/// same machine), then all others concurrently; `only`: those with these connections. A machine that has never answered is an
+/// error, or missing; one that has joined since the last product, and does not answer, is turned away.
+async fn open_some(
+    sessions: &SessionRequest,
+    opening: &Opening,
+    cluster: &mut Cluster,
+    only: Option<BTreeSet<u64>>,
     watch: &dyn ProductObserver,
 ) -> Result<OpenedSessions, PrimaryError> {
     let is_first = cluster.numbers.begin_product(sessions.seed);
@@ -137,21 +155,18 @@ pub(crate) async fn open_all(
     {
         connections.push(Connection::new(end, cluster.numbers.connection()));
     }
-    let local = match connections.first() {
-        Some(first) if first.known.number == 0 => connections.remove(0),
-        _ => {
-            connections.into_iter().for_each(|connection| cluster.idle.add(connection));
-            let why = "the compute threads of this process have ended: open the cluster again";
-            return Err(PrimaryError::Failed(why.to_owned()));
-        }
-    };
-    let local = match open(local, opening, cluster.numbers.session()).await {
+    let local = match open_own(&mut connections, opening, cluster).await {
         Ok(local) => local,
         Err(e) => {
             connections.into_iter().for_each(|connection| cluster.idle.add(connection));
             return Err(e);
         }
     };
+    let is_asked =
+        |connection: &Connection| only.as_ref().is_none_or(|only| only.contains(&connection.known.number));
+    let (connections, others): (Vec<_>, Vec<_>) = connections.into_iter().partition(is_asked);
+    let unasked = others.iter().map(|connection| connection.link.peer.clone()).collect();
+    others.into_iter().for_each(|connection| cluster.idle.add(connection));
     let mut tasks = Vec::new();
     for connection in connections {
         let (known, opening, session) = (connection.known, opening.clone(), cluster.numbers.session());
@@ -186,7 +201,20 @@ pub(crate) async fn open_all(
         cluster.idle.release(workers).await;
         return Err(e);
     }
-    Ok(OpenedSessions { local, workers, lost })
+    Ok(OpenedSessions { local, workers, lost, unasked })
+}
+
+/// The session with this process's own threads, whose connection is taken out.
+async fn open_own(
+    connections: &mut Vec<Connection>,
+    opening: &Opening,
+    cluster: &Cluster,
+) -> Result<Session, PrimaryError> {
+    if connections.first().is_none_or(|first| first.known.number != 0) {
+        let why = "the compute threads of this process have ended: open the cluster again";
+        return Err(PrimaryError::Failed(why.to_owned()));
+    }
+    open(connections.remove(0), opening, cluster.numbers.session()).await
 }
 
 /// The sessions of the plan's members, in their order, and that with this process's own threads if it has no share: it stays as a

@@ -328,7 +328,9 @@ impl Core {
             journal_writer.committed(rect);
         }
         let tile_rows = self.state.plan().regions.first().map_or(1, |r| r.grid.tile_rows.max(1));
-        if self.write_back.completes_row(rect.rows.start / tile_rows) {
+        if self.write_back.completes_row(rect.rows.start / tile_rows)
+            && self.output.wants_writeback(rect.rows)
+        {
             let output = self.output.clone();
             self.write_back.hints.spawn(async move {
                 // A hint to the system: C is synced in the end, also where there is no thread for it now.

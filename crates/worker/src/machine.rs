@@ -119,7 +119,7 @@ pub(crate) fn probe(pick: &Pick, dtype: DType, threads: usize, effort: ProbeEffo
 
 /// The part of a briefly measured speed that the process can sustain under its quota of processor time.
 pub(crate) fn sustained(speed: Speed, threads: usize) -> Speed {
-    within_quota(speed, threads, quota::cpus())
+    within_quota(speed, threads, quota::recent_cpus())
 }
 
 fn within_quota(speed: Speed, threads: usize, cpus: Option<f64>) -> Speed {

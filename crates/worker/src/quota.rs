@@ -8,6 +8,12 @@
 //!
 //! Deliberately absent: systems other than Linux, where the files are missing.
 
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a quota counts.
+const FRESH: Duration = Duration::from_secs(1);
+
 /// Mount points of the `cpu` controller in version 1 of control groups.
 const CPU_FOLDERS: [&str; 3] =
     ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpuacct,cpu"];
@@ -19,6 +25,20 @@ const UNIFIED: &str = "/sys/fs/cgroup";
 /// Number of processors whose time this process may use; `None` without a limit.
 pub(crate) fn cpus() -> Option<f64> {
     cpus_of(&own_groups()?, read)
+}
+
+/// The same, read at most once in `FRESH`: each small product asks for it.
+pub(crate) fn recent_cpus() -> Option<f64> {
+    static LAST: Mutex<Option<(Instant, Option<f64>)>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    match *last {
+        Some((at, cpus)) if at.elapsed() < FRESH => cpus,
+        _ => {
+            let cpus = cpus();
+            *last = Some((Instant::now(), cpus));
+            cpus
+        }
+    }
 }
 
 /// Bytes of memory that this process's groups may use in all; `None` without a limit.

@@ -9,7 +9,7 @@
 //!
 //! Deliberately absent: the measurements themselves, and the processor quota, which may change meanwhile.
 
-use bramble_kernel::{AutoPicks, Choice, KernelError, Pick};
+use bramble_kernel::{AutoPicks, Choice, KernelError, KernelName, Pick};
 use bramble_matrix::DType;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -112,21 +112,36 @@ impl Speeds {
         alone: bool,
         measure: impl FnOnce() -> Speed,
     ) -> Speed {
-        let what = (what.0.to_owned(), what.1, what.2);
-        let known = self.known().speeds.get(&what).copied();
-        match known {
-            // Beside other sessions a new measurement would be no better.
-            Some(known) if known.answers(effort, now) || !alone && known.effort == effort => known.speed,
-            _ => {
-                let speed = measure();
-                let mut known = self.known();
-                let is_better = known.speeds.get(&what).is_none_or(|known| !known.answers(effort, now));
-                let has_room = known.speeds.len() < REMEMBERED_MAX || known.speeds.contains_key(&what);
-                if alone && is_better && has_room {
-                    known.speeds.insert(what, Measured { effort, speed, at: now });
-                }
-                speed
-            }
+        if let Some(speed) = self.known_at(now, what, effort, alone) {
+            return speed;
+        }
+        let (what, speed) = ((what.0.to_owned(), what.1, what.2), measure());
+        let mut known = self.known();
+        let is_better = known.speeds.get(&what).is_none_or(|known| !known.answers(effort, now));
+        let has_room = known.speeds.len() < REMEMBERED_MAX || known.speeds.contains_key(&what);
+        if alone && is_better && has_room {
+            known.speeds.insert(what, Measured { effort, speed, at: now });
+        }
+        speed
+    }
+
+    /// The speed, if nothing has to be measured for it.
+    pub(crate) fn known_speed(&self, what: What<'_>, effort: ProbeEffort, alone: bool) -> Option<Speed> {
+        self.known_at(Instant::now(), what, effort, alone)
+    }
+
+    fn known_at(&self, now: Instant, what: What<'_>, effort: ProbeEffort, alone: bool) -> Option<Speed> {
+        let known = self.known().speeds.get(&(what.0.to_owned(), what.1, what.2)).copied()?;
+        // Beside other sessions a new measurement would be no better.
+        (known.answers(effort, now) || !alone && known.effort == effort).then_some(known.speed)
+    }
+
+    /// Whether the kernel for a choice is known without comparing any, or opening a library.
+    pub(crate) fn knows_pick(&self, choice: Choice, dtype: DType, flops: f64) -> bool {
+        match choice {
+            Choice::Auto => self.known().auto.known(dtype, flops).is_some(),
+            Choice::Named(name) => matches!(name, KernelName::Simd | KernelName::Reference),
+            Choice::Blocked { .. } | Choice::Strassen { .. } => false,
         }
     }
 
@@ -154,7 +169,6 @@ impl Speeds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bramble_kernel::KernelName;
 
     const WHAT: What<'static> = ("simd", DType::F64, 4);
 
@@ -170,9 +184,12 @@ mod tests {
     #[test]
     fn everything_is_measured_once() {
         let speeds = Speeds::default();
+        assert_eq!(speeds.known_speed(WHAT, ProbeEffort::Peak, true), None);
         assert_eq!(asked(&speeds, WHAT, ProbeEffort::All, true, 50.0), 50.0);
         let nothing = || panic!("it is known");
         assert_eq!(speeds.clone().speed(WHAT, ProbeEffort::All, true, nothing), speed(50.0));
+        assert_eq!(speeds.known_speed(WHAT, ProbeEffort::One, true), Some(speed(50.0)));
+        assert_eq!(speeds.known_speed(WHAT, ProbeEffort::Jobs, true), None);
         for other in [("blis", DType::F64, 4), ("simd", DType::F32, 4), ("simd", DType::F64, 3)] {
             assert_eq!(asked(&speeds, other, ProbeEffort::All, true, 7.0), 7.0, "{other:?}");
         }

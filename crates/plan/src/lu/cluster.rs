@@ -183,7 +183,7 @@ impl LuCluster<'_> {
         let n = real(self.order);
         let flops = n * n * (2.0 / 3.0 * n + 1.5);
         let all: f64 = machines.iter().map(|machine| machine.gflops).sum();
-        let (compute, links) = (flops / all / 1e9, self.link_bound(&machines, deal));
+        let (compute, links) = (flops / all / 1e9, self.link_bound(width, &machines, deal));
         let bound_seconds = f64::max(compute, links);
         let back_seconds = self.back_seconds(width, deal, &machines);
         let seconds = self.factor_seconds(width, deal, &machines) + back_seconds;
@@ -195,14 +195,19 @@ impl LuCluster<'_> {
         }
     }
 
-    /// Each machine receives the panels of the others: half of the matrix without its own part.
-    fn link_bound(&self, machines: &[&LuMachine], deal: &ColumnDeal) -> f64 {
-        let n = real(self.order);
-        let of = |(machine, columns): (&&LuMachine, &usize)| {
-            let others = 1.0 - real(*columns) / (n + real(self.extra));
-            machine.bytes_per_s.map_or(0.0, |rate| n * n / 2.0 * ELEMENT * others.max(0.0) / rate)
-        };
-        machines.iter().zip(&deal.columns).map(of).fold(0.0, f64::max)
+    /// Each machine receives the panels of the others, as long as it has columns right of them.
+    fn link_bound(&self, width: usize, machines: &[&LuMachine], deal: &ColumnDeal) -> f64 {
+        let (mut right, mut received) = (deal.columns.clone(), vec![0.0; machines.len()]);
+        for step in 0..self.order.div_ceil(width) {
+            let (owner, columns) = (deal.owners[step], self.columns(width, step));
+            right[owner] -= columns;
+            let bytes = real(self.order - step * width) * real(columns) * ELEMENT;
+            let needs = |at: usize| at != owner && right[at] > 0;
+            (0..machines.len()).filter(|at| needs(*at)).for_each(|at| received[at] += bytes);
+        }
+        let seconds =
+            |(machine, bytes): (&&LuMachine, &f64)| machine.bytes_per_s.map_or(0.0, |rate| bytes / rate);
+        machines.iter().zip(&received).map(seconds).fold(0.0, f64::max)
     }
 
     /// Seconds of the elimination. In each step all machines update their columns, while the next panel's owner updates that

@@ -181,7 +181,8 @@ impl Cluster {
         watch: &dyn ProductObserver,
     ) -> Result<(Vec<Session>, Vec<String>), PrimaryError> {
         let opening = opening(sessions, kernel, dtype, flops);
-        let OpenedSessions { local, mut workers, lost } = open_all(sessions, &opening, self, watch).await?;
+        let OpenedSessions { local, mut workers, lost, .. } =
+            open_all(sessions, &opening, self, watch).await?;
         let holds_too = workers.is_empty() || who == Preference::Fastest && !self.alike;
         if holds_too {
             workers.insert(0, local);

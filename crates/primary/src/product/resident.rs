@@ -10,7 +10,7 @@ use crate::gathering::Participants;
 use crate::{resume, strassen};
 use bramble_arrays::{ResidentOperands, ResidentPanels};
 use bramble_matrix::Layout;
-use bramble_plan::{Decision, Machine, OperandSource, Problem, decide_resident};
+use bramble_plan::{Decision, Machine, OperandSource, Problem, UnusedMachine, decide_resident};
 use bramble_schedule::primary::Operands;
 use bramble_sessions::PrimaryError;
 
@@ -36,7 +36,11 @@ pub(super) async fn choose_resident(
     let primary = Machine { nic_bytes_per_s: *nic_bytes_per_s, ..local.machine(None, false) };
     let machines = described(workers, request.sessions.credits, cluster.alike);
     let decision = decide_resident(problem, &ownership, request.cut, &primary, &machines, &request.wish);
-    Ok((decision.map_err(|e| e.with_credits(request.sessions.credits))?, kernel))
+    let mut decision = decision.map_err(|e| e.with_credits(request.sessions.credits))?;
+    let reason = "it holds no part of the operand";
+    let unasked = gathered.unasked.drain(..).map(|name| UnusedMachine { name, reason: reason.to_owned() });
+    decision.left_out.extend(unasked);
+    Ok((decision, kernel))
 }
 
 /// A problem whose placed operands are read where they lie.

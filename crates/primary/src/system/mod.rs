@@ -189,7 +189,7 @@ impl Cluster {
             name: request.sessions.name.clone(),
             wants: Wants { log: false, account: false },
         };
-        let OpenedSessions { local, mut workers, lost } =
+        let OpenedSessions { local, mut workers, lost, .. } =
             open_all(&request.sessions, &opening, self, watch).await?;
         let there = workers.len();
         let most = request.workers.unwrap_or(usize::MAX).min(there);
