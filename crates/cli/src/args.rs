@@ -2,7 +2,9 @@
 
 mod product;
 
-pub(crate) use product::{MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, SimCommand, SimLuArgs, sizes};
+pub(crate) use product::{
+    MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, SimCommand, SimLuArgs, sizes,
+};
 
 use bramble_batch::BatchArgs;
 use bramble_bench::BenchCommand;
