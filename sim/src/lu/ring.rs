@@ -161,8 +161,10 @@ impl<'a> Ring<'a> {
         let (kind, at, detail) = match &event {
             RingEvent::Go(at) => (1, *at, 0),
             RingEvent::TaskEnds(at, number) => (2, *at, *number),
-            RingEvent::Gone(at, to, step) => (3, *at, (to << 32) as u64 + step.map_or(0, |s| s as u64 + 1)),
-            RingEvent::Arrives(from, at, frame) => (4, *at, (*from << 32) as u64 + weight(frame)),
+            RingEvent::Gone(at, to, step) => {
+                (3, *at, ((*to as u64) << 32) + step.map_or(0, |s| s as u64 + 1))
+            }
+            RingEvent::Arrives(from, at, frame) => (4, *at, ((*from as u64) << 32) + weight(frame)),
             RingEvent::Dies(at) => (5, *at, 0),
             RingEvent::Stops(at) => (6, *at, 0),
         };
