@@ -74,8 +74,8 @@ class Cluster:
         Show the progress of products on a terminal.
 
     Without workers (no ``hosts``, ``local``, ``hostfile`` or ``wait_for``) it consists of the threads of this process. Without
-    ``key``, the cluster key is found as the command ``bramble`` finds it: in ``BRAMBLE_KEY``, in the file that ``BRAMBLE_KEY_FILE`` names, or
-    in ``~/.config/bramble/``.
+    ``key``, the cluster key is found as the command ``bramble`` finds it: in ``BRAMBLE_KEY``, in the file that
+    ``BRAMBLE_KEY_FILE`` names, or in ``~/.config/bramble/``.
 
     Calls are carried out one after another, on a thread of their own that keeps the connections alive. Use the cluster in a
     ``with`` statement, or call ``close``. Ctrl-C raises ``KeyboardInterrupt`` at once; the cluster ends the interrupted call

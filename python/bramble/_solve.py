@@ -97,8 +97,6 @@ def on_cluster(cluster: Cluster, a: Any, b: ArrayLike) -> np.ndarray:
     right = as_array(b)
     if right.ndim not in (1, 2):
         raise ValueError(f"solve: b has {right.ndim} dimensions; it is a vector or has right-hand sides in its columns")
-    columns = right if right.ndim == 2 else right[:, np.newaxis]
-    columns = readable(columns, _float_type(right.dtype))
     shape: tuple[int, ...] | None = None
     native: Any = None
     if isinstance(a, DistArray):
@@ -113,6 +111,8 @@ def on_cluster(cluster: Cluster, a: Any, b: ArrayLike) -> np.ndarray:
     if not cluster._has_workers or shape is not None and (0 in shape or right.size == 0):
         here = cluster.put(a) if shape is None else a
         return solve(here.numpy() if isinstance(here, DistArray) else here, right, threads=cluster._threads)
+    columns = right if right.ndim == 2 else right[:, np.newaxis]
+    columns = readable(columns, _float_type(right.dtype))
     memory, cluster._last = cluster._native.solve(native, columns, _matmul._count(None))
     return as_result(memory).reshape(right.shape)
 

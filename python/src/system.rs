@@ -11,8 +11,7 @@
 use crate::lu::kernels;
 use crate::memory::Memory;
 use bramble_client::{Client, ClientError};
-
-use bramble_lu::{LuError, MatrixNorms, WorkingMatrix, load, norms, residual};
+use bramble_lu::{LuError, MatrixNorms, WorkingMatrix, accepted_error, hpl, load, norms, residual, rounded};
 use bramble_matrix::{Buffer, DType, Matrix, Shape};
 use bramble_primary::{PrimaryError, SystemShare, SystemSolution, off_loop};
 use serde_json::json;
@@ -21,9 +20,6 @@ use std::time::Instant;
 
 /// A solution, and the report.
 pub(crate) type SystemSolved = (Memory, String);
-
-/// The largest backward error that is accepted, in units of the last place times the order: that of HPL.
-const TOLERANCE: f64 = 16.0;
 
 /// Right-hand sides by rows, and the norms of A.
 struct Known {
@@ -54,7 +50,8 @@ pub(crate) async fn solve_on_workers(
     let common = a.promoted(&b);
     let dtype = if common.is_float() { common } else { DType::F64 };
     let (a, b) = (in_type(a, dtype)?, in_type(b, dtype)?);
-    let accepted = accepted(shape.rows, dtype);
+    // Its rows are those of a matrix that both ends can index.
+    let accepted = accepted_error(shape.rows as usize, dtype);
     let (matrix, columns) = (a.clone(), b.clone());
     let known = match off_loop("reading a system", move || known(&matrix, &columns, threads)).await? {
         Ok(known) => known,
@@ -63,7 +60,7 @@ pub(crate) async fn solve_on_workers(
     let judged: Arc<Mutex<Option<Result<f64, LuError>>>> = Arc::default();
     let (of, told) = (a.clone(), judged.clone());
     let check = move |x: &[f64]| {
-        let x: Vec<f64> = x.iter().map(|x| rounded(*x, dtype)).collect();
+        let x = rounded(x, dtype);
         let found = residual(&of, &known.norms, &known.right, &x, shape.cols as usize, &kernels(threads));
         let found = found.map(|found| found.backward_error);
         let is_accepted = found.as_ref().is_ok_and(|error| *error <= accepted);
@@ -71,14 +68,12 @@ pub(crate) async fn solve_on_workers(
         is_accepted
     };
     let solution = client.solve(a, b, Box::new(check)).await?;
-    if let Some(why) = without_pivot(&solution) {
+    if let Some(why) = LuError::of_pivots(solution.zero, solution.overflow) {
         return Ok(Err(why));
     }
-    if let Some((name, deviation)) = solution.wrong.first() {
-        return Err(ClientError::Wrong(format!(
-            "worker {name} has computed wrongly: its columns differ from their checksums by {deviation:.0} times what rounding \
-             explains; check its memory, clock and cooling"
-        )));
+    let accusations = solution.accusations();
+    if !accusations.is_empty() {
+        return Err(ClientError::Wrong(accusations.join("; ")));
     }
     let error = match judged.lock().unwrap_or_else(PoisonError::into_inner).take() {
         Some(Ok(error)) => error,
@@ -99,12 +94,6 @@ fn in_type(matrix: Matrix, dtype: DType) -> Result<Matrix, PrimaryError> {
     Ok(matrix.converted(dtype)?)
 }
 
-/// The largest backward error that is accepted.
-fn accepted(order: u64, dtype: DType) -> f64 {
-    let unit = if dtype == DType::F32 { f64::from(f32::EPSILON) } else { f64::EPSILON } / 2.0;
-    TOLERANCE * order.max(1) as f64 * unit
-}
-
 fn known(a: &Matrix, b: &Matrix, threads: usize) -> Result<Known, LuError> {
     let norms = match a.dtype() {
         DType::F32 => norms::<f32>(a, threads)?,
@@ -114,11 +103,6 @@ fn known(a: &Matrix, b: &Matrix, threads: usize) -> Result<Known, LuError> {
     let right = WorkingMatrix::zeros::<f64>(rows as usize, cols as usize)?;
     load::<f64, f64>(&b.clone().converted(DType::F64)?, &right, 0, 1)?;
     Ok(Known { right: right.rows_of::<f64>()?, norms })
-}
-
-/// An element as a matrix of that type has it.
-fn rounded(x: f64, dtype: DType) -> f64 {
-    if dtype == DType::F32 { f64::from(x as f32) } else { x }
 }
 
 fn memory_of(x: &[f64], shape: Shape, dtype: DType) -> Result<Memory, LuError> {
@@ -132,18 +116,6 @@ fn memory_of(x: &[f64], shape: Shape, dtype: DType) -> Result<Memory, LuError> {
     Ok(Memory::in_buffer(buffer, shape, dtype))
 }
 
-/// The first column of A in which elimination found no pivot.
-fn without_pivot(solution: &SystemSolution) -> Option<LuError> {
-    let first = |column: Option<usize>| column.unwrap_or(usize::MAX);
-    match (solution.zero, solution.overflow) {
-        (None, None) => None,
-        (zero, Some(column)) if column < first(zero) => {
-            Some(LuError::Overflow { column, dtype: DType::F64.name(), hint: "" })
-        }
-        (zero, _) => Some(LuError::Singular { column: first(zero) }),
-    }
-}
-
 fn report(solution: &SystemSolution, (shape, dtype): (Shape, DType), error: f64, seconds: f64) -> String {
     let machine = |share: &SystemShare| {
         json!({
@@ -153,7 +125,7 @@ fn report(solution: &SystemSolution, (shape, dtype): (Shape, DType), error: f64,
             "bytes": share.bytes,
         })
     };
-    let order = shape.rows as f64;
+    let operations = hpl::operations(shape.rows as usize);
     let machines: Vec<_> = solution.plan.shares.iter().map(machine).collect();
     json!({
         "kind": "system",
@@ -165,7 +137,7 @@ fn report(solution: &SystemSolution, (shape, dtype): (Shape, DType), error: f64,
         "seconds": seconds,
         "setup_seconds": solution.setup_seconds,
         "solve_seconds": solution.seconds,
-        "gflops": (2.0 / 3.0 * order + 1.5) * order * order / solution.seconds / 1e9,
+        "gflops": operations / solution.seconds / 1e9,
         "predicted_seconds": solution.plan.estimate.seconds,
         "bound_seconds": solution.plan.estimate.bound_seconds,
         "backward_error": error,

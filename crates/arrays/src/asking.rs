@@ -78,7 +78,7 @@ pub struct Refusal {
     pub is_apart: bool,
 }
 
-/// What is sent to a machine.
+/// A message to a machine.
 pub enum QuestionMessage<X> {
     /// A block from this process.
     Put(PartToPut<X>),
@@ -90,7 +90,7 @@ pub enum QuestionMessage<X> {
     Free(u64),
 }
 
-/// What it means that a machine holds something.
+/// The meaning of a machine's message that it holds something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldMeaning {
     /// A question is answered.
@@ -191,7 +191,7 @@ impl<X> Asking<X> {
         }
     }
 
-    /// What is sent next.
+    /// The next message.
     pub fn next_message(&mut self) -> NextMessage<X> {
         if self.has_refused {
             return NextMessage::Over;
@@ -241,7 +241,7 @@ impl<X> Asking<X> {
         self.answered += usize::from(self.open.remove(&number));
     }
 
-    /// The machine holds what has this number.
+    /// The machine says that it holds the part or block with this number, or that it has answered the question with it.
     pub fn held(&mut self, number: u64) -> HeldMeaning {
         if self.open.contains(&number) {
             self.answered(number);
@@ -254,9 +254,9 @@ impl<X> Asking<X> {
         HeldMeaning::Block
     }
 
-    /// The machine refuses what has this number: nothing more is sent. False if that belongs to an earlier conversation: a
-    /// machine whose link with another one has ended refuses each block that it waits for, and the first refusal ends a
-    /// conversation.
+    /// The machine refuses the block or question with this number: no message follows. False if that belongs to an earlier
+    /// conversation: a machine whose link with another one has ended refuses each block that it waits for, and the first refusal
+    /// ends a conversation.
     pub fn refused(&mut self, number: u64) -> bool {
         self.has_refused |= self.open.contains(&number) || self.has_block(number);
         self.has_refused
@@ -271,7 +271,7 @@ impl<X> Asking<X> {
         self.has_refused
     }
 
-    /// What is freed at the end.
+    /// The numbers to free at the end.
     pub fn left(self) -> Vec<u64> {
         let blocks = self.freed.into_iter().chain(self.blocks.into_iter().map(|(number, _)| number));
         let parts = self.parts.into_iter().filter(|_| self.has_refused);

@@ -10,7 +10,7 @@ pub enum ArrayError<E> {
     PartLost(String),
     /// The operands cannot be used as asked.
     Operands(String),
-    /// A machine has refused, or has answered what it must not.
+    /// A machine has refused, or has sent an answer of the wrong kind.
     Failed(String),
     /// An element is wrong.
     Wrong(String),

@@ -69,7 +69,7 @@ pub type ArraysOf<M> = PlacedArrays<<M as ArrayMachines>::Matrix, <M as ArrayMac
 pub trait ArrayMachines {
     /// A matrix that this process can read, or the stand-in for one that only machines have.
     type Matrix: MatrixInfo;
-    /// What is kept beside an array.
+    /// Data that the shell keeps beside an array.
     type Kept;
     /// Memory for a matrix that comes from machines.
     type Output;
@@ -123,10 +123,10 @@ pub trait ArrayMachines {
     /// Why a matrix has other elements than before, if that is known.
     fn change(&self, matrix: &Self::Matrix) -> Option<String>;
 
-    /// What is kept beside an array that was put.
+    /// The data to keep beside an array that was put.
     fn kept_of_put(&mut self, matrix: &Self::Matrix) -> Self::Kept;
 
-    /// What is kept beside an array that was made; `matrices` are its operands, as far as this process has their elements.
+    /// The data to keep beside an array that was made; `matrices` are its operands, as far as this process has their elements.
     fn kept_of_made(
         &mut self,
         made: &MadeFrom<Self::Matrix>,

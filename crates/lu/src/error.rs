@@ -1,6 +1,6 @@
 //! Why a matrix cannot be factored or a system not be solved.
 
-use bramble_matrix::{MatrixError, Shape};
+use bramble_matrix::{DType, MatrixError, Shape};
 
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -49,4 +49,18 @@ pub enum LuError {
         /// Its shape.
         shape: Shape,
     },
+}
+
+impl LuError {
+    /// The first column in which an elimination in f64 found no pivot, or left the range; `None` if there is none.
+    pub fn of_pivots(zero: Option<usize>, overflow: Option<usize>) -> Option<Self> {
+        let first = |column: Option<usize>| column.unwrap_or(usize::MAX);
+        match (zero, overflow) {
+            (None, None) => None,
+            (zero, Some(column)) if column < first(zero) => {
+                Some(Self::Overflow { column, dtype: DType::F64.name(), hint: "" })
+            }
+            (zero, _) => Some(Self::Singular { column: first(zero) }),
+        }
+    }
 }

@@ -3,10 +3,12 @@
 //! Invariant: computed in f64 also for `f32` matrices, whose products are then exact, so that the residual shows the error of
 //! the solution and not its own.
 
+use crate::hpl::THRESHOLD;
 use crate::load::MatrixNorms;
 use crate::working::rect;
 use crate::{LuError, LuKernels};
 use bramble_kernel::Product;
+use bramble_kernel::lu::LuElement;
 use bramble_matrix::{DType, Layout, Matrix, View, ViewMut};
 
 /// Bytes of A that are read at a time.
@@ -22,6 +24,21 @@ pub struct Residual {
     pub backward_error: f64,
     /// ‖B − A X‖∞ of the right-hand side with that error.
     pub norm: f64,
+}
+
+/// The largest backward error that is accepted of a system of that order whose solution has that type: HPL's threshold, in units
+/// of the last place times the order.
+pub fn accepted_error(order: usize, dtype: DType) -> f64 {
+    let unit = if dtype == DType::F32 { <f32 as LuElement>::UNIT } else { <f64 as LuElement>::UNIT };
+    THRESHOLD * order.max(1) as f64 * unit
+}
+
+/// Elements as a matrix of that type has them.
+pub fn rounded(x: &[f64], dtype: DType) -> Vec<f64> {
+    match dtype {
+        DType::F32 => x.iter().map(|x| f64::from(*x as f32)).collect(),
+        _ => x.to_vec(),
+    }
 }
 
 /// The residual of the `width` solutions in the rows of `x`, for an A of any shape; `kernels` are for f64.

@@ -55,6 +55,7 @@ pub use layout::{
 };
 pub use lu::{
     ClusterEstimate, ColumnDeal, LuCluster, LuEstimate, LuMachine, LuPlan, LuPlanError, LuRates, estimate_lu,
+    lu_operations,
 };
 pub use making::{
     MadeOperand, MadePiece, Making, MakingForm, MakingStep, PieceSource, links_are_worth, spreading_is_worth,

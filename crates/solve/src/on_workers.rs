@@ -39,10 +39,7 @@ pub(crate) fn announce(plan: &SystemPlan) {
 
 /// Names the workers that have computed wrongly.
 pub(crate) fn accuse(solution: &SystemSolution) {
-    for (name, deviation) in &solution.wrong {
-        say(&format!(
-            "bramble: worker {name} has computed wrongly: its columns differ from their checksums by {deviation:.0} times what \
-             rounding explains; check its memory, clock and cooling"
-        ));
+    for accusation in solution.accusations() {
+        say(&format!("bramble: {accusation}"));
     }
 }

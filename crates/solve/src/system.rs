@@ -2,10 +2,12 @@
 
 use crate::report::{Refinement, SolveReport, SolveTimes};
 use crate::setup::{Setup, check_kernels, element_type, sides};
-use crate::{SolveArgs, TOLERANCE, failure, run, workers, write};
+use crate::{SolveArgs, failure, run, workers, write};
 use bramble_cluster::until::Completion;
 use bramble_kernel::lu::LuElement;
-use bramble_lu::{LuError, LuFactors, MatrixNorms, Residual, WorkingMatrix, load, refine, residual};
+use bramble_lu::{
+    LuError, LuFactors, MatrixNorms, Residual, WorkingMatrix, accepted_error, load, refine, residual,
+};
 use bramble_matrix::{DType, Matrix};
 use bramble_report::exit::{Exit, Failure};
 use std::time::Instant;
@@ -202,7 +204,6 @@ fn refined(problem: &SolveProblem, setup: &Setup, full: Result<Setup, Failure>) 
 
 /// The report of a solution, without its times and its condition.
 fn told(problem: &SolveProblem, setup: &Setup, found: &Residual, dtype: DType) -> SolveReport {
-    let unit = if dtype == DType::F32 { <f32 as LuElement>::UNIT } else { <f64 as LuElement>::UNIT };
     SolveReport {
         n: problem.n,
         width: problem.width,
@@ -213,7 +214,7 @@ fn told(problem: &SolveProblem, setup: &Setup, found: &Residual, dtype: DType) -
         left_out: Vec::new(),
         memory_bytes: setup.memory_bytes,
         backward_error: found.backward_error,
-        tolerance: TOLERANCE * problem.n.max(1) as f64 * unit,
+        tolerance: accepted_error(problem.n, dtype),
         condition: None,
         refinement: None,
         seconds: SolveTimes::default(),

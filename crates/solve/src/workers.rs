@@ -11,11 +11,10 @@ use crate::on_workers::{accuse, announce, display, sessions};
 use crate::report::{SolveReport, SolveTimes};
 use crate::setup::check_kernels;
 use crate::system::{SolveProblem, Solved, right_hand_sides};
-use crate::{SolveArgs, TOLERANCE, failure};
+use crate::{SolveArgs, failure};
 use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec};
 use bramble_cluster::until::{Completion, done_or_signal};
-use bramble_kernel::lu::LuElement;
-use bramble_lu::{LuError, LuOptions, Residual, norms, residual};
+use bramble_lu::{LuError, LuOptions, Residual, accepted_error, norms, residual, rounded};
 use bramble_matrix::DType;
 use bramble_primary::{
     Cluster, ClusterOptions, SystemProgress, SystemRequest, SystemSolution, SystemSource, off_loop,
@@ -71,7 +70,7 @@ pub(crate) fn solve(
         let display = display(args.factor.quiet, args.factor.json);
         let mut cluster = Cluster::open(ends, ClusterOptions { keeps_links: false }, &display).await?;
         let checking = check_kernels(threads)?;
-        let tolerance = tolerance(problem.n, dtype);
+        let tolerance = accepted_error(problem.n, dtype);
         let request = request(args, kernel, SystemSource::Given { a: a.clone(), b })?;
         let found: Arc<Mutex<Option<Judged>>> = Arc::default();
         let (judged, width) = (found.clone(), problem.width);
@@ -114,29 +113,9 @@ fn request(args: &SolveArgs, kernel: String, source: SystemSource) -> Result<Sys
     Ok(SystemRequest { source, width, workers: None, kernel, sessions })
 }
 
-/// X in the type in which it is written.
-fn rounded(x: &[f64], dtype: DType) -> Vec<f64> {
-    match dtype {
-        DType::F32 => x.iter().map(|x| f64::from(*x as f32)).collect(),
-        _ => x.to_vec(),
-    }
-}
-
-fn tolerance(n: usize, dtype: DType) -> f64 {
-    let unit = if dtype == DType::F32 { <f32 as LuElement>::UNIT } else { <f64 as LuElement>::UNIT };
-    TOLERANCE * n.max(1) as f64 * unit
-}
-
 /// Refuses a matrix without a pivot in some column.
 fn singular(solution: &SystemSolution) -> Result<(), Failure> {
-    let first = |one: Option<usize>| one.unwrap_or(usize::MAX);
-    match (solution.zero, solution.overflow) {
-        (None, None) => Ok(()),
-        (zero, Some(column)) if column < first(zero) => {
-            Err(failure(LuError::Overflow { column, dtype: DType::F64.name(), hint: "" }))
-        }
-        (zero, _) => Err(failure(LuError::Singular { column: first(zero) })),
-    }
+    LuError::of_pivots(solution.zero, solution.overflow).map_or(Ok(()), |why| Err(failure(why)))
 }
 
 /// The report.
@@ -160,7 +139,7 @@ fn told(
         left_out: solution.plan.left_out.clone(),
         memory_bytes: shares.iter().map(|share| share.bytes).sum(),
         backward_error: found.backward_error,
-        tolerance: tolerance(problem.n, dtype),
+        tolerance: accepted_error(problem.n, dtype),
         condition: None,
         refinement: None,
         seconds,

@@ -19,8 +19,8 @@ use bramble_report::quantity::{bytes, counted, seconds};
 use bramble_report::sim::SimulationTime;
 use bramble_report::sim::lu::{LuSimCase, json, text};
 use bramble_sim::{LuSimSystem, lu_sim_events, simulate_lu};
-use bramble_wire::limits::{LU_BLOCKS_MAX, LU_LIVE_MAX, LU_MACHINES_MAX, LU_ORDER_MAX};
-use bramble_wire::message::{LuBegin, LuRing};
+use bramble_wire::limits::{LU_BLOCKS_MAX, LU_MACHINES_MAX, LU_ORDER_MAX};
+use bramble_wire::message::LuBegin;
 use std::time::Instant;
 use tokio::sync::oneshot;
 
@@ -102,9 +102,7 @@ fn machines(args: &SimLuArgs) -> Result<Vec<LuMachine>, Failure> {
 
 /// Bytes of a part of the system at a worker.
 fn part_bytes(order: usize, width: usize, columns: usize, threads: usize) -> u64 {
-    let ring = LuRing { owners: Vec::new(), machines: 1, me: 0 };
-    let begin = LuBegin { order, width, extra: EXTRA, live_max: LU_LIVE_MAX, is_generated: true, ring };
-    begin.part_bytes(columns, threads)
+    LuBegin::bytes_of_part((order, EXTRA, width), columns, threads)
 }
 
 /// The plan that a run on such workers would have.
@@ -134,7 +132,7 @@ fn too_large(order: usize, args: &SimLuArgs, e: &LuPlanError) -> Failure {
     let named: Vec<String> = e.offers.iter().take(NAMED_MAX).map(offer).collect();
     let more = match e.offers.len().saturating_sub(NAMED_MAX) {
         0 => String::new(),
-        more => format!(", {}", format_args!("and {more} more machines")),
+        more => format!(", and {more} more machines"),
     };
     let panels = args.nb.map_or_else(String::new, |nb| {
         let each = bytes(part_bytes(order, usize::from(nb).min(order), 0, 1) as f64);

@@ -9,7 +9,7 @@
 //!
 //! Deliberately absent: panels that several machines factor together.
 
-use super::tasks::{real, update_flops};
+use super::tasks::{lu_operations, real, update_flops};
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -180,8 +180,7 @@ impl LuCluster<'_> {
     /// The bound and the prediction for a deal.
     fn estimate(&self, width: usize, deal: &ColumnDeal) -> ClusterEstimate {
         let machines: Vec<&LuMachine> = deal.machines.iter().map(|at| &self.machines[*at]).collect();
-        let n = real(self.order);
-        let flops = n * n * (2.0 / 3.0 * n + 1.5);
+        let flops = lu_operations(self.order);
         let all: f64 = machines.iter().map(|machine| machine.gflops).sum();
         let (compute, links) = (flops / all / 1e9, self.link_bound(width, &machines, deal));
         let bound_seconds = f64::max(compute, links);

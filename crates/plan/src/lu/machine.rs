@@ -7,6 +7,8 @@
 //!
 //! Deliberately absent: several machines.
 
+use super::tasks::lu_operations;
+
 /// Measured rates of a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LuRates {
@@ -37,8 +39,7 @@ pub struct LuEstimate {
 /// by the threads, or as the next panel with the update of its columns, which one thread does after the other.
 pub fn estimate_lu(n: usize, block: usize, rates: &LuRates) -> LuEstimate {
     let (order, threads) = (n as f64, rates.threads.max(1) as f64);
-    let flops = order * order * (2.0 / 3.0 * order + 1.5);
-    let bound_seconds = flops / rates.product_gflops / 1e9;
+    let bound_seconds = lu_operations(n) / rates.product_gflops / 1e9;
     let block = block.max(1);
     let panel = |rows: f64, width: f64| width * width * (rows - width / 3.0) / rates.panel_gflops / 1e9;
     let update = |rows: f64, width: f64, cols: f64| width * cols * (2.0 * (rows - width) + width);

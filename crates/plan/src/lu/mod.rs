@@ -9,3 +9,4 @@ mod tasks;
 
 pub use cluster::{ClusterEstimate, ColumnDeal, LuCluster, LuMachine, LuPlan, LuPlanError};
 pub use machine::{LuEstimate, LuRates, estimate_lu};
+pub use tasks::lu_operations;

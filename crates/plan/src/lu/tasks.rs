@@ -21,6 +21,12 @@ pub(super) fn real(count: usize) -> f64 {
     nearest_f64(to_u64(count))
 }
 
+/// Operations of a factorisation and a solution by HPL's count.
+pub fn lu_operations(order: usize) -> f64 {
+    let n = real(order);
+    n * n * (2.0 / 3.0 * n + 1.5)
+}
+
 /// Operations of an update of `columns` columns with a panel of `rows` rows and `width` columns.
 pub(super) fn update_flops(rows: usize, width: usize, columns: usize) -> f64 {
     let (rows, w) = (real(rows), real(width));

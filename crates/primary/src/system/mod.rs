@@ -9,6 +9,7 @@
 //!
 //! Deliberately absent: how good the solution is (the caller has the matrix), this process's own threads, and lost columns.
 
+mod accusations;
 mod fill;
 mod links;
 
@@ -178,7 +179,8 @@ impl Cluster {
         watch: &dyn ProductObserver,
     ) -> Result<Vec<Session>, PrimaryError> {
         let n = order as f64;
-        let whole = part_bytes(order, extra, request.width.unwrap_or(256), order + extra, 64);
+        let width = request.width.unwrap_or(256);
+        let whole = LuBegin::bytes_of_part((order, extra, width), order + extra, 64);
         let opening = Opening {
             dtype: DType::F64,
             alpha: 1.0,
@@ -216,13 +218,6 @@ impl Cluster {
     }
 }
 
-/// Bytes of a part of a system.
-fn part_bytes(order: usize, extra: usize, width: usize, columns: usize, threads: usize) -> u64 {
-    let ring = LuRing { owners: Vec::new(), machines: 1, me: 0 };
-    let begin = LuBegin { order, width, extra, live_max: LU_LIVE_MAX, is_generated: false, ring };
-    begin.part_bytes(columns, threads)
-}
-
 /// Order and right-hand sides of a system.
 fn shape(source: &SystemSource) -> Result<(usize, usize), PrimaryError> {
     let (order, extra) = match source {
@@ -247,8 +242,7 @@ fn plan(
     workers: &[Session],
 ) -> Result<(SystemPlan, LuPlan, Vec<String>), PrimaryError> {
     let machines: Vec<LuMachine> = workers.iter().map(|worker| machine(request, worker)).collect();
-    let bytes =
-        |width: usize, columns: usize, threads: usize| part_bytes(order, extra, width, columns, threads);
+    let bytes = |width, columns, threads| LuBegin::bytes_of_part((order, extra, width), columns, threads);
     let cluster = LuCluster {
         order,
         extra,

@@ -9,7 +9,7 @@
 use super::SimulationTime;
 use crate::quantity::{bytes, seconds};
 use crate::table;
-use bramble_plan::{LuMachine, LuPlan};
+use bramble_plan::{LuMachine, LuPlan, lu_operations};
 use bramble_sim::{LuSimMachine, LuSimReport, LuWait};
 use serde_json::{Value, json};
 
@@ -30,8 +30,7 @@ pub struct LuSimCase {
 impl LuSimCase {
     /// Gflop/s by HPL's count of the operations.
     fn gflops(&self, seconds: f64) -> f64 {
-        let n = self.order as f64;
-        n * n * (2.0 / 3.0 * n + 1.5) / seconds.max(1e-12) / 1e9
+        lu_operations(self.order) / seconds.max(1e-12) / 1e9
     }
 
     /// The rate of all machines that take part, multiplying large matrices.

@@ -11,7 +11,9 @@
 
 use super::{FieldReader, FieldWriter};
 use crate::ProtocolError;
-use crate::limits::{CHUNK_BYTES_MAX, LU_BLOCKS_MAX, LU_MACHINES_MAX, LU_ORDER_MAX, LU_WIDTH_MAX};
+use crate::limits::{
+    CHUNK_BYTES_MAX, LU_BLOCKS_MAX, LU_LIVE_MAX, LU_MACHINES_MAX, LU_ORDER_MAX, LU_WIDTH_MAX,
+};
 use alloc::format;
 use alloc::vec::Vec;
 use bramble_base::number::{to_u64, to_usize};
@@ -79,6 +81,17 @@ impl LuBegin {
             true => block * self.width..((block + 1) * self.width).min(self.order),
             false => self.order..self.order + self.extra,
         }
+    }
+
+    /// `part_bytes` of any machine, for a system of that order with so many right-hand sides, in blocks of that width.
+    pub fn bytes_of_part(
+        (order, extra, width): (usize, usize, usize),
+        columns: usize,
+        threads: usize,
+    ) -> u64 {
+        let ring = LuRing { owners: Vec::new(), machines: 1, me: 0 };
+        let begin = Self { order, width, extra, live_max: LU_LIVE_MAX, is_generated: false, ring };
+        begin.part_bytes(columns, threads)
     }
 
     /// Bytes that a machine with `columns` of the columns and so many threads needs, without its kernel's own memory.
