@@ -67,6 +67,17 @@ class Cluster(Lab):
                        env=environment())
 
 
+@contextmanager
+def processors(which):
+    """What starts here runs on these processors only, and so does everything that it starts."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, which)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def link(mbit):
     return [f'link = "{mbit:g}Mbit/s"'] if mbit else []
 

@@ -17,6 +17,7 @@
 Each machine is a network namespace; `tc tbf` limits its link, a cgroup its fraction of a processor. Needs Linux, root, iproute2.
 """
 
+import os
 import statistics
 import subprocess
 import sys
@@ -137,8 +138,14 @@ print(time.perf_counter() - began)
 def steps(args, folder):
     n, count = args.n or (1024 if args.quick else 8192), 5 if args.quick else 2 * args.count
     path_w, path_x = files(args, folder, {"W": (n, n), "x": (n, 1)})
-    with Cluster(args, [*[Machine(part, args.mbit) for part in args.cores], Machine(sum(args.cores), args.mbit)],
-                 args.mbit) as cluster:
+    # All workers on one processor, and NumPy on the same: processors that read memory at once share its bandwidth, so four
+    # quarters of a processor that run side by side are less than one whole.
+    *others, last = sorted(os.sched_getaffinity(0))
+    machines = [*[Machine(part, args.mbit) for part in args.cores], Machine(sum(args.cores), args.mbit)]
+    with ExitStack() as stack:
+        with lab.processors({last}):
+            cluster = stack.enter_context(Cluster(args, machines, args.mbit))
+        stack.enter_context(lab.processors(others or {last}))
         alone = [*cluster.at(cluster.workers), sys.executable, "-c", NUMPY, path_w, path_x, count]
         cluster.workers -= 1
         cluster.addresses.pop()
@@ -151,16 +158,18 @@ def steps(args, folder):
         taken = {"kept": [], "home": [], "sent": [], "numpy": []}
         with Session(args, cluster) as batch:
             batch.task(f"W = put {path_w} shard=0")
-            batch.task(f"y = W @ {path_x}")
+            chain(batch, "ab")  # untimed: what the first steps prepare
             homes = [f"{args.home}/{name}.npy" for name in "ab"]
             for _ in range(args.rounds):
                 taken["kept"].append(sum(chain(batch, "ab")))
                 taken["home"].append(sum(chain(batch, homes)))
-                done = subprocess.run(list(map(str, alone)), stdout=subprocess.PIPE, text=True, check=True, env=with_threads(1))
+                with lab.processors({last}):
+                    done = subprocess.run(list(map(str, alone)), stdout=subprocess.PIPE, text=True, check=True, env=with_threads(1))
                 taken["numpy"].append(float(done.stdout))
             taken["sent"] = [count * batch.task(f"{args.home}/y.npy = {path_w} @ {path_x}")["round_trip_s"] for _ in range(args.rounds)]
     record(args, "placed_matrices", f"{count} steps", taken, n=n, dtype=args.dtype, cores=args.cores, mbit=args.mbit)
-    table(f"{count} steps x = W @ x, W {n} x {n} {args.dtype}, {args.mbit:g} Mbit/s; sent: one product times {count}",
+    table(f"{count} steps x = W @ x, W {n} x {n} {args.dtype}, {args.mbit:g} Mbit/s, workers and NumPy on one "
+          f"processor; sent: one product times {count}",
           ["who", "seconds: median (range)", "times as long as kept"],
           [[who, spread(figures), f"{ratio(taken['kept'], figures):.2f}"] for who, figures in taken.items()])
 
