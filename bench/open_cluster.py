@@ -24,6 +24,7 @@ class Batch:
     """A batch whose tasks are written one by one."""
 
     def __init__(self, args, *words, prefix=()):
+        self.codes = {0}
         command = [*prefix, args.bramble, "batch", "-", "--json", *map(str, words)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env={key: value for key, value in os.environ.items() if not key.startswith("BRAMBLE")})
@@ -34,7 +35,7 @@ class Batch:
     def __exit__(self, *_):
         self.process.stdin.close()
         self.process.stdout.close()
-        if self.process.wait(timeout=60) != 0:
+        if self.process.wait(timeout=60) not in self.codes:
             raise SystemExit(f"the batch ended with code {self.process.returncode}")
 
     def task(self, line):

@@ -9,6 +9,7 @@
             replicated, so that nothing travels, and against the time that the links need
   chain     ten products H = H @ W, W placed and cut between columns, H stays: against H brought home and sent again each time
   speeds    workers of 4 : 2 : 2 : 1: columns by speed against equal columns
+  owner     one of the machines killed while W is put, at half time of a product, of P = W @ V as above, and before a product
   top       the ten largest elements of each row of V @ V.T, V as large as the word vectors of a small language model, placed:
             reduced at the workers, against the product brought home and reduced there; the same neighbours
   small     x (64 x 256) @ W (256 x 256) over four local workers, W placed and sent; and resident memory, threads and descriptors
@@ -18,10 +19,13 @@ Each machine is a network namespace; `tc tbf` limits its link, a cgroup its frac
 """
 
 import os
+import signal
 import statistics
 import subprocess
 import sys
-from contextlib import ExitStack
+import threading
+import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -249,6 +253,60 @@ def speeds(args, folder):
             f"{ratio(taken['by speed'], figures):.2f}"] for who, figures in taken.items()])
 
 
+def process_in(cluster, number):
+    """The worker's process in a machine of the lab."""
+    ask = [*cluster.at(number), "readlink", "/proc/self/ns/net"]
+    space = subprocess.run(ask, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.readlink(path / "ns/net") == space and (path / "comm").read_text().strip() == "bramble":
+                return int(path.name)
+    raise SystemExit(f"no worker runs in machine {number}")
+
+
+def owner(args, folder):
+    n, m = args.n or (1024 if args.quick else 8192), 2048
+    path_w, path_v, path_x, path_part = files(args, folder, {"W": (n, n), "V": (n, n), "x": (m, n), "part": (n, n // len(args.cores))})
+    work = {"put": f"W = put {path_w} shard=1", "product": f"{args.home}/y.npy = {path_x} @ W", "idle": f"{args.home}/y.npy = {path_x} @ W",
+            "circulating": "P = Z @ V"}
+    before = {"put": [], "product": ["put"], "idle": ["put"], "circulating": [f"Z = put {path_w} shard=0", f"V = put {path_v} shard=0"]}
+    taken, digests = {who: {"undisturbed": [], "killed": [], "lost part put": []} for who in work}, {who: set() for who in work}
+    for who, line in work.items():
+        for _ in range(args.rounds):
+            for killed in (False, True):
+                with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster, \
+                        Session(args, cluster, "--kernel", "simd") as batch:
+                    for task in before[who]:
+                        batch.task(work.get(task, task))
+                    victim = process_in(cluster, cluster.workers)
+                    timer = threading.Timer(0 if who == "idle" else statistics.median(taken[who]["undisturbed"]) / 2 if killed else 0,
+                                            os.kill, (victim, signal.SIGKILL))
+                    if killed:
+                        batch.codes.add(3)  # a machine was lost, and the results are right
+                        timer.start()
+                    if killed and who == "idle":
+                        timer.join()
+                        time.sleep(1)
+                    done = batch.task(line)
+                    taken[who]["killed" if killed else "undisturbed"].append(done["round_trip_s"])
+                    if who == "put":
+                        done = batch.task(f"{args.home}/y.npy = {path_x} @ W")
+                    if who == "circulating":
+                        done = batch.task(f"P -> {args.home}/p.npy")
+                    digests[who].add(done["digest"])
+                    if killed:
+                        taken[who]["lost part put"].append(batch.task(f"Q = put {path_part} shard=1")["round_trip_s"])
+    rows = []
+    for who, figures in taken.items():
+        whole, put = (statistics.median(figures[name]) for name in ("undisturbed", "lost part put"))
+        beyond = [f"{(one - whole - put) / whole:+.0%}" for one in figures["killed"]]
+        rows.append([who, spread(figures["undisturbed"]), spread(figures["lost part put"]), spread(figures["killed"]), " ".join(beyond),
+                     "the same" if len(digests[who]) == 1 else "OTHER"])
+    record(args, "placed_matrices", "owner killed", taken, n=n, m=m, dtype=args.dtype, cores=args.cores, mbit=args.mbit)
+    table(f"one of {len(args.cores)} machines killed at half time (idle: before the product); {n} x {n} {args.dtype}, x of {m} rows",
+          ["during", "undisturbed, s", "its part put on the others, s", "killed, s", "beyond both, of the undisturbed", "bits"], rows)
+
+
 def top(args, folder):
     n, k = args.n or (3000 if args.quick else 30522), 384
     path, = files(args, folder, {"V": (n, k)})
@@ -303,7 +361,7 @@ def small(args, folder):
                                               taken.items()}, held=held)
 
 
-CASES = {"products": products, "steps": steps, "circulate": circulate, "chain": chain, "speeds": speeds, "top": top, "small": small}
+CASES = {"products": products, "steps": steps, "circulate": circulate, "chain": chain, "speeds": speeds, "owner": owner, "top": top, "small": small}
 
 
 def main():

@@ -61,6 +61,7 @@ pub(crate) fn operands(problem: &Problem, col_major: bool) -> Operands {
         b_layout: Layout::RowMajor,
         a_source: problem.a_source,
         b_source: problem.b_source,
+        unplaced: [None; 2],
         reads_c: problem.reads_c,
     }
 }

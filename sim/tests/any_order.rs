@@ -243,6 +243,7 @@ fn primary(p: &Problem, tile: u64, depth: u64, memory_bytes: u64) -> Primary {
         b_layout: layout,
         a_source: p.a_source,
         b_source: OperandSource::Sent,
+        unplaced: [None; 2],
         reads_c: p.reads_c,
     };
     Primary::new(plan, operands, vec![peer])

@@ -234,6 +234,7 @@ fn primary(plan: Plan, credits: &[u64], reserve: bool) -> Primary {
         b_layout,
         a_source: OperandSource::Sent,
         b_source: OperandSource::Sent,
+        unplaced: [None; 2],
         reads_c: false,
     };
     let mut primary =

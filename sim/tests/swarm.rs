@@ -94,7 +94,7 @@ fn with_any_faults_c_is_right_or_no_machine_could_finish_it() {
     assert!(without_c < SEEDS / 10, "{without_c} trials made no C");
 }
 
-/// Products with a placed operand fail more often: no other machine may hold a lost part.
+/// Products with a placed operand fail more often: no other machine may hold a lost part, and the primary may be unable to read it.
 #[test]
 fn with_a_placed_operand_c_is_right_or_a_part_was_lost() {
     let found = all(PLACED_SEEDS..PLACED_SEEDS + SEEDS / 5);
@@ -104,6 +104,8 @@ fn with_a_placed_operand_c_is_right_or_a_part_was_lost() {
     let without_c =
         right.iter().filter(|o| o.result.as_ref().is_ok_and(|t| t.failed.is_some())).count() as u64;
     assert!((SEEDS / 50..SEEDS / 8).contains(&without_c), "{without_c} trials made no C");
+    let sent: u64 = right.iter().map(|o| o.result.as_ref().map_or(0, |t| t.seen.parts_sent)).sum();
+    assert!(sent > SEEDS / 5, "{sent} panels of lost parts were sent");
 }
 
 /// Seeds that once failed: number, faults (`-` for its own, or `none`), and the failure.

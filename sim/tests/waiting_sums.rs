@@ -95,8 +95,14 @@ fn workers_outside_the_plan_return_no_sums_that_have_to_wait() {
         is_reserve: false,
     };
     let (layout, sent) = (Layout::RowMajor, OperandSource::Sent);
-    let operands =
-        Operands { a_layout: layout, b_layout: layout, a_source: sent, b_source: sent, reads_c: false };
+    let operands = Operands {
+        a_layout: layout,
+        b_layout: layout,
+        a_source: sent,
+        b_source: sent,
+        unplaced: [None; 2],
+        reads_c: false,
+    };
     let mut primary = Primary::resumed(plan, operands, vec![peer; 10], &|_, _| false).unwrap();
     let mut actions = VecDeque::from(primary.handle(PrimaryEvent::Start, Duration::ZERO));
     let (mut keeps, mut returned, mut waiting_bytes) = (BTreeSet::new(), 0, 0);

@@ -43,6 +43,6 @@ pub use making::{MadeArray, MadeFrom, MakeOrder};
 pub use operands::{ArrayOperand, PlacedOperand, ResidentOperands, ResidentPanels};
 pub use reducing::{ReducePlan, ReducedFrom, ReducedParts};
 pub use registry::{ArrayId, ArrayOrigin, PlacedArray, PlacedArrays, RecordedPart, place_of};
-pub use restoring::Restoring;
+pub use restoring::{Restoring, changed};
 pub use retries::{GivesUp, LossRetries};
 pub use sums::{PartKey, SumsOfPart, SumsOfParts};

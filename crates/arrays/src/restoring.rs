@@ -78,6 +78,15 @@ impl Restoring {
     }
 }
 
+/// The error if the source of a lost part has other elements than were placed.
+pub fn changed<E>(rect: Rect, source: &impl MatrixInfo) -> ArrayError<E> {
+    ArrayError::PartLost(format!(
+        "{} of the placed matrix {name} is lost, and {name} was changed since it was placed: place it again",
+        place_of(rect, source.shape()),
+        name = source.name()
+    ))
+}
+
 impl<M: ArrayMachines> ArrayOperation<'_, M> {
     /// Puts or makes the missing parts of one array again. `relays`: whether machines may pass operands to each other. After an
     /// error some parts are missing still, and machines hold nothing that is not recorded.
@@ -181,10 +190,6 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
         if digest.is_none_or(|digest| digest == recorded.digest) {
             return Ok(());
         }
-        Err(ArrayError::PartLost(format!(
-            "{} of the placed matrix {name} is lost, and {name} was changed since it was placed: place it again",
-            place_of(rect, source.shape()),
-            name = source.name()
-        )))
+        Err(changed(rect, source))
     }
 }

@@ -244,12 +244,14 @@ impl Plan {
         self.sums == Sums::Chained && block.steps.start > 0
     }
 
-    /// The least memory in which a block can run, in charged bytes.
-    pub fn block_bytes(&self, block: &Block, recipe: &Recipe) -> u64 {
+    /// The least memory in which a block can run, in charged bytes. `is_owner`: whether the machine holds the parts of placed
+    /// operands that the block needs; otherwise panels of these take memory, too.
+    pub fn block_bytes(&self, block: &Block, recipe: &Recipe, is_owner: bool) -> u64 {
         let region = &self.regions[block.region];
         let (rows, cols) = (block.cells.rows.len(), block.cells.cols.len());
         let size = BlockSize { rows, cols, steps: block.steps.len() };
-        CellCharges::of(region, &self.problem, recipe).need(size, block.order)
+        let problem = if is_owner { self.problem } else { self.problem.without_resident() };
+        CellCharges::of(region, &problem, recipe).need(size, block.order)
     }
 
     /// The work of some cells over some steps: elements of C times depth.

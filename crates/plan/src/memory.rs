@@ -10,7 +10,9 @@
 //! Vivien and Dongarra (INRIA RR-6053, 2006), where the words moved per multiply-add fall as 2/√memory.
 
 use crate::winograd::Recipe;
-use crate::{BlockSize, OperandSource, PanelOrder, Problem, Region, Share, USE_BYTES, charged_bytes};
+use crate::{
+    BlockSize, OperandSource, PanelOrder, Problem, ProductSide, Region, Share, USE_BYTES, charged_bytes,
+};
 use bramble_base::Rect;
 
 /// Most cells of a block in either direction, and most steps of a column: uses are counted in 16 bits.
@@ -82,6 +84,15 @@ impl CellCharges {
             products,
             a_sums,
             b_sums,
+        }
+    }
+
+    /// The side of C along which only panels of the operand that is sent are cut, if the other operand is placed.
+    pub(crate) fn sent_side(&self) -> Option<ProductSide> {
+        match self.is_resident {
+            [false, true] => Some(ProductSide::Rows),
+            [true, false] => Some(ProductSide::Cols),
+            _ => None,
         }
     }
 

@@ -66,6 +66,12 @@ impl Problem {
         (a + b + c) * size
     }
 
+    /// The same product with panels of placed operands sent.
+    pub fn without_resident(self) -> Self {
+        let sent = |source| if source == OperandSource::Resident { OperandSource::Sent } else { source };
+        Self { a_source: sent(self.a_source), b_source: sent(self.b_source), ..self }
+    }
+
     /// Whether an operand is placed on the workers.
     pub fn has_resident(&self) -> bool {
         [self.a_source, self.b_source].contains(&OperandSource::Resident)

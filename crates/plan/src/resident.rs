@@ -60,6 +60,7 @@ pub fn decide_resident(
         }
         plan => plan?,
     };
+    let plan = with_room_for_lost_parts(plan, &machines);
     let alone = plan.members.iter().all(|member| member.machine == 0);
     let (left_out, sentence) = (left_out(&plan, ownership, &machines), sentence(&plan));
     Ok(Decision { alone, left_out, sentence, considered: Vec::from([considered(&plan)]), plan })
@@ -116,6 +117,21 @@ fn plan_with(
             have_bytes,
         }
     })
+}
+
+/// Twice the memory, where machines have it: if one of several is lost, the others are sent the panels of its part while they
+/// compute their own shares.
+fn with_room_for_lost_parts(mut plan: Plan, machines: &[Machine]) -> Plan {
+    if plan.members.len() < 2 {
+        return plan;
+    }
+    let costs = plan.members.iter_mut().zip(&mut plan.predicted.machines);
+    for (member, cost) in costs.filter(|(member, _)| machines[member.machine].link.is_some()) {
+        let twice = member.memory_bytes.saturating_mul(2).min(machines[member.machine].memory_bytes);
+        (member.memory_bytes, cost.memory_bytes) = (twice, twice);
+        plan.predicted.worker_memory_bytes = plan.predicted.worker_memory_bytes.max(twice);
+    }
+    plan
 }
 
 /// A machine with values that can be planned with.

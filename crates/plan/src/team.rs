@@ -32,6 +32,8 @@ const ENDING_GAIN: f64 = 0.98;
 const ENDING_EVEN: f64 = 1.02;
 /// Most of such last steps.
 const ENDING_MAX: u64 = 64;
+/// How much longer a plan may take whose machines return their tiles band by band.
+const BANDS_EVEN: f64 = 1.06;
 /// A plan within this factor of the best counts as equally fast.
 const EVEN: f64 = 1.01;
 /// With more members than this, two rounds are enough, cells are not moved, and the relayed plan has the same parts
@@ -81,7 +83,20 @@ fn shared_out(team: &TeamInput<'_>, ids: &[usize], relay: bool) -> Result<Shared
             best = halves;
         }
     }
-    Ok(if fixed { best } else { in_other_orders(team, best, relay) })
+    let best = if fixed { best } else { in_other_orders(team, best, relay) };
+    Ok(if team.has_given_boxes() { in_bands(team, (ids, &seats), best, relay) } else { best })
+}
+
+/// With a placed operand, narrow blocks across the operand that is sent move no more bytes than large ones. The tiles of one
+/// are at the primary while the next is computed, and stay if their machine is lost: that is worth a little time.
+fn in_bands(team: &TeamInput<'_>, (ids, seats): (&[usize], &[Seat]), whole: Shared, relay: bool) -> Shared {
+    let bands = |bands: u64| {
+        let seats = seats.iter().map(|seat| Seat { bands, ..*seat }).collect();
+        best_of(team, ids, seats, relay).ok()
+    };
+    let all = [2, 4, 8].into_iter().filter_map(bands);
+    let fastest = all.min_by(|a, b| a.0.seconds.total_cmp(&b.0.seconds));
+    fastest.filter(|(bands, _)| bands.seconds <= whole.0.seconds * BANDS_EVEN).unwrap_or(whole)
 }
 
 /// The same shares in other orders (by groups of columns, with the last steps by columns, or from a corner) if one

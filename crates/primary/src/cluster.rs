@@ -30,6 +30,7 @@ pub(crate) use kept::sketch_of;
 pub(crate) use machines::primary_error;
 pub use making::{MakeReport, MakeRequest, MakeSubject};
 pub use nodes::NodeReport;
+pub(crate) use part::digest_of;
 pub use placing::{PartReport, PutReport, PutRequest};
 pub use reducing::{ReduceReport, ReduceRequest, ReduceSubject};
 use std::rc::Rc;

@@ -29,7 +29,7 @@ use bramble_sessions::{PrimaryError, RelayReport, SecretSource, Session, Unreach
 use bramble_verify::Effort;
 use bramble_wire::message::Wants;
 use empty::without_product;
-use resident::{choose_resident, operand_layouts, resident_panels, with_resident};
+use resident::{check_lost_parts, choose_resident, operand_layouts, resident_panels, with_resident};
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -215,7 +215,8 @@ pub(crate) async fn one_product(
     let journal = request.journal.take().zip(subject);
     let relay = decision.plan.relay.then(|| connected.report.clone());
     let (began, effort) = (request.began, request.check.effort);
-    let panels = resident_panels(resident, &cluster.arrays)?;
+    let panels = resident_panels(resident.as_ref(), &cluster.arrays)?;
+    let numbers: Vec<u64> = connected.sessions.iter().map(|session| session.known.number).collect();
     let product = PreparedProduct {
         plan: decision.plan.clone(),
         operands: operand_layouts(&request, &problem),
@@ -228,6 +229,10 @@ pub(crate) async fn one_product(
     let options =
         RunOptions { steals, account, credits, join_terms, recorder, journal, before, stop, inspector };
     let outcome = run(product, watch, options, &mut cluster.idle).await?;
+    if let Some(resident) = &resident {
+        let lost = outcome.state.losses().iter().filter_map(|lost| numbers.get(lost.peer).copied());
+        check_lost_parts(resident, &cluster.arrays, &lost.collect::<Vec<u64>>()).await?;
+    }
     let instead = request.instead;
     let before_run = BeforeRun { problem, decision, members, began, effort, instead, missing, lost, relay };
     finished(before_run, outcome, watch)

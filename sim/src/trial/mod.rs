@@ -126,6 +126,8 @@ struct Model {
     data: TrialData,
     expected: Vec<f64>,
     is_digits: bool,
+    /// Whether the primary can send panels of lost parts of a placed operand.
+    sends_parts: bool,
 }
 
 /// How machines cut their messages, and how far they compute ahead.
@@ -216,7 +218,8 @@ pub fn run_trial(scenario: &Scenario) -> TrialResult {
 }
 
 fn operands_of(scenario: &Scenario) -> Operands {
-    participants::operands(&scenario.plan.problem, scenario.col_major)
+    let operands = participants::operands(&scenario.plan.problem, scenario.col_major);
+    Operands { unplaced: placement::unplaced(scenario), ..operands }
 }
 
 impl Trial {
@@ -275,7 +278,12 @@ impl Trial {
                 rooms: peers.iter().map(|(_, info)| info.credit_bytes).collect(),
             },
             lanes: primary_lanes.chain(across).collect(),
-            model: Model { data, expected, is_digits: scenario.values == Values::Digits },
+            model: Model {
+                data,
+                expected,
+                is_digits: scenario.values == Values::Digits,
+                sends_parts: placement::unplaced(scenario).iter().all(Option::is_some),
+            },
             limits,
             faults: TrialFaults { struck: vec![Struck::default(); faults.len()], all: faults },
             random: SeededRandom::new(scenario.seed),

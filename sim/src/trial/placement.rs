@@ -7,14 +7,15 @@
 //! node reads only elements that it holds. A machine that joins, or joins again, holds none.
 
 use super::Trial;
-use super::scenario::{STEPS_MAX, TILES_MAX};
+use super::scenario::{STEPS_MAX, Scenario, TILES_MAX};
 use super::trial_data::places;
 use crate::random::SeededRandom;
 use bramble_matrix::{Layout, Rect, Span};
 use bramble_plan::{
-    Machine, OperandSource, OwnedSpan, Ownership, Plan, PlanOptions, Problem, ProductSide, TileSize,
-    decide_resident,
+    Block, Machine, OperandSource, OwnedSpan, Ownership, PanelOrder, Plan, PlanOptions, Problem, ProductSide,
+    Recipe, TileSize, decide_resident,
 };
+use bramble_schedule::primary::UnplacedOperand;
 use bramble_wire::message::{MatrixHeader, ResidentView};
 
 /// The first seed of trials with a placed operand. Trials with smaller seeds have none.
@@ -82,7 +83,42 @@ impl TrialPlacement {
     }
 }
 
+/// How the primary sends panels of the placed operand to machines that hold no part of it: in three of five scenarios it can.
+pub(super) fn unplaced(scenario: &Scenario) -> [Option<UnplacedOperand>; 2] {
+    let mut random = SeededRandom::new(scenario.seed ^ 0x50_0ce5);
+    if !random.chance(0.6) {
+        return [None; 2];
+    }
+    let mut of = || {
+        let layout = if random.chance(0.3) { Layout::ColMajor } else { Layout::RowMajor };
+        Some(UnplacedOperand { layout, source: OperandSource::Sent })
+    };
+    [of(), of()]
+}
+
 impl Trial {
+    /// A product has failed for want of a part: some part is gone, and where the primary can read the operand, no machine that
+    /// is trusted has the memory for its panels.
+    pub(super) fn check_part_lost(&self, is_gone: &dyn Fn(usize) -> bool) {
+        assert!(self.some_part_is_gone(is_gone), "each part has a machine");
+        if self.model.sends_parts {
+            let plan = self.primary.plan();
+            let one = Span::new(0, 1);
+            let need = plan.regions.iter().enumerate().map(|(at, region)| {
+                let steps = Span::new(0, region.steps());
+                let block = Block { region: at, cells: Rect::new(one, one), steps, order: PanelOrder::Steps };
+                plan.block_bytes(&block, &Recipe::new(region.levels), false)
+            });
+            let need = need.max().unwrap_or(0);
+            let has_room = |peer: &usize| !is_gone(*peer) && self.members.rooms[*peer] >= need;
+            let able = (0..self.members.count).find(has_room);
+            assert_eq!(
+                able, None,
+                "a machine could be sent the panels of the lost part, which take {need} bytes"
+            );
+        }
+    }
+
     /// (10) The elements of a panel of a placed operand, by rows, at a node that holds them.
     pub(super) fn placed_elements(&self, peer: usize, header: &MatrixHeader, body: &[u8]) -> Vec<f64> {
         let view = ResidentView::decode(body).unwrap_or_else(|e| panic!("a view that is none: {e:?}"));

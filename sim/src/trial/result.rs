@@ -48,6 +48,8 @@ pub struct RareEvents {
     pub joined: u64,
     /// See `joined`.
     pub comers_worked: u64,
+    /// Panels of a placed operand that the primary sent to machines that hold no part of it.
+    pub parts_sent: u64,
     /// Wrong tiles that were recomputed.
     pub mended: u64,
     /// Deaths of the primary.

@@ -11,6 +11,7 @@ use super::trial_data::{GARBAGE, at, places};
 use super::{Trial, TrialEvent};
 use crate::primary_shell::{PeerLink, PendingResult, PrimaryMessage, PrimaryShell, SimPendingResults};
 use bramble_matrix::{Layout, Rect, Span};
+use bramble_plan::OperandSource;
 use bramble_schedule::primary::{
     InspectionTask, Outgoing, PrimaryEvent, ResultDestination, ResultPlace, Which,
 };
@@ -116,6 +117,13 @@ impl Trial {
         }
         let count = rect.rows.len() * rect.cols.len();
         self.work.operand_elements += if matches!(piece.which, Which::A | Which::B) { count } else { 0 };
+        let plan = &self.primary.plan().problem;
+        let is_placed = match piece.which {
+            Which::A => plan.a_source == OperandSource::Resident,
+            Which::B => plan.b_source == OperandSource::Resident,
+            Which::C | Which::Sum => false,
+        };
+        self.record.seen.parts_sent += u64::from(is_placed);
         let (from, cols) = match piece.which {
             Which::A => (&self.model.data.a, p.k),
             Which::B => (&self.model.data.b, p.n),

@@ -12,10 +12,10 @@
 #![allow(unsafe_code)] // Intrinsics, and loads whose bounds were checked for the whole line.
 
 use core::arch::x86_64::{
-    __m256, __m256d, _MM_HINT_T0, _mm_prefetch, _mm256_broadcast_sd, _mm256_broadcast_ss, _mm256_fmadd_pd, _mm256_fmadd_ps,
-    _mm256_loadu_pd, _mm256_loadu_ps, _mm256_permute2f128_pd, _mm256_permute2f128_ps, _mm256_setzero_pd,
-    _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_storeu_pd, _mm256_storeu_ps, _mm256_unpackhi_pd,
-    _mm256_unpackhi_ps, _mm256_unpacklo_pd, _mm256_unpacklo_ps,
+    __m256, __m256d, _MM_HINT_T0, _mm_prefetch, _mm256_broadcast_sd, _mm256_broadcast_ss, _mm256_fmadd_pd,
+    _mm256_fmadd_ps, _mm256_loadu_pd, _mm256_loadu_ps, _mm256_permute2f128_pd, _mm256_permute2f128_ps,
+    _mm256_setzero_pd, _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_storeu_pd, _mm256_storeu_ps,
+    _mm256_unpackhi_pd, _mm256_unpackhi_ps, _mm256_unpacklo_pd, _mm256_unpacklo_ps,
 };
 
 /// Dot products side by side.

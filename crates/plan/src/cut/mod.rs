@@ -13,7 +13,7 @@ mod partition;
 pub use partition::partition;
 
 use crate::memory::{CellCharges, EDGE_MAX, largest_block};
-use crate::{Base, BlockSize, Machine, PanelOrder, Region, Share};
+use crate::{Base, BlockSize, Machine, PanelOrder, ProductSide, Region, Share};
 use alloc::vec;
 use alloc::vec::Vec;
 pub(crate) use boxes::Cells3;
@@ -31,13 +31,15 @@ pub(crate) struct Seat {
     pub(crate) memory_bytes: u64,
     /// The part of it that one block may take.
     pub(crate) block_bytes: u64,
+    /// Least number of bands of blocks into which a box is cut across the side of the operand that is sent.
+    pub(crate) bands: u64,
     pub(crate) threads: u32,
 }
 
 impl Seat {
     pub(crate) fn of(machine: &Machine) -> Self {
         let (memory_bytes, threads) = (machine.memory_bytes, machine.threads);
-        Self { weight: machine.gflops, memory_bytes, block_bytes: memory_bytes, threads }
+        Self { weight: machine.gflops, memory_bytes, block_bytes: memory_bytes, bands: 1, threads }
     }
 }
 
@@ -144,6 +146,15 @@ fn block_of(cutting: &Cutting<'_>, part: &Cells3, seat: &Seat) -> Option<(BlockS
         Base::Reuse | Base::Cuboid | Base::Box3(..) | Base::Summa(..) => {
             let block = largest_block(region, charges, part.cells, steps, seat.block_bytes)
                 .or_else(|| largest_block(region, charges, part.cells, steps, seat.memory_bytes))?;
+            let block = match charges.sent_side() {
+                Some(ProductSide::Rows) => {
+                    BlockSize { rows: block.rows.min(rows.div_ceil(seat.bands)), ..block }
+                }
+                Some(ProductSide::Cols) => {
+                    BlockSize { cols: block.cols.min(cols.div_ceil(seat.bands)), ..block }
+                }
+                Some(ProductSide::Depth) | None => block,
+            };
             let most = if cutting.sums_here { region.grid.steps_of_a_sum() } else { block.steps };
             Some((BlockSize { steps: block.steps.min(most), ..block }, PanelOrder::Steps))
         }

@@ -163,3 +163,30 @@ fn reproducible_bits_need_parts_that_are_cut_between_tiles() {
     let refused = x_times([512, 512, 512], None, &four(1 << 30), &other);
     assert!(matches!(refused, Err(PlanError::Refused { .. })), "{refused:?}");
 }
+
+#[test]
+fn tiles_of_a_large_product_return_in_bands_that_send_no_byte_more() {
+    let workers = four(1 << 30);
+    let found =
+        x_times([4096, 4096, 4096], Some(ShardAxis::Cols), &workers, &PlanOptions::AUTO).unwrap().plan;
+    let Region { grid, .. } = found.regions[0];
+    for member in &found.members {
+        let share = member.shares[0];
+        assert!(share.blocks() > 1 && share.block.cols == share.cells.cols.len(), "{share:?}");
+    }
+    let x = grid.whole_rows() * grid.whole_depth() * 8;
+    let sent = found.predicted.bytes_sent;
+    assert!(sent >= x && sent < x * found.members.len() as u64 * 21 / 20, "{sent} of {x}");
+}
+
+#[test]
+fn the_machines_have_room_for_the_panels_of_a_lost_part() {
+    let room = |memory_bytes: u64| -> Vec<u64> {
+        let found =
+            x_times([2048, 2048, 2048], Some(ShardAxis::Cols), &four(memory_bytes), &PlanOptions::AUTO);
+        found.unwrap().plan.members.iter().map(|member| member.memory_bytes).collect()
+    };
+    let (plenty, none) = (room(1 << 30), room(6 << 20));
+    assert!(none.iter().all(|bytes| *bytes <= 6 << 20), "{none:?}");
+    assert!(plenty.iter().all(|bytes| *bytes > 12 << 20), "{plenty:?}");
+}

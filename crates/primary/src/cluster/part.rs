@@ -50,7 +50,7 @@ pub(super) async fn put_part(
 
 /// The digest of a part as its machine computes it: of its shape and its elements by rows. `None` for a generated
 /// matrix. Another thread reads the elements.
-pub(super) async fn digest_of(source: Matrix, rect: Rect) -> Result<Option<Digest128>, PrimaryError> {
+pub(crate) async fn digest_of(source: Matrix, rect: Rect) -> Result<Option<Digest128>, PrimaryError> {
     if source.generator().is_some() {
         return Ok(None);
     }

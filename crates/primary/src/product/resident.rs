@@ -5,13 +5,13 @@
 //! Invariant: a placed operand that is read in place is neither sent nor generated, and lies by rows in its parts.
 
 use super::{ProductOperand, Request, described};
-use crate::cluster::{Cluster, ClusterArrays, primary_error};
+use crate::cluster::{Cluster, ClusterArrays, digest_of, primary_error};
 use crate::gathering::Participants;
 use crate::{resume, strassen};
-use bramble_arrays::{ResidentOperands, ResidentPanels};
-use bramble_matrix::Layout;
+use bramble_arrays::{ArrayOrigin, ResidentOperands, ResidentPanels, changed};
+use bramble_matrix::{Layout, Matrix};
 use bramble_plan::{Decision, Machine, OperandSource, Problem, UnusedMachine, decide_resident};
-use bramble_schedule::primary::Operands;
+use bramble_schedule::primary::{Operands, UnplacedOperand};
 use bramble_sessions::PrimaryError;
 
 /// The plan for operands that are placed, and the kernel of all machines.
@@ -53,7 +53,7 @@ pub(super) fn with_resident(problem: Problem, resident: Option<&ResidentOperands
 
 /// The panels of operands that are read where they lie.
 pub(super) fn resident_panels(
-    resident: Option<ResidentOperands>,
+    resident: Option<&ResidentOperands>,
     arrays: &ClusterArrays,
 ) -> Result<[Option<ResidentPanels>; 2], PrimaryError> {
     resident.map_or(Ok([None, None]), |resident| resident.panels(arrays)).map_err(primary_error)
@@ -67,11 +67,39 @@ pub(super) fn operand_layouts(request: &Request, problem: &Problem) -> Operands 
         Some(_) if source == OperandSource::Resident => Layout::RowMajor,
         _ => operand.matrix.layout(),
     };
+    let unplaced = |matrix: &Matrix| {
+        let source = OperandSource::generated_if(matrix.generator().is_some());
+        (!matrix.is_remote()).then(|| UnplacedOperand { layout: matrix.layout(), source })
+    };
     Operands {
         a_layout: layout(&request.a, problem.a_source),
         b_layout: layout(&request.b, problem.b_source),
         a_source: problem.a_source,
         b_source: problem.b_source,
+        unplaced: [unplaced(&request.a.matrix), unplaced(&request.b.matrix)],
         reads_c: problem.reads_c,
     }
+}
+
+/// Checks that the parts of lost machines still have the elements that were placed: the primary has sent panels of them from
+/// their sources. `lost`: the connections of these machines.
+pub(super) async fn check_lost_parts(
+    resident: &ResidentOperands,
+    arrays: &ClusterArrays,
+    lost: &[u64],
+) -> Result<(), PrimaryError> {
+    for operand in [resident.left, resident.right].into_iter().flatten() {
+        let array = arrays.get(operand.array).map_err(primary_error)?;
+        let (ArrayOrigin::Put(source), Some(_)) = (&array.origin, array.layout.axis) else { continue };
+        for (part, recorded) in array.layout.parts.iter().zip(&array.parts) {
+            if !lost.contains(&array.holders[part.machine]) {
+                continue;
+            }
+            let digest = digest_of(source.clone(), part.rect).await?;
+            if digest.is_some_and(|digest| digest != recorded.digest) {
+                return Err(primary_error(changed(part.rect, source)));
+            }
+        }
+    }
+    Ok(())
 }

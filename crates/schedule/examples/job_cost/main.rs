@@ -84,6 +84,7 @@ fn primary(plan: Plan) -> Primary {
         b_layout: by_rows,
         a_source: OperandSource::Sent,
         b_source: OperandSource::Sent,
+        unplaced: [None; 2],
         reads_c: false,
     };
     Primary::new(plan, operands, peers)

@@ -65,6 +65,8 @@ pub(super) struct PanelContext<'a> {
     /// Whether tiles of C are leased in place (over links that share memory), unless they hold partial sums
     /// that have to wait.
     pub(super) leases: bool,
+    /// Whether the worker holds the parts of placed operands that the block needs.
+    pub(super) is_owner: bool,
 }
 
 impl PanelContext<'_> {
@@ -184,10 +186,11 @@ impl PanelContext<'_> {
     fn panels(&self, panel: Panel, step: u64, ids: Ids, role: PanelRole, delivery: &mut Delivery) {
         let (q, region) = (self.q(), self.region());
         let rim = region.is_rim(step);
-        let (layout, operand, which) = match panel {
-            Panel::A(_) => (self.operands.a_layout, self.operands.a_source, Which::A),
-            Panel::B(_) => (self.operands.b_layout, self.operands.b_source, Which::B),
+        let which = match panel {
+            Panel::A(_) => Which::A,
+            Panel::B(_) => Which::B,
         };
+        let (layout, operand) = self.operands.panels(which == Which::B, self.is_owner);
         let source = match operand {
             OperandSource::Sent => MatrixSource::Data,
             OperandSource::Generated => MatrixSource::Generated,

@@ -40,7 +40,7 @@ pub use events::{PeerInfo, PrimaryAction, PrimaryEvent, Referred, ResultDestinat
 pub use inspection::{
     InspectionEnd, InspectionEvent, InspectionTask, InspectionVerdict, Recomputation, WrongResults,
 };
-pub use outgoing::{BodyPiece, Operands, Outgoing, Which};
+pub use outgoing::{BodyPiece, Operands, Outgoing, UnplacedOperand, Which};
 pub use peer_state::Lost;
 pub use peer_status::{PeerStatus, WaitsFor};
 pub use pinned::PartLost;

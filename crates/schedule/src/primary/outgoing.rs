@@ -23,8 +23,39 @@ pub struct Operands {
     pub a_source: OperandSource,
     /// Where workers get B from.
     pub b_source: OperandSource,
+    /// How panels of A, and of B, reach a worker that holds no part of it, if it is placed and the primary can read it.
+    pub unplaced: [Option<UnplacedOperand>; 2],
     /// Whether tiles of the old C are sent (β ≠ 0), always by rows.
     pub reads_c: bool,
+}
+
+/// How a worker that holds no part of a placed operand gets panels of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnplacedOperand {
+    /// Layout of the matrix that the primary reads.
+    pub layout: Layout,
+    /// `Sent` or `Generated`.
+    pub source: OperandSource,
+}
+
+impl Operands {
+    /// Layout and source of the panels of A or B, for a worker that holds its parts of placed operands, or does not.
+    pub(super) fn panels(&self, is_b: bool, is_owner: bool) -> (Layout, OperandSource) {
+        let (layout, source) =
+            if is_b { (self.b_layout, self.b_source) } else { (self.a_layout, self.a_source) };
+        match self.unplaced[usize::from(is_b)] {
+            Some(unplaced) if source == OperandSource::Resident && !is_owner => {
+                (unplaced.layout, unplaced.source)
+            }
+            _ => (layout, source),
+        }
+    }
+
+    /// Whether a worker that holds no part of a placed operand can get all its panels.
+    pub(super) fn can_be_sent(&self) -> bool {
+        let sources = [self.a_source, self.b_source].into_iter().zip(self.unplaced);
+        sources.into_iter().all(|(source, unplaced)| source != OperandSource::Resident || unplaced.is_some())
+    }
 }
 
 /// The matrix that a body comes from.

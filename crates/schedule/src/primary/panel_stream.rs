@@ -21,6 +21,7 @@ use self::block_progress::{BlockProgress, Numbering, panel_ids};
 use super::cell::{BlockIds, Ids, Panel, PanelContext, block_ids};
 use super::events::{PeerInfo, Referred};
 use super::outgoing::{BodyMatrix, Delivery, Operands, Outgoing, rest_of, small};
+use super::pinned::owns;
 use super::rate_estimator::RateEstimator;
 use super::relay::{PanelCopy, PanelDirectory, PanelKey, PanelRole};
 use super::sums::PartialSums;
@@ -209,8 +210,9 @@ impl PanelStream {
     /// item.
     fn fitted(&mut self, context: &StreamContext<'_>, item: usize, work: BlockWork) -> BlockWork {
         let (plan, room_bytes) = (context.plan, self.room_bytes);
+        let is_owner = owns(plan, self.member, &work.block);
         let fits = |work: &BlockWork| {
-            plan.block_bytes(&work.block, &context.recipes[work.block.region]) <= room_bytes
+            plan.block_bytes(&work.block, &context.recipes[work.block.region], is_owner) <= room_bytes
         };
         if fits(&work) {
             return work;
@@ -354,6 +356,7 @@ impl PanelStream {
             work: &out.work,
             ids: out.ids,
             leases: self.shares_memory,
+            is_owner: owns(context.plan, self.member, &out.work.block),
         };
         let (panel, others) = progress.next_panel(&out.work);
         let step = progress.step;
@@ -385,7 +388,8 @@ impl PanelStream {
     pub(super) fn result_steps(context: &StreamContext<'_>, out: &ActiveBlock, i: u64, j: u64) -> Span {
         let recipe = &context.recipes[out.work.block.region];
         let (plan, operands) = (context.plan, context.operands);
-        PanelContext { plan, operands, recipe, work: &out.work, ids: out.ids, leases: false }
+        let work = &out.work;
+        PanelContext { plan, operands, recipe, work, ids: out.ids, leases: false, is_owner: true }
             .result_steps(i, j)
     }
 

@@ -223,6 +223,14 @@ impl Peer {
         whole
     }
 
+    /// Work per second as observed, or else as reported by the worker; at least 1.
+    pub(super) fn known_rate(&self) -> f64 {
+        match self.stream.speed.rate() {
+            seen if seen > 0.0 => seen,
+            _ => self.info.work_per_s.max(1.0),
+        }
+    }
+
     /// Bytes that its link was given and has not yet accepted.
     pub(super) fn in_link_bytes(&self) -> f64 {
         nearest_f64(to_u64(self.in_link_bytes))

@@ -15,6 +15,7 @@
 //! was leased to them cannot be revoked.
 
 use super::peer::Peer;
+use super::pinned::joined;
 use super::units::gathered;
 use super::work::WorkItem;
 use super::{PeerInfo, Primary, PrimaryAction, PrimaryEvent, send_orders};
@@ -206,14 +207,20 @@ impl Primary {
         from: usize,
         unowned: VecDeque<WorkItem>,
     ) -> Result<(u64, f64), String> {
-        let works = self.peers.iter().filter(|p| p.state == PeerState::Active).count();
         let all: f64 = unowned.iter().map(|item| item.amount(&self.plan)).sum();
-        let wanted = all / (PARTS_EACH * nearest_f64(to_u64(works.max(1))));
+        let is_part = self.plan.ownership.as_ref().is_some_and(|ownership| !ownership.is_replicated());
+        let unowned = if is_part { joined(&self.plan, unowned) } else { unowned };
+        let rates = if is_part { self.rates_for_part(&unowned, all) } else { Vec::new() };
+        let works = self.peers.iter().filter(|p| p.state == PeerState::Active).count();
+        let equal = all / (PARTS_EACH * nearest_f64(to_u64(works.max(1))));
+        let sum: f64 = rates.iter().sum();
+        let mut portions = rates.into_iter().map(|rate| all * rate / sum);
         let mut taken: BTreeMap<usize, Vec<WorkItem>> = BTreeMap::new();
         for mut group in gathered(&self.plan, unowned) {
             while !group.is_empty() {
                 let mut parts = core::mem::take(&mut group);
                 if let [single] = &parts[..] {
+                    let wanted = portions.next().unwrap_or(equal);
                     let (part, rest) = single.split_off(&self.plan, wanted);
                     (parts, group) = (vec![part], rest.into_iter().collect());
                 }
@@ -243,24 +250,23 @@ impl Primary {
     /// The peer that would finish `parts` first, among active peers with memory for a cell of each, or else
     /// among the reserve.
     fn new_owner(&mut self, parts: &[WorkItem]) -> Result<usize, String> {
-        let need = parts.iter().map(|part| part.least_bytes(&self.plan, &self.recipes)).max().unwrap_or(0);
-        let able: Vec<bool> = (0..self.peers.len())
-            .map(|at| self.peers[at].state.accepts_work() && parts.iter().all(|part| self.can_do(at, part)))
+        let accepts = |at: usize| self.peers[at].state.accepts_work();
+        let owners: Vec<bool> = (0..self.peers.len())
+            .map(|at| accepts(at) && parts.iter().all(|part| self.is_owner(at, part)))
             .collect();
-        if self.plan.ownership.is_some() && !able.contains(&true) {
-            return Err(self.fail_for_part());
-        }
+        let has_owner = owners.contains(&true);
+        let can_be_sent = self.operands.can_be_sent();
+        let able: Vec<bool> =
+            (0..owners.len()).map(|at| owners[at] || !has_owner && can_be_sent && accepts(at)).collect();
+        let least = |part: &WorkItem| part.least_bytes(&self.plan, &self.recipes, has_owner);
+        let need = parts.iter().map(least).max().unwrap_or(0);
         let has_room = |at: usize| able[at] && self.peers[at].info.credit_bytes >= need;
         let is_safe = |at: usize| has_room(at) && self.peers[at].info.shares_memory;
         let is_tried = parts.iter().any(|part| part.attempt() >= ATTEMPTS_MAX);
         let only_safe = is_tried && (0..able.len()).any(is_safe);
         let can = |at: usize| if only_safe { is_safe(at) } else { has_room(at) };
         let work: f64 = parts.iter().map(|part| part.amount(&self.plan)).sum();
-        let seconds = |peer: &Peer| {
-            let seen = peer.stream.speed.rate();
-            let rate = if seen > 0.0 { seen } else { peer.info.work_per_s.max(1.0) };
-            (peer.stream.speed.left() + work) / rate
-        };
+        let seconds = |peer: &Peer| (peer.stream.speed.left() + work) / peer.known_rate();
         let soonest = |state: PeerState| {
             let peers = self.peers.iter().enumerate().filter(|(at, peer)| peer.state == state && can(*at));
             peers.map(|(at, peer)| (at, seconds(peer))).min_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at)
@@ -268,6 +274,9 @@ impl Primary {
         if let Some(to) = soonest(PeerState::Active).or_else(|| soonest(PeerState::Reserve)) {
             self.peers[to].state = PeerState::Active;
             return Ok(to);
+        }
+        if self.plan.ownership.is_some() && !has_owner && (!can_be_sent || able.contains(&true)) {
+            return Err(self.fail_for_part());
         }
         let (name, why) = match self.losses.last() {
             Some(lost) => (self.peers[lost.peer].info.name.as_str(), lost.why.as_str()),

@@ -35,11 +35,12 @@ impl Primary {
 
     /// Whether a worker that is not in `makers` could recompute tiles.
     pub fn has_workers_besides(&self, makers: &[usize]) -> bool {
+        let can_follow = |at: usize, maker: usize| self.can_replace(at, maker) || self.can_be_sent_parts(at);
         !self.over
             && self.peers.iter().enumerate().any(|(at, peer)| {
                 peer.state.accepts_work()
                     && !makers.contains(&at)
-                    && makers.iter().all(|maker| self.can_replace(at, *maker))
+                    && makers.iter().all(|maker| can_follow(at, *maker))
             })
     }
 

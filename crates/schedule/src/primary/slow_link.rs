@@ -211,7 +211,7 @@ impl Primary {
                 .enumerate()
                 .filter(|(other, p)| *other != at && p.state.accepts_work() && self.can_replace(*other, at))
         };
-        let need = left.iter().map(|item| item.least_bytes(&self.plan, &self.recipes)).max()?;
+        let need = left.iter().map(|item| item.least_bytes(&self.plan, &self.recipes, true)).max()?;
         if !others().any(|(_, peer)| peer.info.credit_bytes >= need) {
             return None;
         }

@@ -153,7 +153,8 @@ impl StealRequest<'_> {
     }
 
     fn fits(&self, work: &BlockWork) -> bool {
-        self.plan.block_bytes(&work.block, &self.recipes[work.block.region]) <= self.credit
+        // Pinned work moves only between owners.
+        self.plan.block_bytes(&work.block, &self.recipes[work.block.region], true) <= self.credit
     }
 
     /// Bytes of the panels that are sent for a piece.

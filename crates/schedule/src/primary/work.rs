@@ -81,14 +81,43 @@ impl BlockWork {
     }
 
     /// Splits work that was not begun in two, both in the order of steps, the first of about the `wanted`
-    /// amount. `None` for a single cell.
+    /// amount. `None` for a single cell. With a placed operand, the longer side is cut: the panels of the other side are
+    /// sent to both owners, and nothing is relayed.
     pub(super) fn split(&self, plan: &Plan, wanted: f64) -> Option<(Self, Self)> {
         let Block { region, cells, steps, .. } = self.block;
         let off = |cells: Rect| (plan.work(region, cells, steps) - wanted).abs();
-        let both = parts(cells).filter(|(first, _)| !first.rows.is_empty());
+        let grid = &plan.regions[region].grid;
+        let cuts_cols = grid.cols_of(cells.cols) >= grid.rows_of(cells.rows);
+        let is_along = |first: &Rect| match cells.cols.len().min(cells.rows.len()) {
+            0 | 1 => true,
+            _ => plan.ownership.is_none() || cuts_cols == (first.rows == cells.rows),
+        };
+        let both = parts(cells).filter(|(first, _)| !first.rows.is_empty() && is_along(first));
         let (first, rest) = both.min_by(|a, b| off(a.0).total_cmp(&off(b.0)))?;
         let piece = |cells| self.piece(cells, steps.start).by_steps();
         Some((piece(first), piece(rest)))
+    }
+
+    /// This work and its neighbour as one, in the order of steps; `None` if they are not the same steps of adjacent cells.
+    pub(super) fn joined(&self, other: &Self) -> Option<Self> {
+        let (one, two) = (&self.block, &other.block);
+        let is_plain =
+            |work: &Self| !work.moves_as_unit && work.committed_tiles == 0 && work.truncations.is_empty();
+        let is_alike = one.region == two.region
+            && one.steps == two.steps
+            && self.continues_sum == other.continues_sum
+            && is_plain(self)
+            && is_plain(other);
+        let (a, b) = (one.cells, two.cells);
+        let cells = if a.cols == b.cols && a.rows.end == b.rows.start {
+            Rect::new(Span::new(a.rows.start, b.rows.end), a.cols)
+        } else if a.rows == b.rows && a.cols.end == b.cols.start {
+            Rect::new(a.rows, Span::new(a.cols.start, b.cols.end))
+        } else {
+            return None;
+        };
+        let attempt = self.attempt.max(other.attempt);
+        is_alike.then(|| Self { block: Block { cells, ..*one }, attempt, ..self.clone() }.by_steps())
     }
 
     /// Whether a tile, by its number in the block, is complete in C.
@@ -223,12 +252,13 @@ impl WorkItem {
         self.works(plan).map(|work| work.amount(plan)).sum()
     }
 
-    /// The least memory with which any single one of its cells can be computed.
-    pub(super) fn least_bytes(&self, plan: &Plan, recipes: &[Recipe]) -> u64 {
+    /// The least memory with which any single one of its cells can be computed, by a machine that holds the parts of placed
+    /// operands or by another one.
+    pub(super) fn least_bytes(&self, plan: &Plan, recipes: &[Recipe], is_owner: bool) -> u64 {
         let cell = Rect::new(Span::new(0, 1), Span::new(0, 1));
         let of = |region: usize, steps: u64| {
             let block = Block { region, cells: cell, steps: Span::new(0, steps), order: PanelOrder::Steps };
-            plan.block_bytes(&block, &recipes[region])
+            plan.block_bytes(&block, &recipes[region], is_owner)
         };
         let Self::Blocks { member, numbers } = self else {
             return self.first(plan).map_or(0, |work| of(work.block.region, work.block.steps.len()));
@@ -347,6 +377,29 @@ mod tests {
         assert_eq!((first.block.order, rest.block.order), (PanelOrder::Steps, PanelOrder::Steps));
         let cell = BlockWork { block: Block { cells: rect(1, 1), ..work.block }, ..work };
         assert_eq!(WorkItem::Part(cell.clone()).split_off(&plan, 0.0), (WorkItem::Part(cell), None));
+    }
+
+    #[test]
+    fn adjacent_blocks_of_the_same_steps_are_joined_and_others_are_not() {
+        let plan = plan(Base::Reuse, 0);
+        let item = WorkItem::Blocks { member: plan.members.len() - 1, numbers: Span::new(0, 1) };
+        let work = item.first(&plan).unwrap();
+        let of = |cells: Rect| BlockWork { block: Block { cells, ..work.block }, ..work.clone() };
+        let cells = |rows: (u64, u64), cols: (u64, u64)| {
+            of(Rect::new(Span::new(rows.0, rows.1), Span::new(cols.0, cols.1)))
+        };
+        let joined = |a: &BlockWork, b: &BlockWork| a.joined(b).map(|both| both.block.cells);
+        let upper = cells((0, 2), (1, 4));
+        assert_eq!(joined(&upper, &cells((2, 5), (1, 4))), Some(cells((0, 5), (1, 4)).block.cells));
+        assert_eq!(joined(&upper, &cells((0, 2), (4, 5))), Some(cells((0, 2), (1, 5)).block.cells));
+        assert_eq!(joined(&upper, &cells((2, 5), (1, 5))), None, "other columns");
+        assert_eq!(joined(&upper, &cells((3, 5), (1, 4))), None, "a row in between");
+        let later = BlockWork { continues_sum: true, ..cells((2, 5), (1, 4)) };
+        assert_eq!(joined(&upper, &later), None, "it continues a sum");
+        let partly = BlockWork { committed_tiles: 1, ..cells((2, 5), (1, 4)) };
+        assert_eq!(joined(&upper, &partly), None, "some tiles are complete");
+        let again = BlockWork { attempt: 3, ..cells((2, 5), (1, 4)) };
+        assert_eq!(upper.joined(&again).unwrap().attempt, 3);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Products with a placed operand, with the workers' state machine at the other end.
 
 use crate::primary::{
-    Operands, Outgoing, PartLost, PeerInfo, Primary, PrimaryAction, PrimaryEvent, Referred, Which,
+    Operands, Outgoing, PartLost, PeerInfo, Primary, PrimaryAction, PrimaryEvent, Referred, UnplacedOperand,
+    Which,
 };
 use crate::worker::{StartLimits, Worker, WorkerAction, WorkerEvent};
 use alloc::collections::{BTreeMap, VecDeque};
-use bramble_base::{DType, Layout, Shape};
+use bramble_base::{DType, Layout, Rect, Shape};
 use bramble_plan::{
     ArrayLayout, LinkRate, Machine, OperandSource, Ownership, PartHolder, Placement, Plan, PlanOptions,
     Problem, ShardAxis, ShardUnits, TileSize, decide_resident,
@@ -57,11 +58,22 @@ struct Cluster {
 
 impl Cluster {
     fn new(plan: Plan) -> Self {
+        Self::with(plan, [None; 2])
+    }
+
+    /// With a primary that can read the placed operand.
+    fn reading(plan: Plan) -> Self {
+        let b = UnplacedOperand { layout: Layout::ColMajor, source: OperandSource::Sent };
+        Self::with(plan, [None, Some(b)])
+    }
+
+    fn with(plan: Plan, unplaced: [Option<UnplacedOperand>; 2]) -> Self {
         let operands = Operands {
             a_layout: Layout::RowMajor,
             b_layout: Layout::RowMajor,
             a_source: plan.problem.a_source,
             b_source: plan.problem.b_source,
+            unplaced,
             reads_c: false,
         };
         let plan = Plan { relay: false, ..plan };
@@ -147,14 +159,20 @@ impl Cluster {
         }
     }
 
-    /// Every view that a peer was sent lies in its part.
-    fn assert_views_are_owned(&self) {
+    /// Every view that a peer was sent lies in its part; returns the rectangles of the placed operand that were sent with
+    /// their elements, by peer.
+    fn assert_views_are_owned(&self) -> Vec<(usize, Rect)> {
         let plan = self.primary.plan();
-        let Some(Ownership::Cut(_, spans)) = &plan.ownership else { return };
-        let mut views = 0;
+        let Some(Ownership::Cut(_, spans)) = &plan.ownership else { return Vec::new() };
+        let (mut views, mut sent) = (0, Vec::new());
         for (peer, message) in &self.sent {
             let Some(piece) = message.piece.filter(|piece| piece.which == Which::B) else { continue };
             let header = message.head.matrices.last().unwrap();
+            if header.source == MatrixSource::Data {
+                assert_eq!(header.layout, Layout::ColMajor, "the layout of the primary's matrix");
+                sent.push((*peer, piece.rect));
+                continue;
+            }
             assert_eq!((header.source, piece.bytes), (MatrixSource::Resident, 32));
             let owned = spans.iter().find(|owned| owned.machine == plan.members[*peer].machine).unwrap().span;
             let is_inside = |span: bramble_base::Span| span.intersect(owned) == span;
@@ -162,6 +180,7 @@ impl Cluster {
             views += 1;
         }
         assert!(views > 0);
+        sent
     }
 }
 
@@ -199,6 +218,33 @@ fn the_loss_of_an_owner_of_unfinished_tiles_fails_the_product_and_names_it() {
         assert_eq!(cluster.primary.part_lost(), Some(PartLost { peer: 1 }));
         cluster.assert_views_are_owned();
     }
+}
+
+#[test]
+fn the_others_are_sent_the_panels_of_a_lost_part_that_the_primary_can_read() {
+    for axis in [ShardAxis::Cols, ShardAxis::Rows] {
+        let mut cluster = Cluster::reading(plan(Some(axis)));
+        cluster.run(Some((1, 5)));
+        assert_eq!((cluster.outcome.clone(), cluster.primary.part_lost()), (Some(Ok(())), None));
+        assert_eq!(cluster.committed, cluster.primary.plan().tiles());
+        let sent = cluster.assert_views_are_owned();
+        let plan = cluster.primary.plan();
+        let Some(Ownership::Cut(_, spans)) = &plan.ownership else { panic!("{:?}", plan.ownership) };
+        let lost = spans.iter().find(|owned| owned.machine == plan.members[1].machine).unwrap().span;
+        assert!(!sent.is_empty());
+        for (peer, rect) in sent {
+            let along = if axis == ShardAxis::Cols { rect.cols } else { rect.rows };
+            assert!(peer != 1 && along.intersect(lost) == along, "{rect} at {peer}");
+        }
+    }
+}
+
+#[test]
+fn wrong_tiles_of_an_owner_can_be_recomputed_by_others_that_are_sent_its_part() {
+    let cluster = Cluster::new(plan(Some(ShardAxis::Cols)));
+    assert!(!cluster.primary.has_workers_besides(&[0]));
+    let cluster = Cluster::reading(plan(Some(ShardAxis::Cols)));
+    assert!(cluster.primary.has_workers_besides(&[0]) && !cluster.primary.has_workers_besides(&[0, 1, 2]));
 }
 
 #[test]
