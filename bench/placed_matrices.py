@@ -9,6 +9,7 @@
             replicated, so that nothing travels, and against the time that the links need
   chain     ten products H = H @ W, W placed and cut between columns, H stays: against H brought home and sent again each time
   speeds    workers of 4 : 2 : 2 : 1: columns by speed against equal columns
+  first     the first product of a process: connections, links and workers' speeds are measured before its first job
   owner     one of the machines killed while W is put, at half time of a product, of P = W @ V as above, and before a product
   top       the ten largest elements of each row of V @ V.T, V as large as the word vectors of a small language model, placed:
             reduced at the workers, against the product brought home and reduced there; the same neighbours
@@ -253,6 +254,18 @@ def speeds(args, folder):
             f"{ratio(taken['by speed'], figures):.2f}"] for who, figures in taken.items()])
 
 
+def first(args, folder):
+    n, m = args.n or 2048, 64
+    path_w, path_x = files(args, folder, {"W": (n, n), "x": (m, n)})
+    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster:
+        runs = [cluster.multiply(path_x, path_w, "--strategy", "reuse") for _ in range(args.rounds + 1)]
+    taken = {who: [run["first_job_seconds"] for run in part] for who, part in (("workers new", runs[:1]), ("later", runs[1:]))}
+    record(args, "placed_matrices", "first product", taken, n=n, m=m, dtype=args.dtype, cores=args.cores, mbit=args.mbit)
+    table(f"x ({m} rows) @ W, W {n} x {n} {args.dtype}, sent to {len(args.cores)} workers, each time by a new process",
+          ["run", "ms from the start of the process to the first job: median (range)"],
+          [[who, spread([1e3 * one for one in figures])] for who, figures in taken.items()])
+
+
 def process_in(cluster, number):
     """The worker's process in a machine of the lab."""
     ask = [*cluster.at(number), "readlink", "/proc/self/ns/net"]
@@ -361,7 +374,7 @@ def small(args, folder):
                                               taken.items()}, held=held)
 
 
-CASES = {"products": products, "steps": steps, "circulate": circulate, "chain": chain, "speeds": speeds, "owner": owner, "top": top, "small": small}
+CASES = {"products": products, "steps": steps, "circulate": circulate, "chain": chain, "speeds": speeds, "first": first, "owner": owner, "top": top, "small": small}
 
 
 def main():

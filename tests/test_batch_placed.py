@@ -140,7 +140,8 @@ def test_a_worker_that_dies_in_a_product_or_while_a_matrix_is_placed(tmp_path):
         runs[1].process.kill()
         product = json.loads(stream.process.stdout.readline())
         assert product["product"]["verify"]["passed"] is True, product
-        assert {worker["name"] for worker in product["product"]["workers"]} == {addresses[2]}
+        jobs = {worker["name"]: worker["jobs"] for worker in product["product"]["workers"]}
+        assert jobs.keys() == set(addresses[1:]) and jobs[addresses[2]] > jobs[addresses[1]], jobs
         assert stream.task(f"{tmp_path}/h.npy = random:2x9000:f64:2 @ W")["digest"] == want
         assert stream.finish()[0] == 3
 

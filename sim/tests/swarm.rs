@@ -75,11 +75,11 @@ fn with_any_faults_c_is_right_or_no_machine_could_finish_it() {
         ("thrown away", sum(&|t| t.seen.thrown_away), SEEDS / 50),
         ("left behind", sum(&|t| t.seen.left_behind), SEEDS / 50),
         ("broken off", sum(&|t| t.seen.broken_off), SEEDS / 50),
-        ("silent", sum(&|t| t.seen.silent), SEEDS / 20),
-        ("too slow", sum(&|t| t.seen.too_slow), 0),
+        ("silent", sum(&|t| t.seen.lost_as.silent), SEEDS / 20),
+        ("too slow", sum(&|t| t.seen.lost_as.too_slow), 0),
         ("joined", sum(&|t| t.seen.joined), SEEDS / 4),
         ("comers worked", sum(&|t| t.seen.comers_worked), SEEDS / 10),
-        ("left out", sum(&|t| t.seen.left_out), 0),
+        ("left out", sum(&|t| t.seen.lost_as.left_out), 0),
         ("mended", sum(&|t| t.seen.mended), SEEDS / 2),
         ("deaths of the primary", sum(&|t| t.seen.deaths.all), SEEDS / 20),
         ("of them while the journal was written", sum(&|t| t.seen.deaths.torn), SEEDS / 100),
@@ -94,7 +94,8 @@ fn with_any_faults_c_is_right_or_no_machine_could_finish_it() {
     assert!(without_c < SEEDS / 10, "{without_c} trials made no C");
 }
 
-/// Products with a placed operand fail more often: no other machine may hold a lost part, and the primary may be unable to read it.
+/// Products with a placed operand fail more often: no other machine may hold a lost part, and the primary may be unable to
+/// read it.
 #[test]
 fn with_a_placed_operand_c_is_right_or_a_part_was_lost() {
     let found = all(PLACED_SEEDS..PLACED_SEEDS + SEEDS / 5);

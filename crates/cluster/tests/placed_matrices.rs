@@ -242,8 +242,10 @@ fn a_lost_part_is_put_again_on_the_machines_that_are_left() {
             let finished = cluster.run(with_w(), &watch).await.unwrap();
             assert!(elements(&finished) == want);
             assert_eq!(at_work(&finished), ["a", "c"]);
-            // In a product.
+            // In a product, which goes on: the primary sends the panels of the lost part.
             watch.when_decided(move || kill_c.abort());
+            let finished = cluster.run(with_w(), &watch).await.unwrap();
+            assert!(elements(&finished) == want);
             let lost = cluster.run(with_w(), &watch).await;
             assert!(matches!(&lost, Err(PrimaryError::PartLost(_))), "{:?}", lost.err());
             restore(&mut cluster, &watch).await;
@@ -280,13 +282,12 @@ fn replicas_survive_a_machine_and_the_last_one_is_put_again() {
     });
 }
 
-#[test]
-fn a_source_that_has_changed_is_not_put_again() {
-    run(async {
-        let ((a, _), (b, kill_b)) = (worker("a").await, worker("b").await);
-        let watch = Watch::default();
-        let mut cluster = open(vec![a, b], &watch).await;
-        let path = std::env::temp_dir().join(format!("bramble-placed-{}.npy", std::process::id()));
+/// A file with a matrix of 600 × 40, and its change in place: the matrix maps this file.
+struct ChangingFile(std::path::PathBuf, Vec<u8>);
+
+impl ChangingFile {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("bramble-{name}-{}.npy", std::process::id()));
         let header = b"{'descr': '<i8', 'fortran_order': False, 'shape': (600, 40), }";
         let mut file = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
         file.extend_from_slice(header);
@@ -294,30 +295,71 @@ fn a_source_that_has_changed_is_not_put_again() {
         file.push(b'\n');
         file.extend((0..600 * 40u64).flat_map(u64::to_le_bytes));
         std::fs::write(&path, &file).unwrap();
-        let w = Matrix::open(path.to_str().unwrap()).unwrap();
+        Self(path, file)
+    }
+
+    fn matrix(&self) -> Matrix {
+        Matrix::open(self.0.to_str().unwrap()).unwrap()
+    }
+
+    /// Changes its last element, and not its time, as memory that a program writes has none.
+    fn change(&self) {
+        let last = self.1.len() - 8;
+        let file = std::fs::OpenOptions::new().write(true).open(&self.0).unwrap();
+        let before = file.metadata().unwrap().modified().unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[self.1[last] ^ 1], last as u64).unwrap();
+        file.set_modified(before).unwrap();
+    }
+}
+
+impl Drop for ChangingFile {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).unwrap();
+    }
+}
+
+#[test]
+fn a_source_that_has_changed_is_not_put_again() {
+    run(async {
+        let ((a, _), (b, kill_b)) = (worker("a").await, worker("b").await);
+        let watch = Watch::default();
+        let mut cluster = open(vec![a, b], &watch).await;
+        let file = ChangingFile::new("placed");
+        let w = file.matrix();
         let (array, _) = put(&mut cluster, &watch, &w, stated(ShardAxis::Rows, &[1, 1])).await;
         kill_b.abort();
-        let last = file.len() - 8;
-        file[last] ^= 1;
-        // In place: the matrix maps this file.
-        std::os::unix::fs::FileExt::write_all_at(
-            &std::fs::OpenOptions::new().write(true).open(&path).unwrap(),
-            &file[last..],
-            last as u64,
-        )
-        .unwrap();
+        file.change();
         let sides = [30, 600, 40];
         let request_with_w = Request { b: placed(&w, array, false), ..product(sides) };
         assert!(matches!(cluster.run(request_with_w, &watch).await, Err(PrimaryError::PartLost(_))));
         let Request { sessions, check, .. } = request([1, 1, 1], DType::F32, "simd", 0);
         let refused =
             cluster.restore(("simd", Preference::Workers, true), &sessions, check, &watch).await.unwrap_err();
-        std::fs::remove_file(&path).unwrap();
         let text = refused.to_string();
         assert!(
             text.contains("was changed since it was placed") && text.contains("rows 512 to 599"),
             "{text}"
         );
+        cluster.close().await;
+    });
+}
+
+#[test]
+fn a_product_of_a_lost_part_whose_source_has_changed_is_not_kept() {
+    run(async {
+        let ((a, _), (b, kill_b)) = (worker("a").await, worker("b").await);
+        let watch = Watch::default();
+        let mut cluster = open(vec![a, b], &watch).await;
+        let file = ChangingFile::new("sent");
+        let w = file.matrix();
+        let (array, _) = put(&mut cluster, &watch, &w, stated(ShardAxis::Rows, &[1, 1])).await;
+        file.change();
+        watch.when_decided(move || kill_b.abort());
+        let request = Request { b: placed(&w, array, false), ..product([30, 600, 40]) };
+        let failed = cluster.run(request, &watch).await;
+        let is_named =
+            |why: &str| why.contains("rows 512 to 599") && why.contains("was changed since it was placed");
+        assert!(matches!(&failed, Err(PrimaryError::PartLost(why)) if is_named(why)), "{:?}", failed.err());
         cluster.close().await;
     });
 }

@@ -25,6 +25,7 @@ mod grid;
 mod layout;
 mod lu;
 mod making;
+mod measuring;
 mod memory;
 mod neighbours;
 mod ownership;
@@ -61,6 +62,7 @@ pub use making::{
     MadeOperand, MadePiece, Making, MakingForm, MakingStep, PieceSource, links_are_worth, spreading_is_worth,
     travel_bytes,
 };
+pub use measuring::pays_to_measure_together;
 pub use memory::{memory_needed, memory_wanted};
 pub use neighbours::{neighbour_pairs, neighbours_of_each};
 pub use ownership::{MissingPart, OwnedSpan, Ownership, ProductSide};

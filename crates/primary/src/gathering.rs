@@ -12,7 +12,9 @@ use crate::product::{ProductObserver, Request, SessionRequest};
 use crate::run::{AllowedKernels, JoinTerms};
 use bramble_arrays::ResidentOperands;
 use bramble_matrix::Winograd;
-use bramble_plan::{Decision, Plan, PlanOptions, Problem, memory_to_ask, memory_to_ask_resident};
+use bramble_plan::{
+    Decision, Plan, PlanOptions, Problem, memory_to_ask, memory_to_ask_resident, pays_to_measure_together,
+};
 use bramble_sessions::{
     ConnectedPeers, Connection, IdleConnections, LostConnection, Opening, Pairing, PrimaryError, RelayReport,
     SecretSource, Session, introduce, measure, one_kernel, open,
@@ -72,7 +74,12 @@ pub(crate) async fn gather(
     let kernels = AllowedKernels { same, dtype: problem.dtype, rules: rules.clone() };
     let numbers = cluster.numbers.clone();
     let join_terms = cluster.idle.later.is_some().then_some(JoinTerms { opening, numbers, credits, kernels });
-    let (nic_bytes_per_s, silent) = measure(&mut workers, cluster.nic_bytes_per_s).await?;
+    let pays = |workers: &[Session]| {
+        let gflops = workers.iter().map(|session| session.welcome.gflops).sum();
+        let rates = workers.iter().filter_map(|session| session.known.rate).map(|rate| rate.bytes_per_s);
+        pays_to_measure_together(problem, gflops, rates.sum())
+    };
+    let (nic_bytes_per_s, silent) = measure(&mut workers, cluster.nic_bytes_per_s, pays).await?;
     cluster.nic_bytes_per_s = nic_bytes_per_s;
     for e in silent {
         let PrimaryError::Unreachable { name, why } = e else { return Err(e) };

@@ -224,15 +224,11 @@ pub(crate) async fn one_product(
         output: request.output,
         connected,
     };
-    let SessionRequest { steals, account, credits, .. } = request.sessions;
-    let stop = request.stop;
+    let (SessionRequest { steals, account, credits, .. }, stop) = (request.sessions, request.stop);
     let options =
         RunOptions { steals, account, credits, join_terms, recorder, journal, before, stop, inspector };
     let outcome = run(product, watch, options, &mut cluster.idle).await?;
-    if let Some(resident) = &resident {
-        let lost = outcome.state.losses().iter().filter_map(|lost| numbers.get(lost.peer).copied());
-        check_lost_parts(resident, &cluster.arrays, &lost.collect::<Vec<u64>>()).await?;
-    }
+    check_lost_parts(resident.as_ref(), &cluster.arrays, (outcome.state.losses(), &numbers)).await?;
     let instead = request.instead;
     let before_run = BeforeRun { problem, decision, members, began, effort, instead, missing, lost, relay };
     finished(before_run, outcome, watch)

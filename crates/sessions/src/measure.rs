@@ -41,12 +41,42 @@ const FEW: usize = 16;
 /// Bytes a second of all links together, and the errors of links that failed.
 type Measured = (Option<f64>, Vec<PrimaryError>);
 
-/// Measures every link that moves bytes and was not measured before, and then all links together. Sessions whose link fails are
-/// removed. `before` is the rate of all links together from an earlier call, which stays if there is nothing to measure.
-pub async fn measure(sessions: &mut Vec<Session>, before: Option<f64>) -> Result<Measured, PrimaryError> {
-    if sessions.iter().all(|s| s.known.rate.is_some() || s.link.shares_memory) {
+/// Measures every link that moves bytes and was not measured before, and then all links together, if that pays: `pays` says so
+/// when the rates of the single links are known. Sessions whose link fails are removed. `before` is the rate of all links
+/// together from an earlier call, which stays if there is nothing to measure.
+pub async fn measure(
+    sessions: &mut Vec<Session>,
+    before: Option<f64>,
+    pays: impl FnOnce(&[Session]) -> bool,
+) -> Result<Measured, PrimaryError> {
+    let is_known = |s: &Session| s.known.rate.is_some() || s.link.shares_memory;
+    let all_known = sessions.iter().all(is_known);
+    if all_known && before.is_some() {
         return Ok((before, Vec::new()));
     }
+    let mut failed = if all_known { Vec::new() } else { measure_each(sessions).await? };
+    let measured = sessions.iter().filter(|s| s.known.rate.is_some()).count();
+    if measured < 2 {
+        return Ok((None, failed));
+    }
+    if !pays(sessions) {
+        return Ok((before, failed));
+    }
+    let mut best: Option<f64> = None;
+    for warm in [false, true, true] {
+        if sessions.iter().filter(|s| s.known.rate.is_some()).count() < 2 {
+            return Ok((None, failed));
+        }
+        let rate = measure_together(sessions, &mut failed).await?;
+        if warm {
+            best = Some(best.map_or(rate, |best| best.max(rate)));
+        }
+    }
+    Ok((best, failed))
+}
+
+/// Measures every link by itself that was not measured before; the errors of links that failed, whose sessions are removed.
+async fn measure_each(sessions: &mut Vec<Session>) -> Result<Vec<PrimaryError>, PrimaryError> {
     let at_once = if sessions.len() > FEW { sessions.len() / FEW } else { 1 };
     let turns = Rc::new(Semaphore::new(at_once));
     let each = |session: Session| {
@@ -64,17 +94,7 @@ pub async fn measure(sessions: &mut Vec<Session>, before: Option<f64>) -> Result
             Err(e) => failed.push(e),
         }
     }
-    let mut best: Option<f64> = None;
-    for warm in [false, true, true] {
-        if sessions.iter().filter(|s| s.known.rate.is_some()).count() < 2 {
-            return Ok((None, failed));
-        }
-        let rate = measure_together(sessions, &mut failed).await?;
-        if warm {
-            best = Some(best.map_or(rate, |best| best.max(rate)));
-        }
-    }
-    Ok((best, failed))
+    Ok(failed)
 }
 
 /// Runs `each` for all sessions concurrently; returns the results in their order.

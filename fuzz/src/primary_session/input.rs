@@ -71,6 +71,7 @@ impl Setting {
             b_layout: layout(more >> 4 & 1 == 1),
             a_source: problem.a_source,
             b_source: problem.b_source,
+            unplaced: [None; 2],
             reads_c: problem.reads_c,
         };
         Some(Self { plan, operands, shared, ends: more >> 5 & 1 == 0 })

@@ -93,9 +93,19 @@ fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
                         seen.deaths.torn,
                         seen.deaths.tiles_kept,
                         seen.odd_clocks,
-                        seen.left_out,
+                        seen.lost_as.left_out,
                     ];
-                    let new = [1, losses, events, seen.relayed, moves, few, came[0], came[1], seen.too_slow];
+                    let new = [
+                        1,
+                        losses,
+                        events,
+                        seen.relayed,
+                        moves,
+                        few,
+                        came[0],
+                        came[1],
+                        seen.lost_as.too_slow,
+                    ];
                     let new = new.into_iter().chain(lives).chain([seen.parted]);
                     let mut sums = sums.lock().unwrap_or_else(|e| e.into_inner());
                     sums.iter_mut().zip(new).for_each(|(sum, new)| *sum += new);

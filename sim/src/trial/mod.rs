@@ -51,7 +51,7 @@ use crate::participants;
 use crate::random::{SeededRandom, mixed};
 use bramble_plan::Machine;
 use bramble_schedule::clock::{PRIMARY_STEP, StepClock};
-use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryEvent};
+use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryEvent, UnplacedOperand};
 use bramble_schedule::worker::StartLimits;
 
 /// Interval between ticks of all ends, seconds.
@@ -126,8 +126,8 @@ struct Model {
     data: TrialData,
     expected: Vec<f64>,
     is_digits: bool,
-    /// Whether the primary can send panels of lost parts of a placed operand.
-    sends_parts: bool,
+    /// How the primary sends panels of lost parts of a placed operand, if it can.
+    unplaced: [Option<UnplacedOperand>; 2],
 }
 
 /// How machines cut their messages, and how far they compute ahead.
@@ -282,7 +282,7 @@ impl Trial {
                 data,
                 expected,
                 is_digits: scenario.values == Values::Digits,
-                sends_parts: placement::unplaced(scenario).iter().all(Option::is_some),
+                unplaced: placement::unplaced(scenario),
             },
             limits,
             faults: TrialFaults { struck: vec![Struck::default(); faults.len()], all: faults },

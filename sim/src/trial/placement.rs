@@ -13,7 +13,7 @@ use crate::random::SeededRandom;
 use bramble_matrix::{Layout, Rect, Span};
 use bramble_plan::{
     Block, Machine, OperandSource, OwnedSpan, Ownership, PanelOrder, Plan, PlanOptions, Problem, ProductSide,
-    Recipe, TileSize, decide_resident,
+    Recipe, Share, TileSize, decide_resident, memory_needed,
 };
 use bramble_schedule::primary::UnplacedOperand;
 use bramble_wire::message::{MatrixHeader, ResidentView};
@@ -27,6 +27,8 @@ const PARTS_MAX: u64 = 6;
 pub(super) struct TrialPlacement {
     is_left: bool,
     ownership: Ownership,
+    /// Whether machines have only the memory that their own blocks need.
+    is_tight: bool,
 }
 
 impl TrialPlacement {
@@ -37,6 +39,7 @@ impl TrialPlacement {
             return None;
         }
         let is_left = random.chance(0.5);
+        let is_tight = SeededRandom::new(seed ^ 0x71_6447).chance(0.3);
         // The primary's own threads hold a part, too, but rarely.
         let owner = |random: &mut SeededRandom| {
             if random.chance(0.1) { 0 } else { 1 + random.index(workers) }
@@ -45,7 +48,7 @@ impl TrialPlacement {
             let mut owners: Vec<usize> = (0..1 + random.index(3)).map(|_| owner(&mut random)).collect();
             owners.sort_unstable();
             owners.dedup();
-            return Some(Self { is_left, ownership: Ownership::Replicas(owners) });
+            return Some(Self { is_left, ownership: Ownership::Replicas(owners), is_tight });
         }
         let (side, length) = match (random.chance(0.4), is_left) {
             (true, _) => (ProductSide::Depth, p.k),
@@ -62,7 +65,7 @@ impl TrialPlacement {
         let spans = borders
             .windows(2)
             .map(|ends| OwnedSpan { machine: owner(&mut random), span: Span::new(ends[0], ends[1]) });
-        Some(Self { is_left, ownership: Ownership::Cut(side, spans.collect()) })
+        Some(Self { is_left, ownership: Ownership::Cut(side, spans.collect()), is_tight })
     }
 
     /// The plan of a product with it; `None` if it does not fit the machines, or has too many tiles or steps.
@@ -77,7 +80,14 @@ impl TrialPlacement {
         let source = if self.is_left { &mut p.a_source } else { &mut p.b_source };
         *source = OperandSource::Resident;
         let wish = PlanOptions { strategy: None, reproducible: false, tiles_early: None, ..*wish };
-        let plan = decide_resident(&p, &self.ownership, cut, &machines[0], &machines[1..], &wish).ok()?.plan;
+        let mut plan =
+            decide_resident(&p, &self.ownership, cut, &machines[0], &machines[1..], &wish).ok()?.plan;
+        if self.is_tight {
+            for member in &mut plan.members {
+                let need = |share: &Share| memory_needed(share, &plan.regions[share.region], &plan.problem);
+                member.memory_bytes = member.shares.iter().map(need).max().unwrap_or(0);
+            }
+        }
         let grid = plan.regions.first()?.grid;
         (grid.tiles() <= TILES_MAX && grid.steps() <= STEPS_MAX).then_some(plan)
     }
@@ -101,7 +111,7 @@ impl Trial {
     /// is trusted has the memory for its panels.
     pub(super) fn check_part_lost(&self, is_gone: &dyn Fn(usize) -> bool) {
         assert!(self.some_part_is_gone(is_gone), "each part has a machine");
-        if self.model.sends_parts {
+        if self.model.unplaced.iter().all(Option::is_some) {
             let plan = self.primary.plan();
             let one = Span::new(0, 1);
             let need = plan.regions.iter().enumerate().map(|(at, region)| {

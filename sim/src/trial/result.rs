@@ -34,12 +34,8 @@ pub struct RareEvents {
     pub left_behind: u64,
     /// Tiles that were partly received when their machine was lost.
     pub broken_off: u64,
-    /// Machines that were lost because they were silent.
-    pub silent: u64,
-    /// Machines whose links were too slow.
-    pub too_slow: u64,
-    /// Machines that were excluded for wrong results, before C was complete.
-    pub left_out: u64,
+    /// Why machines were lost.
+    pub lost_as: LossReasons,
     /// Links between workers that one of them gave up because of silence.
     pub parted: u64,
     /// Events after which jobs of a worker waited.
@@ -56,6 +52,17 @@ pub struct RareEvents {
     pub deaths: PrimaryDeaths,
     /// How often the primary was suspended, or a clock jumped or stopped.
     pub odd_clocks: u64,
+}
+
+/// Counts of lost machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LossReasons {
+    /// They were silent.
+    pub silent: u64,
+    /// Their links were too slow.
+    pub too_slow: u64,
+    /// Their results were wrong, as was noticed before C was complete.
+    pub left_out: u64,
 }
 
 /// Counts of events after which jobs of a worker waited.

@@ -123,7 +123,12 @@ impl Trial {
             Which::B => plan.b_source == OperandSource::Resident,
             Which::C | Which::Sum => false,
         };
-        self.record.seen.parts_sent += u64::from(is_placed);
+        if is_placed {
+            self.record.seen.parts_sent += 1;
+            let at = usize::from(piece.which == Which::B);
+            let layout = self.model.unplaced[at].map(|unplaced| unplaced.layout);
+            assert_eq!(Some(header.layout), layout, "the layout of the primary's matrix");
+        }
         let (from, cols) = match piece.which {
             Which::A => (&self.model.data.a, p.k),
             Which::B => (&self.model.data.b, p.n),
@@ -350,13 +355,13 @@ impl PrimaryShell for Trial {
     }
 
     fn cut(&mut self, peer: usize, why: &str) {
-        self.record.seen.silent += u64::from(why.contains("silent"));
+        self.record.seen.lost_as.silent += u64::from(why.contains("silent"));
         if why.contains("too slow") {
-            self.record.seen.too_slow += 1;
+            self.record.seen.lost_as.too_slow += 1;
             self.checks.too_slow(peer);
         }
         if why.contains("spot-checked") {
-            self.record.seen.left_out += 1;
+            self.record.seen.lost_as.left_out += 1;
             self.check_exclusion(peer);
         }
         self.event_queue.add(0.0, TrialEvent::Reader(peer));

@@ -34,7 +34,7 @@ impl Cluster {
     ) -> Result<Vec<NodeReport>, PrimaryError> {
         let opening = opening(sessions, kernel, dtype, PROBED_FLOPS);
         let OpenedSessions { local, mut workers, .. } = open_all(sessions, &opening, self, watch).await?;
-        let (nic_bytes_per_s, silent) = measure(&mut workers, self.nic_bytes_per_s).await?;
+        let (nic_bytes_per_s, silent) = measure(&mut workers, self.nic_bytes_per_s, |_| true).await?;
         self.nic_bytes_per_s = nic_bytes_per_s;
         for e in silent {
             let PrimaryError::Unreachable { name, why } = e else { return Err(e) };

@@ -11,7 +11,7 @@ use crate::{resume, strassen};
 use bramble_arrays::{ArrayOrigin, ResidentOperands, ResidentPanels, changed};
 use bramble_matrix::{Layout, Matrix};
 use bramble_plan::{Decision, Machine, OperandSource, Problem, UnusedMachine, decide_resident};
-use bramble_schedule::primary::{Operands, UnplacedOperand};
+use bramble_schedule::primary::{Lost, Operands, UnplacedOperand};
 use bramble_sessions::PrimaryError;
 
 /// The plan for operands that are placed, and the kernel of all machines.
@@ -82,12 +82,14 @@ pub(super) fn operand_layouts(request: &Request, problem: &Problem) -> Operands 
 }
 
 /// Checks that the parts of lost machines still have the elements that were placed: the primary has sent panels of them from
-/// their sources. `lost`: the connections of these machines.
+/// their sources. `numbers`: the connections of the peers.
 pub(super) async fn check_lost_parts(
-    resident: &ResidentOperands,
+    resident: Option<&ResidentOperands>,
     arrays: &ClusterArrays,
-    lost: &[u64],
+    (losses, numbers): (&[Lost], &[u64]),
 ) -> Result<(), PrimaryError> {
+    let Some(resident) = resident else { return Ok(()) };
+    let lost: Vec<u64> = losses.iter().filter_map(|lost| numbers.get(lost.peer).copied()).collect();
     for operand in [resident.left, resident.right].into_iter().flatten() {
         let array = arrays.get(operand.array).map_err(primary_error)?;
         let (ArrayOrigin::Put(source), Some(_)) = (&array.origin, array.layout.axis) else { continue };
