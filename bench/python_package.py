@@ -7,11 +7,13 @@ with an array there. Install the package into the environment first: pip install
   small     x (64 x 256) @ W (256 x 256) over four local workers, W placed
   products  x @ W over four lab machines, W placed: against W sent each time, and Dask with W persisted
   arrays    A @ B, n = 4096, over four lab machines: against Dask and mpi4py
+  pca       principal components of 100,000 x 1000 on four lab machines, against scikit-learn on one of them
 
 Each lab machine is a network namespace; `tc tbf` limits its link, a cgroup its fraction of a processor. Needs Linux, root, iproute2.
 """
 
 import importlib.util
+import json
 import statistics
 import subprocess
 import sys
@@ -177,7 +179,48 @@ def arrays(args, folder):
           [[who, spread(seconds), f"{ratio(taken['bramble'], seconds):.2f}"] for who, seconds in taken.items()])
 
 
-CASES = {"calls": calls, "here": here, "start": start, "small": small, "products": products, "arrays": arrays}
+SKLEARN = """
+import json, sys, time
+import numpy as np
+from sklearn.decomposition import PCA
+x = np.load(sys.argv[1])
+began = time.perf_counter()
+found = PCA(int(sys.argv[2]), svd_solver="randomized", iterated_power=int(sys.argv[3]), random_state=0).fit(x)
+print(json.dumps({"seconds": time.perf_counter() - began, "values": found.singular_values_.tolist()}))
+"""
+
+
+def pca(args, folder):
+    rows, cols = (2000, 100) if args.quick else (100_000, 1000)
+    count, passes, path = 10, 8, folder / "samples.npy"
+    rng = np.random.default_rng(1)
+    factors = rng.standard_normal((rows, 50), np.float32) * (0.9 ** np.arange(50, dtype=np.float32))
+    np.save(path, factors @ rng.standard_normal((50, cols), np.float32) + rng.standard_normal((rows, cols), np.float32) / 4 + 1)
+    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster, \
+            Side("python_side.py", 1, prefix=cluster.at(0)) as side:
+        side.ask(do="open", hosts=workers_of(cluster), **OPEN)
+        side.ask(do="load", name="X", path=path)
+        put_s = side.ask(do="put", name="X", axis=0)
+        there = [*cluster.at(1), sys.executable, "-c", SKLEARN, path, count, passes]
+
+        def sklearn():
+            done = subprocess.run(list(map(str, there)), stdout=subprocess.PIPE, text=True, check=True, env=with_threads(1))
+            return json.loads(done.stdout)
+
+        answers = in_turns({"bramble": lambda: side.ask(do="components", x="X", count=count, passes=passes), "scikit-learn": sklearn},
+                           args.rounds)
+        side.ask(do="close")
+    taken = {who: [one["seconds"] for one in each] for who, each in answers.items()}
+    ours, theirs = (np.array(answers[who][-1]["values"]) for who in ("bramble", "scikit-learn"))
+    off = float(np.abs(ours / theirs - 1).max())
+    record(args, "python_package", "pca", taken, rows=rows, cols=cols, cores=args.cores, mbit=args.mbit, put_s=put_s, off=off)
+    table(f"{count} principal components of {rows} x {cols} f32, {passes} iterations; scikit-learn's on one of the lab machines; "
+          f"placing took {put_s:.2f} s; singular values differ by at most {off:.1e}, relatively",
+          ["who", "seconds: median (range)", "times as long as bramble"],
+          [[who, spread(seconds), f"{ratio(taken['bramble'], seconds):.2f}"] for who, seconds in taken.items()])
+
+
+CASES = {"calls": calls, "here": here, "start": start, "small": small, "products": products, "arrays": arrays, "pca": pca}
 
 
 def main():
@@ -193,7 +236,7 @@ def main():
         for name, run in CASES.items():
             if args.case not in (name, "all"):
                 continue
-            if name in ("products", "arrays") and (why := lab.Lab.missing()):
+            if name in ("products", "arrays", "pca") and (why := lab.Lab.missing()):
                 print(f"no {name}: {why}", file=sys.stderr)
                 continue
             run(args, folder)

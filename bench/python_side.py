@@ -1,7 +1,10 @@
 """The Python package `bramble` in a process of its own: see `common.Side`. Arrays are loaded before the time begins, and results
 are arrays when it ends."""
 
+import importlib.util
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -72,6 +75,30 @@ def top(x, w, k):
     return {"there": there, "home": here, "same": float((np.sort(columns) == np.sort(found)).mean())}
 
 
+def example(name):
+    """A program of the examples as a module. Its own module `common` stands for ours while it is loaded."""
+    folder, ours = Path(__file__).parent.parent / "examples/python", sys.modules["common"]
+
+    def loaded(name, known_as):
+        spec = importlib.util.spec_from_file_location(known_as, folder / f"{name}.py")
+        module = sys.modules[known_as] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    try:
+        loaded("common", "common")
+        return loaded(name, f"example_{name}")
+    finally:
+        sys.modules["common"] = ours
+
+
+def components(x, count, passes):
+    """Seconds of the principal components of a placed matrix, and their singular values."""
+    pca = example("pca").ClusterPCA(count, rounds=passes)
+    seconds, found = timed(lambda: pca.fit(placed[x]))
+    return {"seconds": seconds, "values": found.singular_values_.tolist()}
+
+
 def close():
     placed.clear()
     open_cluster.close()
@@ -79,4 +106,4 @@ def close():
 
 
 if __name__ == "__main__":
-    serve({"open": opened, "load": load, "put": put, "times": times, "steps": steps, "top": top, "close": close})
+    serve({"open": opened, "load": load, "put": put, "times": times, "steps": steps, "top": top, "components": components, "close": close})

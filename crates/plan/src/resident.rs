@@ -60,7 +60,7 @@ pub fn decide_resident(
         }
         plan => plan?,
     };
-    let plan = with_room_for_lost_parts(plan, &machines);
+    let plan = if ownership.is_replicated() { plan } else { with_room_for_lost_parts(plan, &machines) };
     let alone = plan.members.iter().all(|member| member.machine == 0);
     let (left_out, sentence) = (left_out(&plan, ownership, &machines), sentence(&plan));
     Ok(Decision { alone, left_out, sentence, considered: Vec::from([considered(&plan)]), plan })

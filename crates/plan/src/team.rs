@@ -6,7 +6,9 @@ use crate::bound::bound;
 use crate::cost::{Costs, Prediction};
 use crate::cut::{Cutting, Seat, shares};
 use crate::memory::{CellCharges, EDGE_MAX};
-use crate::{Base, BlockSize, Member, Ownership, PanelOrder, Plan, Region, Relay, Share, Strategy, Sums};
+use crate::{
+    Base, BlockSize, Member, Ownership, PanelOrder, Plan, ProductSide, Region, Relay, Share, Strategy, Sums,
+};
 use alloc::vec::Vec;
 
 /// The input of planning for a team.
@@ -90,11 +92,17 @@ fn shared_out(team: &TeamInput<'_>, ids: &[usize], relay: bool) -> Result<Shared
 /// With a placed operand, narrow blocks across the operand that is sent move no more bytes than large ones. The tiles of one
 /// are at the primary while the next is computed, and stay if their machine is lost: that is worth a little time.
 fn in_bands(team: &TeamInput<'_>, (ids, seats): (&[usize], &[Seat]), whole: Shared, relay: bool) -> Shared {
+    let of = |(region, charges): (&Region, &CellCharges)| match charges.sent_side() {
+        Some(ProductSide::Rows) => region.grid.rows(),
+        Some(ProductSide::Cols) => region.grid.cols(),
+        Some(ProductSide::Depth) | None => 1,
+    };
+    let most = team.costs.regions.iter().zip(team.costs.charges).map(of).max().unwrap_or(1);
     let bands = |bands: u64| {
         let seats = seats.iter().map(|seat| Seat { bands, ..*seat }).collect();
         best_of(team, ids, seats, relay).ok()
     };
-    let all = [2, 4, 8].into_iter().filter_map(bands);
+    let all = [2, 4, 8].into_iter().filter(|bands| *bands <= most).filter_map(bands);
     let fastest = all.min_by(|a, b| a.0.seconds.total_cmp(&b.0.seconds));
     fastest.filter(|(bands, _)| bands.seconds <= whole.0.seconds * BANDS_EVEN).unwrap_or(whole)
 }

@@ -104,8 +104,8 @@ impl Primary {
         };
         lost.part_is_lost = true;
         format!(
-            "worker {} was lost ({}), and no other machine holds its part of a placed operand, or has the memory to be sent \
-             it, which its unfinished tiles need; place the operand again",
+            "worker {} was lost ({}); its unfinished tiles need its part of a placed operand, and no other machine holds that \
+             part, or can be sent it; place the operand again",
             self.peers[lost.peer].info.name, lost.why
         )
     }
