@@ -254,6 +254,13 @@ impl Plan {
         CellCharges::of(region, &problem, recipe).need(size, block.order)
     }
 
+    /// The least memory in which a single cell of a region can run over that many steps.
+    pub fn cell_bytes(&self, region: usize, steps: u64, recipe: &Recipe, is_owner: bool) -> u64 {
+        let cells = Rect::new(Span::new(0, 1), Span::new(0, 1));
+        let block = Block { region, cells, steps: Span::new(0, steps), order: PanelOrder::Steps };
+        self.block_bytes(&block, recipe, is_owner)
+    }
+
     /// The work of some cells over some steps: elements of C times depth.
     pub fn work(&self, region: usize, cells: Rect, steps: Span) -> f64 {
         let region = &self.regions[region];

@@ -43,7 +43,7 @@ type Measured = (Option<f64>, Vec<PrimaryError>);
 
 /// Measures every link that moves bytes and was not measured before, and then all links together, if that pays: `pays` says so
 /// when the rates of the single links are known. Sessions whose link fails are removed. `before` is the rate of all links
-/// together from an earlier call, which stays if there is nothing to measure.
+/// together from an earlier call, which stays if there is nothing to measure or it does not pay.
 pub async fn measure(
     sessions: &mut Vec<Session>,
     before: Option<f64>,

@@ -12,8 +12,8 @@ use super::trial_data::places;
 use crate::random::SeededRandom;
 use bramble_matrix::{Layout, Rect, Span};
 use bramble_plan::{
-    Block, Machine, OperandSource, OwnedSpan, Ownership, PanelOrder, Plan, PlanOptions, Problem, ProductSide,
-    Recipe, Share, TileSize, decide_resident, memory_needed,
+    Machine, OperandSource, OwnedSpan, Ownership, Plan, PlanOptions, Problem, ProductSide, Recipe, Share,
+    TileSize, decide_resident, memory_needed,
 };
 use bramble_schedule::primary::UnplacedOperand;
 use bramble_wire::message::{MatrixHeader, ResidentView};
@@ -113,12 +113,10 @@ impl Trial {
         assert!(self.some_part_is_gone(is_gone), "each part has a machine");
         if self.model.unplaced.iter().all(Option::is_some) {
             let plan = self.primary.plan();
-            let one = Span::new(0, 1);
-            let need = plan.regions.iter().enumerate().map(|(at, region)| {
-                let steps = Span::new(0, region.steps());
-                let block = Block { region: at, cells: Rect::new(one, one), steps, order: PanelOrder::Steps };
-                plan.block_bytes(&block, &Recipe::new(region.levels), false)
-            });
+            let need =
+                plan.regions.iter().enumerate().map(|(at, region)| {
+                    plan.cell_bytes(at, region.steps(), &Recipe::new(region.levels), false)
+                });
             let need = need.max().unwrap_or(0);
             let has_room = |peer: &usize| !is_gone(*peer) && self.members.rooms[*peer] >= need;
             let able = (0..self.members.count).find(has_room);

@@ -21,7 +21,7 @@ use core::arch::x86_64::{
 /// Dot products side by side.
 pub(super) const WIDE: usize = 16;
 
-/// Distance of the cache lines that are fetched ahead. 256 bytes to 2 KiB differ by less than a tenth on Zen 5.
+/// Distance of the cache lines that are fetched ahead: sixteen passes.
 const AHEAD_BYTES: usize = 1024;
 
 /// Fetches the cache lines that a later pass reads. An address behind the end of a line is never read.

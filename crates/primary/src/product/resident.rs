@@ -81,15 +81,16 @@ pub(super) fn operand_layouts(request: &Request, problem: &Problem) -> Operands 
     }
 }
 
-/// Checks that the parts of lost machines still have the elements that were placed: the primary has sent panels of them from
-/// their sources. `numbers`: the connections of the peers.
+/// Checks that the sources of lost parts still have the elements that were placed, where work of their machines was reassigned:
+/// the primary has sent panels from these sources. `numbers`: the connections of the peers.
 pub(super) async fn check_lost_parts(
     resident: Option<&ResidentOperands>,
     arrays: &ClusterArrays,
     (losses, numbers): (&[Lost], &[u64]),
 ) -> Result<(), PrimaryError> {
     let Some(resident) = resident else { return Ok(()) };
-    let lost: Vec<u64> = losses.iter().filter_map(|lost| numbers.get(lost.peer).copied()).collect();
+    let reassigned = losses.iter().filter(|lost| lost.items > 0);
+    let lost: Vec<u64> = reassigned.filter_map(|lost| numbers.get(lost.peer).copied()).collect();
     for operand in [resident.left, resident.right].into_iter().flatten() {
         let array = arrays.get(operand.array).map_err(primary_error)?;
         let (ArrayOrigin::Put(source), Some(_)) = (&array.origin, array.layout.axis) else { continue };

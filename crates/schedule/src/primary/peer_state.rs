@@ -15,7 +15,7 @@
 //! was leased to them cannot be revoked.
 
 use super::peer::Peer;
-use super::pinned::joined;
+use super::pinned::coalesced;
 use super::units::gathered;
 use super::work::WorkItem;
 use super::{PeerInfo, Primary, PrimaryAction, PrimaryEvent, send_orders};
@@ -209,7 +209,7 @@ impl Primary {
     ) -> Result<(u64, f64), String> {
         let all: f64 = unowned.iter().map(|item| item.amount(&self.plan)).sum();
         let is_part = self.plan.ownership.as_ref().is_some_and(|ownership| !ownership.is_replicated());
-        let unowned = if is_part { joined(&self.plan, unowned) } else { unowned };
+        let unowned = if is_part { coalesced(&self.plan, unowned) } else { unowned };
         let rates = if is_part { self.rates_for_part(&unowned, all) } else { Vec::new() };
         let works = self.peers.iter().filter(|p| p.state == PeerState::Active).count();
         let equal = all / (PARTS_EACH * nearest_f64(to_u64(works.max(1))));

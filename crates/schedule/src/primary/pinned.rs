@@ -17,9 +17,9 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use bramble_base::Rect;
 use bramble_base::number::{nearest_f64, to_u64};
-use bramble_base::{Rect, Span};
-use bramble_plan::{Block, OperandSource, PanelOrder, Plan, Region};
+use bramble_plan::{Block, OperandSource, Plan, Region};
 
 /// A product that failed because an owner was lost whose part no other machine holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,10 +77,7 @@ impl Primary {
     /// Whether a peer can be sent the panels of placed operands, of any part, and has memory for those of a cell.
     pub(super) fn can_be_sent_parts(&self, peer: usize) -> bool {
         let cell = |(at, region): (usize, &Region)| {
-            let one = Span::new(0, 1);
-            let steps = Span::new(0, region.steps());
-            let block = Block { region: at, cells: Rect::new(one, one), steps, order: PanelOrder::Steps };
-            self.plan.block_bytes(&block, &self.recipes[at], false)
+            self.plan.cell_bytes(at, region.steps(), &self.recipes[at], false)
         };
         let need = self.plan.regions.iter().enumerate().map(cell).max();
         self.operands.can_be_sent() && need.is_some_and(|need| need <= self.peers[peer].info.credit_bytes)
@@ -111,11 +108,11 @@ impl Primary {
     }
 }
 
-/// Unfinished work of a lost part, with adjacent blocks joined: their common panels are sent once.
-pub(super) fn joined(plan: &Plan, items: VecDeque<WorkItem>) -> VecDeque<WorkItem> {
+/// Unfinished work of a lost part, with adjacent blocks as one: their common panels are sent once.
+pub(super) fn coalesced(plan: &Plan, items: VecDeque<WorkItem>) -> VecDeque<WorkItem> {
     let mut all: Vec<BlockWork> = Vec::new();
     for work in items.iter().flat_map(|item| item.works(plan)) {
-        let both = all.last().and_then(|last| last.joined(&work));
+        let both = all.last().and_then(|last| last.coalesced_with(&work));
         match (both, all.last_mut()) {
             (Some(both), Some(last)) => *last = both,
             _ => all.push(work),

@@ -99,7 +99,7 @@ impl BlockWork {
     }
 
     /// This work and its neighbour as one, in the order of steps; `None` if they are not the same steps of adjacent cells.
-    pub(super) fn joined(&self, other: &Self) -> Option<Self> {
+    pub(super) fn coalesced_with(&self, other: &Self) -> Option<Self> {
         let (one, two) = (&self.block, &other.block);
         let is_plain =
             |work: &Self| !work.moves_as_unit && work.committed_tiles == 0 && work.truncations.is_empty();
@@ -255,11 +255,7 @@ impl WorkItem {
     /// The least memory with which any single one of its cells can be computed, by a machine that holds the parts of placed
     /// operands or by another one.
     pub(super) fn least_bytes(&self, plan: &Plan, recipes: &[Recipe], is_owner: bool) -> u64 {
-        let cell = Rect::new(Span::new(0, 1), Span::new(0, 1));
-        let of = |region: usize, steps: u64| {
-            let block = Block { region, cells: cell, steps: Span::new(0, steps), order: PanelOrder::Steps };
-            plan.block_bytes(&block, &recipes[region], is_owner)
-        };
+        let of = |region: usize, steps: u64| plan.cell_bytes(region, steps, &recipes[region], is_owner);
         let Self::Blocks { member, numbers } = self else {
             return self.first(plan).map_or(0, |work| of(work.block.region, work.block.steps.len()));
         };
@@ -380,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn adjacent_blocks_of_the_same_steps_are_joined_and_others_are_not() {
+    fn adjacent_blocks_of_the_same_steps_are_coalesced_and_others_are_not() {
         let plan = plan(Base::Reuse, 0);
         let item = WorkItem::Blocks { member: plan.members.len() - 1, numbers: Span::new(0, 1) };
         let work = item.first(&plan).unwrap();
@@ -388,18 +384,18 @@ mod tests {
         let cells = |rows: (u64, u64), cols: (u64, u64)| {
             of(Rect::new(Span::new(rows.0, rows.1), Span::new(cols.0, cols.1)))
         };
-        let joined = |a: &BlockWork, b: &BlockWork| a.joined(b).map(|both| both.block.cells);
+        let cells_of_both = |a: &BlockWork, b: &BlockWork| a.coalesced_with(b).map(|both| both.block.cells);
         let upper = cells((0, 2), (1, 4));
-        assert_eq!(joined(&upper, &cells((2, 5), (1, 4))), Some(cells((0, 5), (1, 4)).block.cells));
-        assert_eq!(joined(&upper, &cells((0, 2), (4, 5))), Some(cells((0, 2), (1, 5)).block.cells));
-        assert_eq!(joined(&upper, &cells((2, 5), (1, 5))), None, "other columns");
-        assert_eq!(joined(&upper, &cells((3, 5), (1, 4))), None, "a row in between");
+        assert_eq!(cells_of_both(&upper, &cells((2, 5), (1, 4))), Some(cells((0, 5), (1, 4)).block.cells));
+        assert_eq!(cells_of_both(&upper, &cells((0, 2), (4, 5))), Some(cells((0, 2), (1, 5)).block.cells));
+        assert_eq!(cells_of_both(&upper, &cells((2, 5), (1, 5))), None, "other columns");
+        assert_eq!(cells_of_both(&upper, &cells((3, 5), (1, 4))), None, "a row in between");
         let later = BlockWork { continues_sum: true, ..cells((2, 5), (1, 4)) };
-        assert_eq!(joined(&upper, &later), None, "it continues a sum");
+        assert_eq!(cells_of_both(&upper, &later), None, "it continues a sum");
         let partly = BlockWork { committed_tiles: 1, ..cells((2, 5), (1, 4)) };
-        assert_eq!(joined(&upper, &partly), None, "some tiles are complete");
+        assert_eq!(cells_of_both(&upper, &partly), None, "some tiles are complete");
         let again = BlockWork { attempt: 3, ..cells((2, 5), (1, 4)) };
-        assert_eq!(upper.joined(&again).unwrap().attempt, 3);
+        assert_eq!(upper.coalesced_with(&again).unwrap().attempt, 3);
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl LuBegin {
         }
     }
 
-    /// `part_bytes` of any machine, for a system of that order with so many right-hand sides, in blocks of that width.
+    /// `part_bytes` of any machine: of a system of `order` equations with `extra` right-hand sides, in blocks of `width` columns.
     pub fn bytes_of_part(
         (order, extra, width): (usize, usize, usize),
         columns: usize,
