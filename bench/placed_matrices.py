@@ -308,7 +308,9 @@ def owner(args, folder):
                         done = batch.task(f"P -> {args.home}/p.npy")
                     digests[who].add(done["digest"])
                     if killed:
-                        taken[who]["lost part put"].append(batch.task(f"Q = put {path_part} shard=1")["round_trip_s"])
+                        # It had parts of as many matrices as were put before.
+                        puts = [batch.task(f"Q{at} = put {path_part} shard=1") for at in range(len(before[who]) or 1)]
+                        taken[who]["lost part put"].append(sum(put["round_trip_s"] for put in puts))
     rows = []
     for who, figures in taken.items():
         whole, put = (statistics.median(figures[name]) for name in ("undisturbed", "lost part put"))
@@ -317,7 +319,7 @@ def owner(args, folder):
                      "the same" if len(digests[who]) == 1 else "OTHER"])
     record(args, "placed_matrices", "owner killed", taken, n=n, m=m, dtype=args.dtype, cores=args.cores, mbit=args.mbit)
     table(f"one of {len(args.cores)} machines killed at half time (idle: before the product); {n} x {n} {args.dtype}, x of {m} rows",
-          ["during", "undisturbed, s", "its part put on the others, s", "killed, s", "beyond both, of the undisturbed", "bits"], rows)
+          ["during", "undisturbed, s", "its parts put on the others, s", "killed, s", "beyond both, of the undisturbed", "bits"], rows)
 
 
 def top(args, folder):

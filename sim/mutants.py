@@ -24,7 +24,7 @@ PLACED_SEEDS = 1 << 40
 
 def program_of(file: str) -> str:
     """The example of the simulator whose trials run the code of a file."""
-    if file.startswith("crates/arrays/"):
+    if file.startswith(("crates/arrays/", "crates/plan/src/making")):
         return "arrays"
     return "lu_trials" if file.startswith("crates/schedule/src/lu/") else "swarm"
 

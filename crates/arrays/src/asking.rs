@@ -4,7 +4,8 @@
 //!
 //! Invariants: blocks of the next round travel while the machine computes with those before; it holds no more than those of two
 //! rounds. A question is sent when its blocks are there. What a machine says of an earlier conversation counts for nothing. All
-//! blocks are freed at the end; after a refusal also the parts that were to be made.
+//! blocks are freed at the end; after a refusal also the parts that were to be made, unless a link between machines has ended:
+//! then the steps under way are awaited and the parts stay, so that the making can go on.
 //!
 //! Deliberately absent: frames.
 
@@ -65,8 +66,8 @@ pub struct QuestionRound<X> {
 pub enum Answer {
     /// The bytes of a reduction, by its number, of a rectangle.
     Reduced(u8, Rect, Vec<u8>),
-    /// A step is done; of the last one of a part, its digest.
-    Made(Digest128),
+    /// The step with this number is done; of the last one of a part, its digest.
+    Made(u64, Digest128),
 }
 
 /// Why a machine refuses.
@@ -74,8 +75,10 @@ pub enum Answer {
 pub struct Refusal {
     /// The machine's words.
     pub why: String,
-    /// Whether its link with another machine has ended before.
+    /// Whether its link with another machine has ended before. Then the parts that it was making stay.
     pub is_apart: bool,
+    /// What it has answered before.
+    pub answers: Vec<Answer>,
 }
 
 /// A message to a machine.
@@ -131,6 +134,8 @@ pub struct Asking<X> {
     sent_blocks: usize,
     held_blocks: usize,
     has_refused: bool,
+    /// Whether the parts stay after the refusal.
+    keeps_parts: bool,
     /// Blocks that the machine may hold, each with the number of questions up to the last that needs it.
     blocks: Vec<(u64, usize)>,
     /// Parts that it makes.
@@ -185,6 +190,7 @@ impl<X> Asking<X> {
             sent_blocks: 0,
             held_blocks: 0,
             has_refused: false,
+            keeps_parts: false,
             blocks: Vec::new(),
             parts: Vec::new(),
             freed: VecDeque::new(),
@@ -194,7 +200,7 @@ impl<X> Asking<X> {
     /// The next message.
     pub fn next_message(&mut self) -> NextMessage<X> {
         if self.has_refused {
-            return NextMessage::Over;
+            return if self.is_over() { NextMessage::Over } else { NextMessage::Wait };
         }
         if let Some(number) = self.freed.pop_front() {
             return NextMessage::Send(QuestionMessage::Free(number));
@@ -254,12 +260,28 @@ impl<X> Asking<X> {
         HeldMeaning::Block
     }
 
-    /// The machine refuses the block or question with this number: no message follows. False if that belongs to an earlier
-    /// conversation: a machine whose link with another one has ended refuses each block that it waits for, and the first refusal
-    /// ends a conversation.
-    pub fn refused(&mut self, number: u64) -> bool {
-        self.has_refused |= self.open.contains(&number) || self.has_block(number);
-        self.has_refused
+    /// The machine refuses the block or question with this number: no message follows. `is_apart`: its link with another machine
+    /// has ended. False if that belongs to an earlier conversation: a machine whose link has ended refuses each block that it
+    /// waits for, and those of one conversation are refused in the next.
+    pub fn refused(&mut self, number: u64, is_apart: bool) -> bool {
+        let is_question = self.open.remove(&number);
+        if !is_question && !self.has_block(number) {
+            return false;
+        }
+        // Steps under way have all their blocks, so they will be answered; steps of a refused part never.
+        self.keeps_parts = is_apart && !is_question && (self.keeps_parts || !self.has_refused);
+        self.has_refused = true;
+        true
+    }
+
+    /// Whether nothing more has to be heard after a refusal.
+    pub fn is_over(&self) -> bool {
+        self.has_refused && (!self.keeps_parts || self.open.is_empty())
+    }
+
+    /// Whether the parts that were to be made stay, although the machine has refused.
+    pub fn keeps_parts(&self) -> bool {
+        self.keeps_parts
     }
 
     fn has_block(&self, number: u64) -> bool {
@@ -274,7 +296,7 @@ impl<X> Asking<X> {
     /// The numbers to free at the end.
     pub fn left(self) -> Vec<u64> {
         let blocks = self.freed.into_iter().chain(self.blocks.into_iter().map(|(number, _)| number));
-        let parts = self.parts.into_iter().filter(|_| self.has_refused);
+        let parts = self.parts.into_iter().filter(|_| self.has_refused && !self.keeps_parts);
         blocks.chain(parts).collect()
     }
 }

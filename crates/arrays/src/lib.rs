@@ -39,7 +39,7 @@ pub use holders::{ArrayHolder, ArrayHolders};
 pub use machines::{
     ArrayMachines, ArrayOperation, ArraysOf, IntroducedHolders, MachineTask, TaskEnd, TaskOutcome,
 };
-pub use making::{MadeArray, MadeFrom, MakeOrder};
+pub use making::{MadeArray, MadeFrom, MakeOrder, UnfinishedArray};
 pub use operands::{ArrayOperand, PlacedOperand, ResidentOperands, ResidentPanels};
 pub use reducing::{ReducePlan, ReducedFrom, ReducedParts};
 pub use registry::{ArrayId, ArrayOrigin, PlacedArray, PlacedArrays, RecordedPart, place_of};

@@ -3,17 +3,21 @@
 //! Place in the flow: `plan/src/making.rs` says where the result lies and what each machine does step by step; operands that it
 //! does not hold come from other machines, which are introduced for that (`links.rs`), or from this process.
 //!
-//! Invariants: an array is recorded when all its parts are made, and kept when it has passed the check. After an error no machine
-//! holds any of it. An array that was made remembers from what, so that a part whose machine is lost is made again.
+//! Invariants: an array is recorded when all its parts are made, and kept when it has passed the check. After the loss of a machine
+//! the others keep what they have made, in the hands of the caller (`UnfinishedArray`); after any other error no machine holds
+//! any of it. An array that was made remembers from what, so that a part whose machine is lost is made again.
 //!
 //! Deliberately absent: which bytes travel where (`plan`), and the comparison of the check.
 
 mod links;
 mod parts;
 mod spread;
+mod unfinished;
 
 use self::links::BlockLinks;
-use self::parts::MadeParts;
+use self::parts::{MadeParts, PartsInMaking};
+use self::unfinished::PartInMaking;
+pub use self::unfinished::UnfinishedArray;
 use crate::registry::Held;
 use crate::{
     ArrayError, ArrayId, ArrayMachines, ArrayOperand, ArrayOperation, ArrayOrigin, KnownPart, PlacedArray,
@@ -175,14 +179,30 @@ impl<X: MatrixInfo> MadeFrom<X> {
 }
 
 impl<M: ArrayMachines> ArrayOperation<'_, M> {
-    /// Makes an array that stays at the machines. At least one operand should be placed.
-    pub async fn make(&mut self, order: MakeOrder<'_, M::Matrix>) -> Result<MadeArray, ArrayError<M::Error>> {
+    /// Makes an array that stays at the machines. At least one operand should be placed. `unfinished`: what machines have made of
+    /// it already; after `ArrayError::PartLost`, what they have made so far.
+    pub async fn make(
+        &mut self,
+        order: MakeOrder<'_, M::Matrix>,
+        unfinished: &mut Option<UnfinishedArray>,
+    ) -> Result<MadeArray, ArrayError<M::Error>> {
         let MakeOrder { name, subject, placement, relays } = order;
         self.arrays.admit()?;
         subject.operands().into_iter().try_for_each(|operand| operand.fits(self.arrays))?;
         subject.consistent(name)?;
-        let (layout, made) = self.make_on(&subject, placement, relays).await?;
-        let MadeParts { held, bytes_between, matrices, begun } = made;
+        let (layout, mut making) = self.parts_to_make(&subject, placement, unfinished).await?;
+        let made = match self.make_spread(&subject, &mut making, relays).await {
+            Ok(made) => made,
+            Err(e @ ArrayError::PartLost(_)) => {
+                *unfinished = self.unfinished(layout, making.parts, making.bytes_between);
+                return Err(e);
+            }
+            Err(e) => {
+                self.free_opened(&making.parts).await;
+                return Err(e);
+            }
+        };
+        let MadeParts { held, matrices, begun } = made;
         let kept = match self.machines.kept_of_made(&subject, &matrices, self.arrays) {
             Ok(kept) => kept,
             Err(e) => {
@@ -199,6 +219,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
             origin: ArrayOrigin::Made(Rc::new(subject)),
             kept,
         });
+        let bytes_between = making.bytes_between;
         let Some((check, sums)) = begun else {
             return Ok(MadeArray { id, bytes_between, lines_recomputed: None });
         };
@@ -211,30 +232,52 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
         }
     }
 
-    /// Makes all parts. Operands of this process that several machines need are spread over these meanwhile.
-    async fn make_on(
+    /// The layout of an array, and the parts to make: those of an unfinished one, or all.
+    async fn parts_to_make(
         &mut self,
         subject: &MadeFrom<M::Matrix>,
         placement: Option<&Placement>,
+        unfinished: &mut Option<UnfinishedArray>,
+    ) -> Result<(ArrayLayout, PartsInMaking), ArrayError<M::Error>> {
+        let mut found = None;
+        if let Some(unfinished) = unfinished.take() {
+            let bytes_between = unfinished.bytes_between;
+            found = self.continued(unfinished).await.map(|(layout, parts)| (layout, parts, bytes_between));
+        }
+        let (layout, parts, bytes_between) = match found {
+            Some(found) => found,
+            None => {
+                let plan = self.making_plan(subject.clone(), true)?;
+                let layout = plan.making.layout(placement, &self.holders.offered(), plan.block_bytes)?;
+                let parts = layout.parts.iter().copied().map(PartInMaking::new).collect();
+                (layout, parts, 0)
+            }
+        };
+        let is_replicated = layout.axis.is_none();
+        Ok((layout, PartsInMaking { parts, is_replicated, bytes_between }))
+    }
+
+    /// Makes all parts. Operands of this process that several machines need are spread over these meanwhile.
+    async fn make_spread(
+        &mut self,
+        subject: &MadeFrom<M::Matrix>,
+        making: &mut PartsInMaking,
         relays: bool,
-    ) -> Result<(ArrayLayout, MadeParts<M>), ArrayError<M::Error>> {
+    ) -> Result<MadeParts<M>, ArrayError<M::Error>> {
         let plan = self.making_plan(subject.clone(), true)?;
-        let layout = plan.making.layout(placement, &self.holders.offered(), plan.block_bytes)?;
-        let (parts, is_replicated) = (layout.parts.clone(), layout.axis.is_none());
-        let layouts = if relays { self.to_spread(&plan, &parts) } else { Vec::new() };
+        let layouts = if relays { self.to_spread(&plan, &making.parts) } else { Vec::new() };
         if layouts.is_empty() {
-            let made = self.make_parts(plan, parts, is_replicated, relays).await;
-            return made.map(|made| (layout, made));
+            return self.make_parts(plan, making, relays).await;
         }
         let (spread, arrays) = self.spread(subject.clone(), layouts).await?;
         let made = match self.making_plan(spread, true) {
-            Ok(plan) => self.make_parts(plan, parts, is_replicated, relays).await,
+            Ok(plan) => self.make_parts(plan, making, relays).await,
             Err(e) => Err(e),
         };
         for array in arrays {
             self.free(array).await;
         }
-        made.map(|made| (layout, made))
+        made
     }
 
     /// Makes the missing parts of an array again.
@@ -257,7 +300,15 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
         }
         // All at once: machines are introduced to each other once in a session.
         let plan = self.making_plan(subject, false)?;
-        let mut held = self.make_parts(plan, pieces, layout.axis.is_none(), relays).await?.held;
+        let parts = pieces.into_iter().map(PartInMaking::new).collect();
+        let mut making = PartsInMaking { parts, is_replicated: layout.axis.is_none(), bytes_between: 0 };
+        let mut held = match self.make_parts(plan, &mut making, relays).await {
+            Ok(made) => made.held,
+            Err(e) => {
+                self.free_opened(&making.parts).await;
+                return Err(e);
+            }
+        };
         let connections = self.holders.connections();
         // From the last to the first, so that the indices of the others stay.
         for part in missing.into_iter().rev() {

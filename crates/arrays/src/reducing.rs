@@ -303,7 +303,7 @@ impl<X: MatrixInfo> ReducePlan<X> {
 fn reduction_of(answer: Answer) -> Option<(Rect, Vec<u8>)> {
     match answer {
         Answer::Reduced(_, rect, bytes) => Some((rect, bytes)),
-        Answer::Made(_) => None,
+        Answer::Made(..) => None,
     }
 }
 

@@ -9,7 +9,7 @@
 use crate::elementwise::{ScaledMatrix, scaled_sum};
 use crate::here::reduced;
 use crate::{Client, ClientError};
-use bramble_arrays::{GivesUp, LossRetries};
+use bramble_arrays::{GivesUp, LossRetries, UnfinishedArray};
 use bramble_matrix::{DType, Matrix, Output, Rect, ReducedMatrix, Reduction, Sealed, Shape};
 use bramble_plan::Placement;
 use bramble_primary::{
@@ -63,6 +63,22 @@ impl Client {
         subject: MakeSubject,
         placement: Option<Placement>,
     ) -> Result<NewArray, ClientError> {
+        let mut unfinished = None;
+        let made = self.make_until_done(name, subject, placement, &mut unfinished).await;
+        if let Some(unfinished) = unfinished.take() {
+            let sessions = self.sessions()?;
+            self.cluster.free_unfinished(unfinished, &sessions).await;
+        }
+        made
+    }
+
+    async fn make_until_done(
+        &mut self,
+        name: &str,
+        subject: MakeSubject,
+        placement: Option<Placement>,
+        unfinished: &mut Option<UnfinishedArray>,
+    ) -> Result<NewArray, ClientError> {
         let kernel = self.kernels.name(subject.dtype(), subject.flops())?;
         let mut retries = LossRetries::default();
         loop {
@@ -77,7 +93,7 @@ impl Client {
                 relays: self.options.cut.may_relay(),
             };
             let watch = self.display();
-            let result = self.cluster.make(request, &watch).await;
+            let result = self.cluster.make(request, unfinished, &watch).await;
             watch.done();
             match result {
                 Err(PrimaryError::PartLost(why)) => self.restore(&why, &mut retries).await?,

@@ -10,6 +10,10 @@
 //!
 //! Deliberately absent: partial sums. Each element of a result is summed at one machine.
 
+mod progress;
+
+pub use self::progress::UnmadePart;
+use self::progress::UnmadeRegion;
 use crate::layout::{
     ArrayLayout, LATTICE, LayoutError, PartHolder, PlacedPart, Placement, ShardAxis, ShardUnits,
 };
@@ -75,6 +79,8 @@ pub struct MakingStep {
     pub rect: Rect,
     /// The pieces: of A and B; of C, for the step before those; or of X and Y.
     pub pieces: Vec<MadePiece>,
+    /// The columns of A and rows of B of a product; else empty.
+    pub depth: Span,
     /// Whether the product is added to what earlier steps have made of the rectangle.
     pub adds: bool,
 }
@@ -186,17 +192,41 @@ impl Making {
         found
     }
 
+    /// Columns of A and rows of B; 0 for a sum.
+    pub fn depth(&self) -> u64 {
+        match self.form {
+            MakingForm::Product => self.operands.first().map_or(0, |a| a.shape.cols),
+            MakingForm::Sum => 0,
+        }
+    }
+
     /// The steps that make a part of the result at its machine.
     pub fn steps(&self, part: &PlacedPart, linked: Linked<'_>, block_bytes: u64) -> Vec<MakingStep> {
+        self.steps_left(part.machine, &UnmadePart::all_of(part.rect), linked, block_bytes)
+    }
+
+    /// The steps that are left of a part at a machine.
+    pub fn steps_left(
+        &self,
+        machine: usize,
+        unmade: &UnmadePart,
+        linked: Linked<'_>,
+        block_bytes: u64,
+    ) -> Vec<MakingStep> {
         let most = (block_bytes / self.dtype.size_bytes() as u64).max(1);
+        let at = |region: &UnmadeRegion| PlacedPart { machine, rect: region.rect };
+        let regions = unmade.regions.iter();
         match (self.form, &self.operands[..]) {
             (MakingForm::Product, [a, b, added @ ..]) => {
-                let mut steps = sum_steps(added, 2, part, linked, most);
-                let product = product_steps([a, b], part, linked, most).into_iter();
+                let without = regions.clone().filter(|region| !region.has_added);
+                let mut steps: Vec<MakingStep> =
+                    without.flat_map(|region| sum_steps(added, 2, &at(region), linked, most)).collect();
+                let product = regions
+                    .flat_map(|region| product_steps([a, b], (&at(region), region.depth), linked, most));
                 steps.extend(product.map(|step| MakingStep { adds: step.adds || !added.is_empty(), ..step }));
                 steps
             }
-            _ => sum_steps(&self.operands, 0, part, linked, most),
+            _ => regions.flat_map(|region| sum_steps(&self.operands, 0, &at(region), linked, most)).collect(),
         }
     }
 }
@@ -288,14 +318,15 @@ impl Way {
     }
 }
 
+/// The steps of a product from a line of its depth on.
 fn product_steps(
     [a, b]: [&MadeOperand; 2],
-    part: &PlacedPart,
+    (part, from): (&PlacedPart, u64),
     linked: Linked<'_>,
     most: u64,
 ) -> Vec<MakingStep> {
     let Rect { rows, cols } = part.rect;
-    let depth = Span::new(0, a.shape.cols);
+    let depth = Span::new(from, a.shape.cols);
     let way_a = a.way(part.machine, Rect::new(rows, depth), linked);
     let way_b = b.way(part.machine, Rect::new(depth, cols), linked);
     // Blocks that travel: as deep as they may be, and if that is less than the lattice, less wide.
@@ -318,7 +349,7 @@ fn product_steps(
                 let left = a.piece(0, &way_a, part.machine, Rect::new(*rows, *depth));
                 let right = b.piece(1, &way_b, part.machine, Rect::new(*depth, *cols));
                 let (rect, adds) = (Rect::new(*rows, *cols), depth.start > 0);
-                steps.push(MakingStep { rect, pieces: vec![left, right], adds });
+                steps.push(MakingStep { rect, pieces: vec![left, right], depth: *depth, adds });
             }
         }
     }
@@ -353,7 +384,7 @@ fn sum_steps(
             operand.piece(first + at, way, part.machine, rect)
         };
         let pieces = operands.iter().zip(&ways).enumerate().map(piece);
-        MakingStep { rect, pieces: pieces.collect(), adds: false }
+        MakingStep { rect, pieces: pieces.collect(), depth: Span::new(0, 0), adds: false }
     };
     places.map(step).collect()
 }

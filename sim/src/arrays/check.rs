@@ -12,7 +12,7 @@ use super::machines::ClientMachines;
 use super::matrix::{ArrayMatrix, Elements, digest_of, factor, product, reduced_bytes, scaled_sum, viewed};
 use super::world::{ArrayWorld, PartSlot};
 use bramble_arrays::{
-    ArrayError, ArrayHolders, ArrayOperand, MadeFrom, PlacedArray, PlacedArrays, SumsOfParts,
+    ArrayError, ArrayHolders, ArrayOperand, MadeFrom, PlacedArray, PlacedArrays, SumsOfParts, UnfinishedArray,
 };
 use bramble_matrix::{MatrixInfo, Rect, Reduction, Shape};
 use bramble_plan::{PlacedPart, ShardAxis};
@@ -135,8 +135,12 @@ pub(super) fn is_corrupted(array: &PlacedArray<ArrayMatrix, KeptValue>, world: &
     places(array).iter().any(|place| world.corrupted.contains(&(place.connection, place.number)))
 }
 
-/// Checks the rules for one client, none of whose operations is under way.
-pub(super) fn check_rules(arrays: &ClientArrays, client: usize, world: &ArrayWorld) {
+/// Checks the rules for one client, none of whose operations is under way. An unfinished array is at machines, too.
+pub(super) fn check_rules(
+    (arrays, unfinished): (&ClientArrays, Option<&UnfinishedArray>),
+    client: usize,
+    world: &ArrayWorld,
+) {
     let mut recorded: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for id in arrays.ids() {
         let Ok(array) = arrays.get::<String>(id) else { continue };
@@ -145,13 +149,23 @@ pub(super) fn check_rules(arrays: &ClientArrays, client: usize, world: &ArrayWor
             recorded.entry(place.connection).or_default().push(place.number);
         }
     }
+    let unfinished = unfinished.map(UnfinishedArray::numbers).unwrap_or_default();
+    for (connection, numbers) in &unfinished {
+        recorded.entry(*connection).or_default().extend(numbers);
+    }
     for (connection, store) in world.stores.iter().filter(|(_, store)| store.client == client) {
+        let being_made = unfinished.get(connection).map(Vec::as_slice).unwrap_or_default();
         let mut known = recorded.remove(connection).unwrap_or_default();
         known.sort_unstable();
         let held: Vec<u64> = store.slots.keys().copied().collect();
         let name = &world.machines[store.machine].name;
         assert!(held == known, "violation: {name} holds {held:?}, and the client knows of {known:?}");
-        let complete = store.slots.values().all(|slot| matches!(slot, PartSlot::Complete { .. }));
+        let is_right = |(number, slot): (&u64, &PartSlot)| match slot {
+            PartSlot::Complete { .. } => true,
+            PartSlot::Making { .. } => being_made.contains(number),
+            PartSlot::Arriving { .. } | PartSlot::Refused => false,
+        };
+        let complete = store.slots.iter().all(is_right);
         assert!(complete, "violation: a part at {name} is not complete");
     }
     for (at, machine) in world.machines.iter().enumerate() {

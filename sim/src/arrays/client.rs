@@ -15,8 +15,8 @@ use super::matrix::{ArrayMatrix, ArrayOutput};
 use super::scenario::ClientSetting;
 use super::world::{ArrayWorld, StruckClient};
 use bramble_arrays::{
-    ArrayError, ArrayHolder, ArrayHolders, ArrayId, ArrayOperation, LossRetries, MadeArray, MadeFrom,
-    MakeOrder, PlacedArray, Restoring,
+    ArrayError, ArrayHolder, ArrayHolders, ArrayId, ArrayMachines, ArrayOperation, LossRetries, MadeArray,
+    MadeFrom, MakeOrder, PlacedArray, Restoring, UnfinishedArray,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -27,6 +27,8 @@ pub(super) struct ArrayClient {
     pub(super) index: usize,
     pub(super) setting: ClientSetting,
     pub(super) arrays: ClientArrays,
+    /// What machines have made of the array of the call, after the loss of another.
+    unfinished: Option<UnfinishedArray>,
     named: u64,
     has_freed: bool,
     /// Connections that were lost during restores of the call.
@@ -39,7 +41,16 @@ pub(super) type CallOutcome<T> = Result<T, ArrayError<String>>;
 impl ArrayClient {
     pub(super) fn new(world: Rc<RefCell<ArrayWorld>>, index: usize, setting: ClientSetting) -> Self {
         let arrays = ClientArrays::default();
-        Self { world, index, setting, arrays, named: 0, has_freed: false, lost_in_restores: 0 }
+        Self {
+            world,
+            index,
+            setting,
+            arrays,
+            unfinished: None,
+            named: 0,
+            has_freed: false,
+            lost_in_restores: 0,
+        }
     }
 
     /// Runs all calls, and frees all arrays.
@@ -72,6 +83,7 @@ impl ArrayClient {
         let text = call.text();
         self.tell(format!("{text} ..."));
         let result = self.until_done(&call).await;
+        self.free_unfinished().await;
         let world = &mut *self.world.borrow_mut();
         let ending = if result.is_ok() { &mut world.seen.succeeded } else { &mut world.seen.failed };
         *ending += 1;
@@ -99,6 +111,19 @@ impl ArrayClient {
             has_freed: self.has_freed,
         };
         check_cause(&failed, &failure);
+    }
+
+    /// Frees what was made of an array that the call has given up.
+    async fn free_unfinished(&mut self) {
+        let Some(unfinished) = self.unfinished.take() else { return };
+        let (mut machines, holders) = self.open();
+        for (connection, numbers) in unfinished.numbers() {
+            if let Some(machine) = holders.with_connection(connection) {
+                machines.free(machine, &numbers).await;
+            }
+        }
+        machines.close().await;
+        self.check();
     }
 
     fn tell(&self, text: String) {
@@ -206,7 +231,7 @@ impl ArrayClient {
     }
 
     pub(super) fn check(&self) {
-        check_rules(&self.arrays, self.index, &self.world.borrow());
+        check_rules((&self.arrays, self.unfinished.as_ref()), self.index, &self.world.borrow());
     }
 
     /// Runs a call once.
@@ -262,7 +287,8 @@ impl ArrayClient {
         };
         let mut operation =
             ArrayOperation { arrays: &mut self.arrays, machines: &mut machines, holders: &mut holders };
-        let result = operation.make(order).await;
+        let was_begun = self.unfinished.is_some();
+        let result = operation.make(order, &mut self.unfinished).await;
         self.world.borrow_mut().seen.spreads += machines.puts;
         machines.close().await;
         if let Ok(MadeArray { id, lines_recomputed, .. }) = result {
@@ -271,6 +297,7 @@ impl ArrayClient {
                 "violation: an array was not checked"
             );
             self.settle(id, false);
+            self.world.borrow_mut().seen.again.made_further += u64::from(was_begun);
         }
         self.check();
         result.map(drop)

@@ -48,6 +48,8 @@ pub struct RestoredEvents {
     pub put_again: u64,
     /// Arrays of which lost parts were made again.
     pub made_again: u64,
+    /// Arrays whose making went on after a loss with what machines had made before.
+    pub made_further: u64,
     /// Changed sources that were noticed when a lost part was put again.
     pub stale_found: u64,
 }
@@ -62,13 +64,14 @@ impl ArrayRareEvents {
     }
 
     /// All counts with their names.
-    pub fn fields(&self) -> [(&'static str, u64); 20] {
+    pub fn fields(&self) -> [(&'static str, u64); 21] {
         [
             ("losses", self.losses),
             ("came back", self.came_back),
             ("restores", self.again.restores),
             ("put again", self.again.put_again),
             ("made again", self.again.made_again),
+            ("made further", self.again.made_further),
             ("refusals", self.refusals),
             ("links", self.links),
             ("links ended", self.links_ended),
@@ -87,7 +90,7 @@ impl ArrayRareEvents {
         ]
     }
 
-    fn fields_mut(&mut self) -> [&mut u64; 20] {
+    fn fields_mut(&mut self) -> [&mut u64; 21] {
         let [on_their_way, where_they_lie] = &mut self.garbled;
         [
             &mut self.losses,
@@ -95,6 +98,7 @@ impl ArrayRareEvents {
             &mut self.again.restores,
             &mut self.again.put_again,
             &mut self.again.made_again,
+            &mut self.again.made_further,
             &mut self.refusals,
             &mut self.links,
             &mut self.links_ended,

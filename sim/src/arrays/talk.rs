@@ -31,7 +31,7 @@ struct QuestionsToAsk {
     /// The questions, by number, that have no answer.
     open: BTreeMap<u64, Question>,
     answers: Vec<Answer>,
-    refusal: Option<Refusal>,
+    refusal: Option<String>,
     sending: Option<PiecesToSend>,
 }
 
@@ -131,7 +131,7 @@ impl MachineTalk {
                     Some(sending.held(digest))
                 }
                 FromMachine::Refused(number, why, is_apart) if number == sending.part.number => {
-                    Some(TaskOutcome::Refused(Refusal { why, is_apart }))
+                    Some(TaskOutcome::Refused(Refusal { why, is_apart, answers: Vec::new() }))
                 }
                 _ => None,
             },
@@ -188,14 +188,14 @@ impl QuestionsToAsk {
     }
 
     fn hear(&mut self, answer: FromMachine) {
-        if self.asking.has_refused() {
+        if self.asking.is_over() {
             return;
         }
         match answer {
             FromMachine::Held(number, digest) => {
                 if self.asking.held(number) == HeldMeaning::Answer {
                     self.open.remove(&number);
-                    self.answers.push(Answer::Made(digest));
+                    self.answers.push(Answer::Made(number, digest));
                 }
             }
             FromMachine::Reduced(number, bytes) => {
@@ -210,8 +210,8 @@ impl QuestionsToAsk {
                 }
             }
             FromMachine::Refused(number, why, is_apart) => {
-                if self.asking.refused(number) {
-                    self.refusal = Some(Refusal { why, is_apart });
+                if self.asking.refused(number, is_apart) {
+                    self.refusal = Some(why);
                 }
             }
             FromMachine::Elements(..) => {}
@@ -219,9 +219,10 @@ impl QuestionsToAsk {
     }
 
     fn outcome(&mut self) -> TaskOutcome {
+        let answers = std::mem::take(&mut self.answers);
         match self.refusal.take() {
-            Some(refusal) => TaskOutcome::Refused(refusal),
-            None => TaskOutcome::Answered(std::mem::take(&mut self.answers)),
+            Some(why) => TaskOutcome::Refused(Refusal { why, is_apart: self.asking.keeps_parts(), answers }),
+            None => TaskOutcome::Answered(answers),
         }
     }
 }

@@ -8,11 +8,12 @@
 //! Deliberately absent: links that outlast the sessions.
 
 use super::MakingPlan;
+use super::unfinished::PartInMaking;
 use crate::{ArrayError, ArrayMachines, ArrayOperation};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec::Vec;
-use bramble_plan::{PlacedPart, links_are_worth};
+use bramble_plan::links_are_worth;
 
 /// The links between machines.
 #[derive(Default)]
@@ -28,9 +29,9 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
     pub(super) async fn linked(
         &mut self,
         plan: &MakingPlan<M::Matrix>,
-        parts: &[PlacedPart],
+        parts: &[PartInMaking],
     ) -> Result<BlockLinks, ArrayError<M::Error>> {
-        let travels = plan.travels(parts, &|_, _| true);
+        let travels = plan.travels(parts);
         if !links_are_worth(travels.values().copied().fold(0, u64::saturating_add)) {
             return Ok(BlockLinks::default());
         }

@@ -1,19 +1,20 @@
-//! Sends the machines the steps that make parts of an array, and collects the parts.
+//! Sends the machines the steps that make parts of an array, and notes what they have made.
 //!
-//! Place in the flow: `making.rs` passes the parts in that are to be made, for the first time or again.
+//! Place in the flow: `making.rs` passes the parts in that are to be made: for the first time, again, or further.
 //!
-//! Invariants: all parts are held in the end, or none of them. All parts of a machine are opened before its first step, since
-//! the numbers of arrays rise. If machines cannot pass blocks to each other any more, this process sends them.
+//! Invariants: a step counts as done when its machine has answered it. All parts of a machine are opened before its first step,
+//! since the numbers of arrays rise. If machines cannot pass blocks to each other any more, this process sends them.
 //!
-//! Deliberately absent: which steps make a part (`plan`), and the check.
+//! Deliberately absent: which steps make a part (`plan`), what happens to parts after an error, and the check.
 
 use super::MakingPlan;
 use super::links::BlockLinks;
+use super::unfinished::PartInMaking;
 use crate::registry::Held;
 use crate::sums::sums_in;
 use crate::{
     Answer, ArrayError, ArrayMachines, ArrayOperation, KnownPart, MachineTask, PartToPut, PlacedOperand,
-    Question, QuestionRound, RecordedPart, SumsOfParts, TaskEnd, TaskOutcome, TravellingBlock,
+    Question, QuestionRound, SumsOfParts, TaskEnd, TaskOutcome, TravellingBlock,
 };
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -21,18 +22,25 @@ use alloc::format;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use bramble_base::{Digest128, MatrixInfo};
-use bramble_plan::{MadePiece, MakingStep, PieceSource, PlacedPart};
+use bramble_plan::{MadePiece, MakingStep, PieceSource};
 use bramble_wire::message::{FetchHead, MakeHead, ResidentView};
 
 /// Parts that machines have made.
 pub(super) struct MadeParts<M: ArrayMachines> {
     pub(super) held: Vec<Held>,
-    /// Bytes of operands that machines sent to each other.
-    pub(super) bytes_between: u64,
     /// The operands, as far as this process has them.
     pub(super) matrices: Vec<M::Matrix>,
     /// The check, if there is one, and the sums that the machines have sent for it.
     pub(super) begun: Option<(M::Check, SumsOfParts)>,
+}
+
+/// Parts to make, and how far they are. After an error the caller keeps or frees them.
+pub(super) struct PartsInMaking {
+    pub(super) parts: Vec<PartInMaking>,
+    /// Whether all parts are the whole array, with the same number.
+    pub(super) is_replicated: bool,
+    /// Bytes of operands that machines have sent to each other.
+    pub(super) bytes_between: u64,
 }
 
 /// Why parts were not made.
@@ -44,30 +52,45 @@ enum MakeFailure<E> {
     Failed(ArrayError<E>),
 }
 
+/// What a machine was asked, and for which part.
+enum AskedStep {
+    /// To open it with this number.
+    Open(u64),
+    /// A step, and whether the part is complete then.
+    Step(MakingStep, bool),
+}
+
+/// What all machines were asked, by the number of the question.
+type AskedSteps = BTreeMap<u64, (usize, AskedStep)>;
+
 impl<X: MatrixInfo> MakingPlan<X> {
-    fn steps(&self, part: &PlacedPart) -> Vec<MakingStep> {
-        self.making.steps(part, &|to, from| self.links.pairs.contains(&(to, from)), self.block_bytes)
+    fn steps(&self, one: &PartInMaking) -> Vec<MakingStep> {
+        self.steps_if(one, &|to, from| self.links.pairs.contains(&(to, from)))
     }
 
-    /// Bytes that come from other machines, by receiver and sender.
-    pub(super) fn travels(
-        &self,
-        parts: &[PlacedPart],
-        linked: &dyn Fn(usize, usize) -> bool,
-    ) -> BTreeMap<(usize, usize), u64> {
+    /// The steps that are left of a part, if these machines are linked.
+    fn steps_if(&self, one: &PartInMaking, linked: &dyn Fn(usize, usize) -> bool) -> Vec<MakingStep> {
+        self.making.steps_left(one.part.machine, &one.unmade, linked, self.block_bytes)
+    }
+
+    fn bytes(&self, piece: &MadePiece) -> u64 {
+        piece.rect.shape().bytes(self.making.dtype).unwrap_or(u64::MAX)
+    }
+
+    /// Bytes that will come from other machines if all are linked, by receiver and sender.
+    pub(super) fn travels(&self, parts: &[PartInMaking]) -> BTreeMap<(usize, usize), u64> {
         let mut bytes = BTreeMap::new();
-        for part in parts {
-            for step in self.making.steps(part, linked, self.block_bytes) {
+        for one in parts {
+            for step in self.steps_if(one, &|_, _| true) {
                 for piece in &step.pieces {
                     let (PieceSource::There(at), Some((known, _))) =
                         (piece.source, &self.known[piece.operand])
                     else {
                         continue;
                     };
-                    let of = piece.rect.shape().bytes(self.making.dtype).unwrap_or(u64::MAX);
-                    let pair = (part.machine, known[at].part.machine);
+                    let pair = (one.part.machine, known[at].part.machine);
                     let sum: &mut u64 = bytes.entry(pair).or_default();
-                    *sum = sum.saturating_add(of);
+                    *sum = sum.saturating_add(self.bytes(piece));
                 }
             }
         }
@@ -75,55 +98,74 @@ impl<X: MatrixInfo> MakingPlan<X> {
     }
 
     /// Bytes of an operand that this process sends, if machines that may pass blocks to each other are linked.
-    pub(super) fn bytes_sent(&self, parts: &[PlacedPart], operand: usize) -> u64 {
+    pub(super) fn bytes_sent(&self, parts: &[PartInMaking], operand: usize) -> u64 {
         let is_sent = |piece: &&MadePiece| piece.operand == operand && piece.source == PieceSource::Primary;
-        let of_part = |part: &PlacedPart| {
-            let steps = self.making.steps(part, &|_, _| true, self.block_bytes);
+        let of_part = |one: &PartInMaking| {
+            let steps = self.steps_if(one, &|_, _| true);
             let pieces = steps.iter().flat_map(|step| &step.pieces).filter(is_sent);
-            let bytes = pieces.map(|piece| piece.rect.shape().bytes(self.making.dtype).unwrap_or(u64::MAX));
-            bytes.fold(0, u64::saturating_add)
+            pieces.map(|piece| self.bytes(piece)).fold(0, u64::saturating_add)
         };
         parts.iter().map(of_part).fold(0, u64::saturating_add)
     }
 
     /// Whether this process has to send a piece of an operand.
-    fn sends(&self, parts: &[PlacedPart], operand: usize) -> bool {
+    fn sends(&self, parts: &[PartInMaking], operand: usize) -> bool {
         let from_here = |piece: &MadePiece| piece.operand == operand && piece.source == PieceSource::Primary;
-        parts.iter().any(|part| self.steps(part).iter().any(|step| step.pieces.iter().any(from_here)))
+        parts.iter().any(|one| self.steps(one).iter().any(|step| step.pieces.iter().any(from_here)))
+    }
+}
+
+impl PartsInMaking {
+    /// Notes what a machine has answered.
+    fn note<X: MatrixInfo>(&mut self, plan: &MakingPlan<X>, asked: &AskedSteps, answers: &[Answer]) {
+        for answer in answers {
+            let Answer::Made(number, digest) = answer else { continue };
+            let Some((part, step)) = asked.get(number) else { continue };
+            let one = &mut self.parts[*part];
+            match step {
+                AskedStep::Open(number) => one.number = Some(*number),
+                AskedStep::Step(step, is_last) => {
+                    one.unmade.advance(step, plan.making.depth());
+                    one.digest = Some(*digest).filter(|digest| *is_last && *digest != Digest128::default());
+                    let fetched =
+                        step.pieces.iter().filter(|piece| matches!(piece.source, PieceSource::There(_)));
+                    let bytes = fetched.map(|piece| plan.bytes(piece)).fold(0, u64::saturating_add);
+                    self.bytes_between = self.bytes_between.saturating_add(bytes);
+                }
+            }
+        }
     }
 }
 
 impl<M: ArrayMachines> ArrayOperation<'_, M> {
-    /// Makes parts; all or none of them are held at the end. `is_replicated`: they have the same number.
+    /// Makes what is left of parts.
     pub(super) async fn make_parts(
         &mut self,
         mut plan: MakingPlan<M::Matrix>,
-        parts: Vec<PlacedPart>,
-        is_replicated: bool,
+        making: &mut PartsInMaking,
         mut relays: bool,
     ) -> Result<MadeParts<M>, ArrayError<M::Error>> {
         loop {
-            plan.links = if relays { self.linked(&plan, &parts).await? } else { BlockLinks::default() };
-            let between = plan.travels(&parts, &|to, from| plan.links.pairs.contains(&(to, from)));
-            let bytes_between = between.values().copied().fold(0, u64::saturating_add);
-            let matrices = self.matrices_to_send(&plan, &parts).await?;
+            plan.links =
+                if relays { self.linked(&plan, &making.parts).await? } else { BlockLinks::default() };
+            let matrices = self.matrices_to_send(&plan, &making.parts).await?;
             // Some may have been lost meanwhile.
-            if let Some(part) = parts.iter().find(|part| !self.holders.is_there(part.machine)) {
-                return Err(self.lost_in_making(&plan, part.machine));
+            if let Some(lost) = making.parts.iter().find(|one| !self.holders.is_there(one.part.machine)) {
+                return Err(self.lost_in_making(&plan, lost.part.machine));
             }
             let check = match plan.is_checked {
                 true => self.machines.begin_check(&plan.subject, &matrices, self.arrays)?,
                 false => None,
             };
-            let shared = is_replicated.then(|| self.arrays.number());
-            let numbered: Vec<(PlacedPart, u64)> =
-                parts.iter().map(|part| (*part, shared.unwrap_or_else(|| self.arrays.number()))).collect();
-            let tasks = self.tasks(&plan, &numbered, &matrices, check.is_some());
+            let mut asked = AskedSteps::new();
+            let tasks = self.tasks(&plan, making, &mut asked, (&matrices, check.is_some()));
             let ended = self.run(tasks).await?;
-            match self.made(&numbered, ended).await {
-                Ok((held, sums)) => {
+            match self.heard(&plan, making, &asked, ended).await {
+                Ok(sums) => {
+                    let mut held: Vec<Held> = making.parts.iter().filter_map(PartInMaking::held).collect();
+                    held.sort_by_key(|(part, _)| (part.rect.rows.start, part.rect.cols.start, part.machine));
                     let begun = check.map(|check| (check, sums));
-                    return Ok(MadeParts { held, bytes_between, matrices, begun });
+                    return Ok(MadeParts { held, matrices, begun });
                 }
                 // The machines cannot pass blocks to each other any more: this process does.
                 Err(MakeFailure::Apart) if relays => relays = false,
@@ -141,7 +183,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
     async fn matrices_to_send(
         &mut self,
         plan: &MakingPlan<M::Matrix>,
-        parts: &[PlacedPart],
+        parts: &[PartInMaking],
     ) -> Result<Vec<M::Matrix>, ArrayError<M::Error>> {
         let mut matrices = Vec::new();
         for (at, operand) in plan.subject.operands().into_iter().enumerate() {
@@ -169,61 +211,74 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
     fn tasks(
         &mut self,
         plan: &MakingPlan<M::Matrix>,
-        numbered: &[(PlacedPart, u64)],
-        matrices: &[M::Matrix],
-        with_sums: bool,
+        making: &PartsInMaking,
+        asked: &mut AskedSteps,
+        (matrices, with_sums): (&[M::Matrix], bool),
     ) -> Vec<(usize, MachineTask<M::Matrix>)> {
         let mut rounds: BTreeMap<usize, Vec<QuestionRound<M::Matrix>>> = BTreeMap::new();
-        for (part, number) in numbered {
-            // All parts of a machine are opened first, since the numbers of arrays rise.
+        let mut shared = making.parts.iter().find_map(|one| one.number).filter(|_| making.is_replicated);
+        let mut numbers = Vec::new();
+        for (at, one) in making.parts.iter().enumerate() {
+            let number = one.number.or(shared).unwrap_or_else(|| self.arrays.number());
+            shared = Some(number).filter(|_| making.is_replicated);
+            numbers.push(number);
+            if one.number.is_some() {
+                continue;
+            }
+            let rect = one.part.rect;
+            let (dtype, question) = (plan.making.dtype, self.arrays.number());
             let open = MakeHead {
-                number: self.arrays.number(),
-                array: *number,
-                dtype: plan.making.dtype,
-                part: part.rect,
-                rect: part.rect,
+                number: question,
+                array: number,
+                dtype,
+                part: rect,
+                rect,
                 step: None,
                 is_last: false,
             };
+            asked.insert(question, (at, AskedStep::Open(number)));
             let questions = Vec::from([Question::Make(open)]);
             let round = QuestionRound { blocks: Vec::new(), questions, waits: false };
-            rounds.entry(part.machine).or_default().push(round);
+            rounds.entry(one.part.machine).or_default().push(round);
         }
-        for (part, number) in numbered {
-            let steps = self.rounds(plan, (part, *number), matrices);
-            let sums = with_sums.then(|| self.sum_questions(*number, part.rect, plan.making.dtype));
-            rounds.entry(part.machine).or_default().extend(steps.into_iter().chain(sums));
+        for (at, (one, number)) in making.parts.iter().zip(numbers).enumerate() {
+            let steps = self.rounds(plan, (at, one, number), matrices, asked);
+            let sums = with_sums.then(|| self.sum_questions(number, one.part.rect, plan.making.dtype));
+            rounds.entry(one.part.machine).or_default().extend(steps.into_iter().chain(sums));
         }
+        rounds.retain(|_, rounds| !rounds.is_empty());
         rounds.into_iter().map(|(machine, rounds)| (machine, MachineTask::Ask(rounds))).collect()
     }
 
-    /// The steps of one part.
+    /// The steps that are left of one part.
     fn rounds(
         &mut self,
         plan: &MakingPlan<M::Matrix>,
-        (part, number): (&PlacedPart, u64),
+        (at, one, number): (usize, &PartInMaking, u64),
         matrices: &[M::Matrix],
+        asked: &mut AskedSteps,
     ) -> Vec<QuestionRound<M::Matrix>> {
-        let steps = plan.steps(part);
+        let steps = plan.steps(one);
         let last = steps.len().saturating_sub(1);
         let mut rounds = Vec::new();
-        for (at, step) in steps.into_iter().enumerate() {
+        for (index, step) in steps.into_iter().enumerate() {
             let (mut blocks, mut views) = (Vec::new(), Vec::new());
             for piece in &step.pieces {
                 let (block, view) = self.piece(plan, *piece, &matrices[piece.operand]);
                 blocks.extend(block);
                 views.push(view);
             }
-            let depth = step.pieces[0].rect.cols.len();
+            let is_last = index == last;
             let make = MakeHead {
                 number: self.arrays.number(),
                 array: number,
                 dtype: plan.making.dtype,
-                part: part.rect,
+                part: one.part.rect,
                 rect: step.rect,
-                step: Some(plan.subject.step(&views, depth, step.adds)),
-                is_last: at == last,
+                step: Some(plan.subject.step(&views, step.depth.len(), step.adds)),
+                is_last,
             };
+            asked.insert(make.number, (at, AskedStep::Step(step, is_last)));
             let questions = Vec::from([Question::Make(make)]);
             rounds.push(QuestionRound { blocks, questions, waits: false });
         }
@@ -271,29 +326,41 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
         ArrayError::PartLost(format!("{name} was lost while it made its part"))
     }
 
-    /// The parts that the machines have made; those of a failed making are freed.
-    async fn made(
+    /// Notes what the machines have made; the sums of their parts, if all are complete.
+    async fn heard(
         &mut self,
-        numbered: &[(PlacedPart, u64)],
+        plan: &MakingPlan<M::Matrix>,
+        making: &mut PartsInMaking,
+        asked: &AskedSteps,
         ended: Vec<TaskEnd>,
-    ) -> Result<(Vec<Held>, SumsOfParts), MakeFailure<M::Error>> {
-        let (mut held, mut failure, mut whole) = (Vec::new(), None, Vec::new());
-        let mut sums = SumsOfParts::new();
+    ) -> Result<SumsOfParts, MakeFailure<M::Error>> {
+        let (mut sums, mut failure) = (SumsOfParts::new(), None);
         for TaskEnd { machine, outcome } in ended {
+            let own = |one: &&mut PartInMaking| one.part.machine == machine;
             match outcome {
                 // A machine without a part is missed by the next operation only.
-                None if numbered.iter().all(|(part, _)| part.machine != machine) => {}
-                None => failure = Some(MakeFailure::Lost(machine)),
+                None if making.parts.iter().all(|one| one.part.machine != machine) => {}
+                None => {
+                    making.parts.iter_mut().filter(own).for_each(PartInMaking::forget);
+                    failure = Some(MakeFailure::Lost(machine));
+                }
                 Some(TaskOutcome::Answered(answers)) => {
-                    whole.push(machine);
-                    let own = numbered.iter().map(|(part, _)| part).filter(|part| part.machine == machine);
-                    sums.extend(own.map(|part| sums_in(&answers, part)));
-                    held.extend(parts_of(machine, numbered, answers));
+                    making.note(plan, asked, &answers);
+                    let own = making.parts.iter().filter(|one| one.part.machine == machine);
+                    sums.extend(own.map(|one| sums_in(&answers, &one.part)));
                 }
                 Some(TaskOutcome::Refused(refusal)) if refusal.is_apart => {
+                    making.note(plan, asked, &refusal.answers);
                     failure.get_or_insert(MakeFailure::Apart);
                 }
+                // The parts that it has just opened are freed already. How far the others are is not known.
                 Some(TaskOutcome::Refused(refusal)) => {
+                    for one in making.parts.iter_mut().filter(own) {
+                        if let Some(number) = one.number {
+                            self.machines.free(machine, &[number]).await;
+                        }
+                        one.forget();
+                    }
                     let name = self.holders.name(machine);
                     let why = ArrayError::Failed(format!("worker {name}: {}", refusal.why));
                     failure.get_or_insert(MakeFailure::Failed(why));
@@ -301,33 +368,11 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
                 Some(TaskOutcome::Held { .. }) => {}
             }
         }
-        let has_all = held.len() == numbered.len();
-        let Some(failure) = failure.or_else(|| (!has_all).then(incomplete)) else {
-            held.sort_by_key(|(part, _): &Held| (part.rect.rows.start, part.rect.cols.start, part.machine));
-            return Ok((held, sums));
-        };
-        for machine in whole {
-            let own = numbered.iter().filter(|(part, _)| part.machine == machine);
-            let numbers: Vec<u64> = own.map(|(_, number)| *number).collect();
-            self.machines.free(machine, &numbers).await;
-        }
-        Err(failure)
+        let has_all = making.parts.iter().all(|one| one.held().is_some());
+        failure.or_else(|| (!has_all).then(incomplete)).map_or(Ok(sums), Err)
     }
 }
 
 fn incomplete<E>() -> MakeFailure<E> {
     MakeFailure::Failed(ArrayError::Failed("a machine has not confirmed its part".to_string()))
-}
-
-/// The parts of a machine with the digests of their last steps, which are the last answers of each part.
-fn parts_of(machine: usize, numbered: &[(PlacedPart, u64)], answers: Vec<Answer>) -> Vec<Held> {
-    let own = numbered.iter().filter(|(part, _)| part.machine == machine);
-    // Only last steps have digests.
-    let digests = answers.into_iter().filter_map(|answer| match answer {
-        Answer::Made(digest) if digest != Digest128::default() => Some(digest),
-        _ => None,
-    });
-    own.zip(digests)
-        .map(|((part, number), digest)| (*part, RecordedPart { number: *number, digest }))
-        .collect()
 }

@@ -7,21 +7,22 @@
 //!
 //! Deliberately absent: generated operands, of which only a description is sent; and machines that cannot be linked.
 
+use super::unfinished::PartInMaking;
 use super::{MadeFrom, MakingPlan};
 use crate::{ArrayError, ArrayId, ArrayMachines, ArrayOperation, PlacedOperand};
 use alloc::vec::Vec;
 use bramble_base::MatrixInfo;
-use bramble_plan::{ArrayLayout, PlacedPart, spreading_is_worth};
+use bramble_plan::{ArrayLayout, spreading_is_worth};
 
 impl<M: ArrayMachines> ArrayOperation<'_, M> {
     /// The numbers of the operands that should be spread, each with its layout.
     pub(super) fn to_spread(
         &self,
         plan: &MakingPlan<M::Matrix>,
-        parts: &[PlacedPart],
+        parts: &[PartInMaking],
     ) -> Vec<(usize, ArrayLayout)> {
         let mut found = Vec::new();
-        if !parts.iter().all(|part| self.holders.may_link(part.machine)) {
+        if !parts.iter().all(|one| self.holders.may_link(one.part.machine)) {
             return found;
         }
         for (at, operand) in plan.subject.operands().into_iter().enumerate() {

@@ -110,6 +110,52 @@ proptest! {
     }
 
     #[test]
+    fn a_making_that_was_cut_short_goes_on(
+        m in 1u64..2000, k in 1u64..2000, n in 1u64..2000, how in 0usize..32, apart in 0usize..6, again in 0usize..32,
+        speeds in proptest::collection::vec(0.1f64..9.0, 1..5), block in (1u64..4 << 20, 1u64..4 << 20), cut in 0.0f64..1.1,
+    ) {
+        let all = holders(&speeds);
+        // With how = 16 and more, C is added.
+        let of = |how: usize| {
+            let operands = [Shape::new(m, k), Shape::new(k, n), Shape::new(m, n)];
+            let operands = operands.iter().enumerate().map(|(at, shape)| operand(*shape, how >> (2 * at) & 3, &all));
+            Making { form: MakingForm::Product, dtype: DType::F32, operands: operands.collect() }
+        };
+        let with_c = how >= 16;
+        let few = |making: Making| {
+            let count = if with_c { 3 } else { 2 };
+            Making { operands: making.operands.into_iter().take(count).collect(), ..making }
+        };
+        let (first, second) = (few(of(how % 16)), few(of(again)));
+        let layout = first.layout(None, &all, block.0).unwrap();
+        let linked = |to: usize, from: usize| to != from && to != apart && from != apart;
+        for part in &layout.parts {
+            let mut unmade = UnmadePart::all_of(part.rect);
+            let mut steps = first.steps(part, &linked, block.0);
+            steps.truncate((steps.len() as f64 * cut) as usize);
+            for step in &steps {
+                unmade.advance(step, first.depth());
+            }
+            let left = second.steps_left(part.machine, &unmade, &|to, from| to != from, block.1);
+            prop_assert_eq!(unmade.is_empty(), left.is_empty());
+            prop_assert!(unmade.regions.len() < 6, "{:?}", unmade.regions);
+            for step in &left {
+                check_pieces(&second, step, part.machine, &|to, from| to != from, (block.1 / 4).max(LATTICE));
+            }
+            steps.extend(left);
+            let (of_c, product): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| step.depth.is_empty());
+            if with_c {
+                covers(part.rect, &of_c, &|_| Span::new(0, 1), 1);
+            }
+            let adds = |step: &MakingStep| if with_c { step.depth.start > 0 } else { step.adds };
+            prop_assert!(product.iter().all(|step| step.adds || !with_c));
+            let product: Vec<MakingStep> =
+                product.into_iter().map(|step| MakingStep { adds: adds(&step), ..step }).collect();
+            covers(part.rect, &product, &|step| step.depth, k);
+        }
+    }
+
+    #[test]
     fn steps_of_a_sum_cover_each_part(
         m in 1u64..2000, n in 1u64..2000, how in 0usize..16, apart in 0usize..6, to in 0usize..4,
         speeds in proptest::collection::vec(0.1f64..9.0, 1..5), block in 1u64..4 << 20,

@@ -44,7 +44,7 @@ pub(super) async fn ask(
         Ok(Err(refusal)) => TaskOutcome::Refused(refusal),
         Err(why) => {
             let lost = LostConnection { name: session.name, why: why.clone() };
-            return (Err(lost), TaskOutcome::Refused(Refusal { why, is_apart: false }));
+            return (Err(lost), TaskOutcome::Refused(Refusal { why, is_apart: false, answers: Vec::new() }));
         }
     };
     free_numbers(&mut session, &talk.asking.into_inner().left()).await;
@@ -141,9 +141,13 @@ async fn receive(
     mut coming: Vec<ComingAnswer>,
     talk: &Talk,
 ) -> Result<Answered, String> {
-    let (mut answers, mut is_apart) = (Vec::new(), false);
+    let (mut answers, mut is_apart, mut refused) = (Vec::new(), false, None);
     let first = coming.iter().map(|asked| asked.number).min().unwrap_or(0);
     while !coming.is_empty() {
+        if let Some(why) = refused.take_if(|_| talk.asking.borrow().is_over()) {
+            let is_apart = talk.asking.borrow().keeps_parts();
+            return Ok(Err(Refusal { why, is_apart, answers }));
+        }
         let arrived = receiver.receive(&mut AnswerPlacer).await.map_err(|e| e.to_string())?;
         match Kind::from_code(arrived.kind).map_err(|e| e.0)? {
             Kind::Reduced => {
@@ -176,12 +180,12 @@ async fn receive(
                         let meaning = talk.hear(|asking| asking.held(array));
                         let step = coming.iter().position(is_step);
                         if let Some(at) = step.filter(|_| meaning == HeldMeaning::Answer) {
-                            answers.push(Answer::Made(digest));
+                            answers.push(Answer::Made(array, digest));
                             coming.swap_remove(at);
                         }
                     }
-                    PutOutcome::Refused(why) if talk.hear(|asking| asking.refused(array)) => {
-                        return Ok(Err(Refusal { why, is_apart }));
+                    PutOutcome::Refused(why) if talk.hear(|asking| asking.refused(array, is_apart)) => {
+                        refused = Some(why);
                     }
                     PutOutcome::Refused(_) => {}
                 }

@@ -3,7 +3,8 @@
 //! Place in the flow: a call opens sessions with the machines that may hold a part, and `bramble_arrays` makes the array over
 //! them.
 //!
-//! Invariant: after an error the cluster is as before, except for machines that were lost.
+//! Invariant: after an error the cluster is as before, except for machines that were lost, and for the unfinished array that the
+//! caller then has.
 //!
 //! Deliberately absent: decisions, and the check (`checking.rs`).
 
@@ -11,7 +12,7 @@ use super::machines::{OpenMachines, primary_error};
 use super::placing::put_report;
 use super::{ArrayId, Cluster};
 use crate::product::{CheckRequest, ProductObserver, SessionRequest};
-use bramble_arrays::{ArrayOperation, MadeArray, MadeFrom, MakeOrder};
+use bramble_arrays::{ArrayOperation, MadeArray, MadeFrom, MakeOrder, UnfinishedArray};
 use bramble_matrix::Matrix;
 use bramble_plan::{Placement, Preference};
 use bramble_sessions::PrimaryError;
@@ -54,10 +55,12 @@ pub struct MakeReport {
 }
 
 impl Cluster {
-    /// Makes an array that stays at the machines. After an error nothing of it is held anywhere.
+    /// Makes an array that stays at the machines, from what they have of it if it is `unfinished`. After
+    /// `PrimaryError::PartLost` they hold what is unfinished then: for the next call, or for `free_unfinished`.
     pub async fn make(
         &mut self,
         request: MakeRequest,
+        unfinished: &mut Option<UnfinishedArray>,
         watch: &dyn ProductObserver,
     ) -> Result<(ArrayId, MakeReport), PrimaryError> {
         let began = Instant::now();
@@ -68,7 +71,7 @@ impl Cluster {
         let mut operation =
             ArrayOperation { arrays: &mut self.arrays, machines: &mut machines, holders: &mut holders };
         let order = MakeOrder { name: &name, subject, placement: placement.as_ref(), relays };
-        let made = operation.make(order).await.map_err(primary_error);
+        let made = operation.make(order, unfinished).await.map_err(primary_error);
         lost.extend(holders.lost());
         let bytes_sent = machines.bytes_sent;
         self.idle.release(machines.into_sessions()).await;

@@ -36,13 +36,15 @@ pub(super) async fn put_part(
         Ok(outcome) => outcome,
         Err(why) => {
             let lost = LostConnection { name: session.name, why: why.clone() };
-            return (Err(lost), TaskOutcome::Refused(Refusal { why, is_apart: false }));
+            return (Err(lost), TaskOutcome::Refused(Refusal { why, is_apart: false, answers: Vec::new() }));
         }
     };
     let own = own.await.unwrap_or_else(|e| Err(PrimaryError::Failed(format!("reading a part: {e}"))));
     let outcome = match outcome {
         PutOutcome::Held { digest, .. } => TaskOutcome::Held { digest, own: own.map_err(|e| e.to_string()) },
-        PutOutcome::Refused(why) => TaskOutcome::Refused(Refusal { why, is_apart: false }),
+        PutOutcome::Refused(why) => {
+            TaskOutcome::Refused(Refusal { why, is_apart: false, answers: Vec::new() })
+        }
     };
     let sent = session.link.sender.bytes_sent().saturating_sub(before);
     (Ok(UsedSession { session, sent }), outcome)

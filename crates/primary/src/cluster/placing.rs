@@ -13,11 +13,12 @@ use super::part::free_numbers;
 use super::{ArrayId, Cluster, PROBED_FLOPS, PlacedMatrix};
 use crate::gathering::{OpenedSessions, open_all};
 use crate::product::{CheckRequest, ProductObserver, SessionRequest};
-use bramble_arrays::{ArrayOperation, Restoring};
+use bramble_arrays::{ArrayOperation, Restoring, UnfinishedArray};
 use bramble_matrix::{DType, Matrix, Rect, Shape};
 use bramble_plan::{ArrayLayout, PlacedPart, Placement, Preference, ShardAxis};
 use bramble_sessions::{LostConnection, Opening, PrimaryError, Session, open};
 use bramble_wire::message::Wants;
+use std::collections::BTreeMap;
 use std::time::Instant;
 use tokio::task::JoinSet;
 
@@ -139,11 +140,25 @@ impl Cluster {
     /// Frees a placed matrix: its machines give the memory back.
     pub async fn free(&mut self, id: ArrayId, sessions: &SessionRequest) {
         let Some(array) = self.arrays.remove(id) else { return };
-        let numbers = array.numbers();
+        self.free_numbered(array.numbers(), array.layout.dtype, sessions).await;
+    }
+
+    /// Frees what machines have made of an array that is given up.
+    pub async fn free_unfinished(&mut self, unfinished: UnfinishedArray, sessions: &SessionRequest) {
+        self.free_numbered(unfinished.numbers(), unfinished.dtype(), sessions).await;
+    }
+
+    /// Frees parts: connections, and numbers.
+    async fn free_numbered(
+        &mut self,
+        numbers: BTreeMap<u64, Vec<u64>>,
+        dtype: DType,
+        sessions: &SessionRequest,
+    ) {
         self.numbers.begin_product(sessions.seed);
         let (connections, lost) = self.idle.take().await;
         lost.into_iter().for_each(|lost| self.idle.add_lost(lost));
-        let opening = opening(sessions, "simd".to_owned(), array.layout.dtype, 0.0);
+        let opening = opening(sessions, "simd".to_owned(), dtype, 0.0);
         let mut freeing = JoinSet::new();
         for connection in connections {
             let Some(numbers) = numbers.get(&connection.known.number).cloned() else {

@@ -214,13 +214,15 @@ impl Primary {
         let works = self.peers.iter().filter(|p| p.state == PeerState::Active).count();
         let equal = all / (PARTS_EACH * nearest_f64(to_u64(works.max(1))));
         let sum: f64 = rates.iter().sum();
-        let mut portions = rates.into_iter().map(|rate| all * rate / sum);
+        // The last takes the rest: a cell that rounding leaves over would take its panels to one more peer.
+        let mut portions = rates.iter().skip(1).rev().map(|rate| all * rate / sum);
+        let rest = if is_part { f64::INFINITY } else { equal };
         let mut taken: BTreeMap<usize, Vec<WorkItem>> = BTreeMap::new();
         for mut group in gathered(&self.plan, unowned) {
             while !group.is_empty() {
                 let mut parts = core::mem::take(&mut group);
                 if let [single] = &parts[..] {
-                    let wanted = portions.next().unwrap_or(equal);
+                    let wanted = portions.next().unwrap_or(rest);
                     let (part, rest) = single.split_off(&self.plan, wanted);
                     (parts, group) = (vec![part], rest.into_iter().collect());
                 }

@@ -41,7 +41,8 @@ impl Primary {
     }
 
     /// The rates of the workers among which the work of a lost part is divided, the largest first: as many as finish it soonest.
-    /// The primary's link sends the panels of the shorter side to each of them, those of the longer side once.
+    /// The primary's link sends the panels of the shorter side to each of them, those of the longer side once, beside what is left
+    /// of the sent operand for their own work.
     pub(super) fn rates_for_part(&self, items: &VecDeque<WorkItem>, work: f64) -> Vec<f64> {
         let sides =
             items.iter().flat_map(|item| item.works(&self.plan)).map(|work| self.panel_bytes(&work.block));
@@ -52,8 +53,12 @@ impl Primary {
         let mut peers: Vec<(f64, f64)> =
             active().map(|peer| (peer.known_rate(), peer.stream.speed.left())).collect();
         peers.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let left: f64 = peers.iter().map(|peer| peer.1).sum();
+        let copies = if self.plan.relay { 1.0 } else { nearest_f64(to_u64(peers.len())) };
+        let own = self.plan.problem.operand_bytes() * copies * left / self.all_work();
         let seconds = |count: usize| {
-            let sent = if link > 0.0 { (shorter * nearest_f64(to_u64(count)) + longer) / link } else { 0.0 };
+            let lost = shorter * nearest_f64(to_u64(count)) + longer;
+            let sent = if link > 0.0 { (own + lost) / link } else { 0.0 };
             let (rate, left) =
                 peers[..count].iter().fold((0.0, work), |sum, peer| (sum.0 + peer.0, sum.1 + peer.1));
             f64::max(sent, left / rate)
