@@ -96,6 +96,26 @@ def test_blocks_of_a_worker_that_no_other_can_reach_go_through_the_primary(tmp_p
     assert_product(np.load(tmp_path / "p.npy"), np.load(tmp_path / "w.npy"), np.load(tmp_path / "v.npy"))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_pass_between_workers_if_both_operands_are_cut_along_the_depth(tmp_path, dtype):
+    x, y = matrix(5000, 300, dtype, 1), matrix(5000, 120, dtype, 2)
+    paths = [save(tmp_path, "x.npy", x), save(tmp_path, "y.npy", y)]
+    lines = [f"X = put {paths[0]} shard=0 units=1:2:1", f"Y = put {paths[1]} shard=0 units=1:2:1", "G = X.T @ Y", "K = X.T @ X",
+             f"G -> {tmp_path}/g.npy", f"K -> {tmp_path}/k.npy", f"R = put {paths[0]} replicate", f"S = put {paths[1]} replicate",
+             "G = R.T @ S", "K = R.T @ R", f"G -> {tmp_path}/g2.npy", f"K -> {tmp_path}/k2.npy"]
+    with workers(3, "--threads", 1) as (addresses, _):
+        tasks = objects(succeed("batch", batch_file(tmp_path, "\n".join(lines)), "--json", "-w", ",".join(addresses), *MACHINES))
+    for made, width in zip(tasks[2:4], (120, 300), strict=True):
+        # Over two hops, and at most once more to its machine; the first operand is seventeen times as large. Only orders are sent.
+        size = 300 * width * x.dtype.itemsize
+        assert 2 * size <= made["bytes_between"] <= 3 * size and made["bytes_sent"] < 100_000, made
+        assert made["checked"] is True and made["lines_recomputed"] == 0, made
+    close(np.load(tmp_path / "g.npy"), x.T @ y)
+    close(np.load(tmp_path / "k.npy"), x.T @ x)
+    # The bits are those of a sum at one machine.
+    assert [tasks[at]["digest"] for at in (4, 5)] == [tasks[at]["digest"] for at in (10, 11)]
+
+
 def test_a_chain_sends_its_first_operand_once(tmp_path):
     weights = [f"W{at} = put random:1024x1024:f32:{at} shard=1" for at in range(1, 5)]
     x = save(tmp_path, "x.npy", matrix(256, 1024, "f32", 9))

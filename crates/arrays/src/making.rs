@@ -11,6 +11,7 @@
 
 mod links;
 mod parts;
+mod pipeline;
 mod spread;
 mod unfinished;
 
@@ -366,7 +367,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
             operands.push(MadeOperand { shape, parts: as_used.collect() });
             known.push(Some((parts, transposed)));
         }
-        let making = Making { form, dtype: subject.dtype(), operands };
+        let making = Making::new(form, subject.dtype(), operands);
         let left = self.holders.live().into_iter().map(|machine| self.holders.left_bytes(machine));
         let block_bytes = BLOCK_BYTES.min(left.min().unwrap_or(0) / BLOCK_PART).max(BLOCK_BYTES_LEAST);
         Ok(MakingPlan { subject, making, known, links: BlockLinks::default(), block_bytes, is_checked })

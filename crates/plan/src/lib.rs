@@ -59,8 +59,8 @@ pub use lu::{
     lu_operations,
 };
 pub use making::{
-    MadeOperand, MadePiece, Making, MakingForm, MakingStep, PieceSource, UnmadePart, links_are_worth,
-    spreading_is_worth, travel_bytes,
+    MadeOperand, MadePiece, Making, MakingForm, MakingStep, PartOfMaking, PieceSource, SumBlock, SumPipeline,
+    SumStage, UnmadePart, links_are_worth, spreading_is_worth, travel_bytes,
 };
 pub use measuring::pays_to_measure_together;
 pub use memory::{memory_needed, memory_wanted};

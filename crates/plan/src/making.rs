@@ -8,10 +8,12 @@
 //! one line. Depth is cut on the lattice only, so that products that are summed in pieces of `LATTICE` have the same bits
 //! whatever the layout.
 //!
-//! Deliberately absent: partial sums. Each element of a result is summed at one machine.
+//! Deliberately absent: partial sums. Each element of a result is summed at one machine, or by one after another (`pipeline.rs`).
 
+mod pipeline;
 mod progress;
 
+pub use self::pipeline::{SumBlock, SumPipeline, SumStage};
 pub use self::progress::UnmadePart;
 use self::progress::UnmadeRegion;
 use crate::layout::{
@@ -48,6 +50,17 @@ pub struct Making {
     pub dtype: DType,
     /// A and B, or A, B and C; X, or X and Y.
     pub operands: Vec<MadeOperand>,
+    /// The columns of A and rows of B that are multiplied; empty for a sum.
+    pub depth: Span,
+}
+
+/// What is to be made of a part.
+#[derive(Clone, Copy, Debug)]
+pub struct PartOfMaking<'a> {
+    /// Its machine.
+    pub machine: usize,
+    /// What is not made.
+    pub unmade: &'a UnmadePart,
 }
 
 /// Where a step finds a piece of an operand.
@@ -192,12 +205,13 @@ impl Making {
         found
     }
 
-    /// Columns of A and rows of B; 0 for a sum.
-    pub fn depth(&self) -> u64 {
-        match self.form {
-            MakingForm::Product => self.operands.first().map_or(0, |a| a.shape.cols),
+    /// An array to be made as a whole.
+    pub fn new(form: MakingForm, dtype: DType, operands: Vec<MadeOperand>) -> Self {
+        let depth = match form {
+            MakingForm::Product => operands.first().map_or(0, |a| a.shape.cols),
             MakingForm::Sum => 0,
-        }
+        };
+        Self { form, dtype, operands, depth: Span::new(0, depth) }
     }
 
     /// The steps that make a part of the result at its machine.
@@ -221,13 +235,19 @@ impl Making {
                 let without = regions.clone().filter(|region| !region.has_added);
                 let mut steps: Vec<MakingStep> =
                     without.flat_map(|region| sum_steps(added, 2, &at(region), linked, most)).collect();
-                let product = regions
-                    .flat_map(|region| product_steps([a, b], (&at(region), region.depth), linked, most));
+                let product = regions.flat_map(|region| {
+                    product_steps([a, b], &at(region), self.left_of(region), linked, most)
+                });
                 steps.extend(product.map(|step| MakingStep { adds: step.adds || !added.is_empty(), ..step }));
                 steps
             }
             _ => regions.flat_map(|region| sum_steps(&self.operands, 0, &at(region), linked, most)).collect(),
         }
+    }
+
+    /// The lines of the depth that a region still needs.
+    fn left_of(&self, region: &UnmadeRegion) -> Span {
+        Span::new(region.depth.max(self.depth.start), self.depth.end)
     }
 }
 
@@ -318,15 +338,15 @@ impl Way {
     }
 }
 
-/// The steps of a product from a line of its depth on.
+/// The steps of a product of some lines of the depth.
 fn product_steps(
     [a, b]: [&MadeOperand; 2],
-    (part, from): (&PlacedPart, u64),
+    part: &PlacedPart,
+    depth: Span,
     linked: Linked<'_>,
     most: u64,
 ) -> Vec<MakingStep> {
     let Rect { rows, cols } = part.rect;
-    let depth = Span::new(from, a.shape.cols);
     let way_a = a.way(part.machine, Rect::new(rows, depth), linked);
     let way_b = b.way(part.machine, Rect::new(depth, cols), linked);
     // Blocks that travel: as deep as they may be, and if that is less than the lattice, less wide.

@@ -14,6 +14,10 @@ use bramble_plan::{Placement, ShardAxis, ShardUnits};
 
 /// A matrix of so many elements is large: machines pass blocks of it to each other.
 const LARGE_ELEMENTS: u64 = 1 << 17;
+/// The long side of the operands of a deep product, at least; their short side, at most; and its multiplications.
+const DEEP_LEAST: u64 = 1024;
+const DEEP_SIDE: u64 = 128;
+const DEEP_MOST: u64 = 1 << 25;
 
 /// How an array should be placed.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +116,9 @@ impl CallDraw<'_> {
         let ids = self.arrays.ids();
         if ids.is_empty() || ids.len() < 2 && self.world.random.chance(0.7) {
             return self.put();
+        }
+        if self.setting.elements_max >= LARGE_ELEMENTS && self.world.random.chance(0.15) {
+            return self.deep_product();
         }
         let one = *self.world.random.one_of(&ids);
         let drawn = match self.world.random.below(20) {
@@ -240,6 +247,34 @@ impl CallDraw<'_> {
 
     fn factor(&mut self) -> f64 {
         *self.world.random.one_of(&[1.0, 1.0, 2.0, -1.0, 3.0])
+    }
+
+    /// A product whose depth is the long side of both operands, which the machines hold cut alike; or a matrix for such products.
+    fn deep_product(&mut self) -> ArrayCall {
+        let all = self.operands();
+        let is_deep = |one: &&ArrayOperand<ArrayMatrix>| {
+            let placed = one.placed.and_then(|placed| self.arrays.get::<String>(placed.array).ok());
+            let is_cut =
+                placed.is_some_and(|array| array.layout.axis.is_some() && array.layout.parts.len() > 1);
+            let Shape { rows, cols } = one.matrix.shape();
+            is_cut && cols >= DEEP_LEAST && (DEEP_SIDE / 2..=DEEP_SIDE).contains(&rows)
+        };
+        let deep: Vec<_> = all.iter().filter(is_deep).cloned().collect();
+        if deep.is_empty() {
+            let long = self.setting.sides.iter().copied().max().unwrap_or(DEEP_LEAST);
+            let matrix = self.matrix(Shape::new(long, DEEP_SIDE));
+            return ArrayCall::Put(matrix, PlacementWish::BySpeed(ShardAxis::Rows));
+        }
+        let a = self.world.random.one_of(&deep).clone();
+        let Shape { rows, cols } = a.matrix.shape();
+        let fits = |one: &&ArrayOperand<ArrayMatrix>| {
+            let shape = one.matrix.shape();
+            shape.rows == cols && rows * cols * shape.cols <= DEEP_MOST
+        };
+        let fitting: Vec<_> = all.iter().filter(fits).cloned().collect();
+        let b = self.world.random.one_of(&fitting).clone();
+        let wish = self.wish(Shape::new(rows, b.matrix.shape().cols));
+        ArrayCall::Make(MadeFrom::Product { alpha: self.factor(), a, b, plus: None }, wish)
     }
 
     fn make(&mut self) -> Option<ArrayCall> {

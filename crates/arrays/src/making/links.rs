@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use bramble_plan::links_are_worth;
 
 /// The links between machines.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct BlockLinks {
     /// Pairs that pass blocks to each other, in both orders.
     pub(super) pairs: BTreeSet<(usize, usize)>,
@@ -35,8 +35,10 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
         if !links_are_worth(travels.values().copied().fold(0, u64::saturating_add)) {
             return Ok(BlockLinks::default());
         }
+        let needed: BTreeSet<(usize, usize)> =
+            travels.into_keys().chain(plan.pipeline_pairs(parts)).collect();
         let pairs: BTreeSet<(usize, usize)> =
-            travels.keys().map(|(to, from)| (*to.min(from), *to.max(from))).collect();
+            needed.iter().map(|(to, from)| (*to.min(from), *to.max(from))).collect();
         let pairs: Vec<(usize, usize)> = pairs.into_iter().collect();
         let met = self.machines.introduce(&pairs).await.map_err(ArrayError::Shell)?;
         met.lost.iter().for_each(|machine| self.holders.lose(*machine));

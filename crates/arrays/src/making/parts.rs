@@ -35,6 +35,7 @@ pub(super) struct MadeParts<M: ArrayMachines> {
 }
 
 /// Parts to make, and how far they are. After an error the caller keeps or frees them.
+#[derive(Default)]
 pub(super) struct PartsInMaking {
     pub(super) parts: Vec<PartInMaking>,
     /// Whether all parts are the whole array, with the same number.
@@ -44,7 +45,7 @@ pub(super) struct PartsInMaking {
 }
 
 /// Why parts were not made.
-enum MakeFailure<E> {
+pub(super) enum MakeFailure<E> {
     /// Two machines have lost their link with each other.
     Apart,
     /// This machine was lost.
@@ -52,8 +53,11 @@ enum MakeFailure<E> {
     Failed(ArrayError<E>),
 }
 
+/// The plan of each part, by its index.
+type PlanOf<'a, X> = &'a dyn Fn(usize) -> &'a MakingPlan<X>;
+
 /// What a machine was asked, and for which part.
-enum AskedStep {
+pub(super) enum AskedStep {
     /// To open it with this number.
     Open(u64),
     /// A step, and whether the part is complete then.
@@ -61,7 +65,7 @@ enum AskedStep {
 }
 
 /// What all machines were asked, by the number of the question.
-type AskedSteps = BTreeMap<u64, (usize, AskedStep)>;
+pub(super) type AskedSteps = BTreeMap<u64, (usize, AskedStep)>;
 
 impl<X: MatrixInfo> MakingPlan<X> {
     fn steps(&self, one: &PartInMaking) -> Vec<MakingStep> {
@@ -70,7 +74,7 @@ impl<X: MatrixInfo> MakingPlan<X> {
 
     /// The steps that are left of a part, if these machines are linked.
     fn steps_if(&self, one: &PartInMaking, linked: &dyn Fn(usize, usize) -> bool) -> Vec<MakingStep> {
-        self.making.steps_left(one.part.machine, &one.unmade, linked, self.block_bytes)
+        self.making.steps_left(one.part.machine, &one.to_make_now(), linked, self.block_bytes)
     }
 
     fn bytes(&self, piece: &MadePiece) -> u64 {
@@ -116,16 +120,23 @@ impl<X: MatrixInfo> MakingPlan<X> {
 }
 
 impl PartsInMaking {
+    /// The parts that are complete, as the registry records them.
+    pub(super) fn held(&self) -> Vec<Held> {
+        let mut held: Vec<Held> = self.parts.iter().filter_map(PartInMaking::held).collect();
+        held.sort_by_key(|(part, _)| (part.rect.rows.start, part.rect.cols.start, part.machine));
+        held
+    }
+
     /// Notes what a machine has answered.
-    fn note<X: MatrixInfo>(&mut self, plan: &MakingPlan<X>, asked: &AskedSteps, answers: &[Answer]) {
+    fn note<X: MatrixInfo>(&mut self, plan_of: PlanOf<'_, X>, asked: &AskedSteps, answers: &[Answer]) {
         for answer in answers {
             let Answer::Made(number, digest) = answer else { continue };
             let Some((part, step)) = asked.get(number) else { continue };
-            let one = &mut self.parts[*part];
+            let (one, plan) = (&mut self.parts[*part], plan_of(*part));
             match step {
                 AskedStep::Open(number) => one.number = Some(*number),
                 AskedStep::Step(step, is_last) => {
-                    one.unmade.advance(step, plan.making.depth());
+                    one.unmade.advance(step, plan.making.depth.end);
                     one.digest = Some(*digest).filter(|digest| *is_last && *digest != Digest128::default());
                     let fetched =
                         step.pieces.iter().filter(|piece| matches!(piece.source, PieceSource::There(_)));
@@ -148,6 +159,9 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
         loop {
             plan.links =
                 if relays { self.linked(&plan, &making.parts).await? } else { BlockLinks::default() };
+            if let Some(made) = self.make_by_pipeline(&plan, making).await? {
+                return Ok(made);
+            }
             let matrices = self.matrices_to_send(&plan, &making.parts).await?;
             // Some may have been lost meanwhile.
             if let Some(lost) = making.parts.iter().find(|one| !self.holders.is_there(one.part.machine)) {
@@ -158,14 +172,12 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
                 false => None,
             };
             let mut asked = AskedSteps::new();
-            let tasks = self.tasks(&plan, making, &mut asked, (&matrices, check.is_some()));
+            let tasks = self.tasks(&|_| &plan, making, &mut asked, (&matrices, check.is_some()));
             let ended = self.run(tasks).await?;
-            match self.heard(&plan, making, &asked, ended).await {
+            match self.heard(&|_| &plan, making, &asked, ended).await {
                 Ok(sums) => {
-                    let mut held: Vec<Held> = making.parts.iter().filter_map(PartInMaking::held).collect();
-                    held.sort_by_key(|(part, _)| (part.rect.rows.start, part.rect.cols.start, part.machine));
                     let begun = check.map(|check| (check, sums));
-                    return Ok(MadeParts { held, matrices, begun });
+                    return Ok(MadeParts { held: making.held(), matrices, begun });
                 }
                 // The machines cannot pass blocks to each other any more: this process does.
                 Err(MakeFailure::Apart) if relays => relays = false,
@@ -180,7 +192,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
 
     /// The operands that this process sends; operands that only machines hold are fetched first, and also those whose chain of
     /// sources has become long.
-    async fn matrices_to_send(
+    pub(super) async fn matrices_to_send(
         &mut self,
         plan: &MakingPlan<M::Matrix>,
         parts: &[PartInMaking],
@@ -208,9 +220,9 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
     }
 
     /// What each machine with a part does.
-    fn tasks(
+    pub(super) fn tasks(
         &mut self,
-        plan: &MakingPlan<M::Matrix>,
+        plan_of: PlanOf<'_, M::Matrix>,
         making: &PartsInMaking,
         asked: &mut AskedSteps,
         (matrices, with_sums): (&[M::Matrix], bool),
@@ -226,7 +238,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
                 continue;
             }
             let rect = one.part.rect;
-            let (dtype, question) = (plan.making.dtype, self.arrays.number());
+            let (dtype, question) = (plan_of(at).making.dtype, self.arrays.number());
             let open = MakeHead {
                 number: question,
                 array: number,
@@ -242,6 +254,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
             rounds.entry(one.part.machine).or_default().push(round);
         }
         for (at, (one, number)) in making.parts.iter().zip(numbers).enumerate() {
+            let plan = plan_of(at);
             let steps = self.rounds(plan, (at, one, number), matrices, asked);
             let sums = with_sums.then(|| self.sum_questions(number, one.part.rect, plan.making.dtype));
             rounds.entry(one.part.machine).or_default().extend(steps.into_iter().chain(sums));
@@ -268,7 +281,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
                 blocks.extend(block);
                 views.push(view);
             }
-            let is_last = index == last;
+            let is_last = index == last && one.ends_now();
             let make = MakeHead {
                 number: self.arrays.number(),
                 array: number,
@@ -314,7 +327,11 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
     }
 
     /// The error after the loss of a machine: it names a part of an operand, if the machine had one.
-    fn lost_in_making(&self, plan: &MakingPlan<M::Matrix>, machine: usize) -> ArrayError<M::Error> {
+    pub(super) fn lost_in_making(
+        &self,
+        plan: &MakingPlan<M::Matrix>,
+        machine: usize,
+    ) -> ArrayError<M::Error> {
         for (operand, known) in plan.subject.operands().into_iter().zip(&plan.known) {
             let (Some(placed), Some((known, _))) = (operand.placed, known) else { continue };
             let part = known.iter().position(|known| known.part.machine == machine);
@@ -327,9 +344,9 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
     }
 
     /// Notes what the machines have made; the sums of their parts, if all are complete.
-    async fn heard(
+    pub(super) async fn heard(
         &mut self,
-        plan: &MakingPlan<M::Matrix>,
+        plan_of: PlanOf<'_, M::Matrix>,
         making: &mut PartsInMaking,
         asked: &AskedSteps,
         ended: Vec<TaskEnd>,
@@ -345,12 +362,12 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
                     failure = Some(MakeFailure::Lost(machine));
                 }
                 Some(TaskOutcome::Answered(answers)) => {
-                    making.note(plan, asked, &answers);
+                    making.note(plan_of, asked, &answers);
                     let own = making.parts.iter().filter(|one| one.part.machine == machine);
                     sums.extend(own.map(|one| sums_in(&answers, &one.part)));
                 }
                 Some(TaskOutcome::Refused(refusal)) if refusal.is_apart => {
-                    making.note(plan, asked, &refusal.answers);
+                    making.note(plan_of, asked, &refusal.answers);
                     failure.get_or_insert(MakeFailure::Apart);
                 }
                 // The parts that it has just opened are freed already. How far the others are is not known.
@@ -363,12 +380,14 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
                     }
                     let name = self.holders.name(machine);
                     let why = ArrayError::Failed(format!("worker {name}: {}", refusal.why));
+                    // Another attempt would be refused as well.
+                    failure = failure.filter(|failure| !matches!(failure, MakeFailure::Apart));
                     failure.get_or_insert(MakeFailure::Failed(why));
                 }
                 Some(TaskOutcome::Held { .. }) => {}
             }
         }
-        let has_all = making.parts.iter().all(|one| one.held().is_some());
+        let has_all = making.parts.iter().all(PartInMaking::is_made_now);
         failure.or_else(|| (!has_all).then(incomplete)).map_or(Ok(sums), Err)
     }
 }

@@ -12,7 +12,7 @@ use crate::registry::Held;
 use crate::{ArrayMachines, ArrayOperation, RecordedPart};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use bramble_base::{DType, Digest128};
+use bramble_base::{DType, Digest128, Rect};
 use bramble_plan::{ArrayLayout, PlacedPart, UnmadePart};
 
 /// A part that a machine makes.
@@ -25,6 +25,8 @@ pub(super) struct PartInMaking {
     pub(super) unmade: UnmadePart,
     /// Its digest, when it is complete.
     pub(super) digest: Option<Digest128>,
+    /// The rectangle that is made now; `None`: all of it.
+    now: Option<Rect>,
 }
 
 /// An array whose making was cut short: some of its parts are at machines, complete or not.
@@ -40,12 +42,41 @@ pub struct UnfinishedArray {
 impl PartInMaking {
     /// A part of which nothing was made.
     pub(super) fn new(part: PlacedPart) -> Self {
-        Self { part, number: None, unmade: UnmadePart::all_of(part.rect), digest: None }
+        Self { part, number: None, unmade: UnmadePart::all_of(part.rect), digest: None, now: None }
     }
 
     /// Its machine is lost.
     pub(super) fn forget(&mut self) {
         *self = Self::new(self.part);
+    }
+
+    /// It, of which a rectangle is made now; what is left here stands for it until it is given back.
+    pub(super) fn lent_for(&mut self, rect: Rect) -> Self {
+        let lent = core::mem::replace(self, Self::new(self.part));
+        Self { now: Some(rect), ..lent }
+    }
+
+    /// It, after a rectangle was made.
+    pub(super) fn given_back(self) -> Self {
+        Self { now: None, ..self }
+    }
+
+    /// What is to be made of it now.
+    pub(super) fn to_make_now(&self) -> UnmadePart {
+        self.now.map_or_else(|| self.unmade.clone(), |rect| self.unmade.within(rect))
+    }
+
+    /// Whether nothing is left of it then.
+    pub(super) fn ends_now(&self) -> bool {
+        self.now.is_none_or(|rect| self.unmade.is_within(rect))
+    }
+
+    /// Whether what was to be made of it now is made.
+    pub(super) fn is_made_now(&self) -> bool {
+        match self.now {
+            Some(rect) => self.unmade.within(rect).is_empty(),
+            None => self.held().is_some(),
+        }
     }
 
     /// As the registry records it, if it is complete.

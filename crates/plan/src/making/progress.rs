@@ -9,7 +9,7 @@
 //!
 //! Deliberately absent: which steps were answered.
 
-use super::{MakingStep, common};
+use super::{MakingStep, common, contains};
 use alloc::vec::Vec;
 use bramble_base::{Rect, Span};
 
@@ -40,7 +40,19 @@ impl UnmadePart {
         self.regions.is_empty()
     }
 
-    /// A step was done; `depth` is that of the whole product, 0 for a sum.
+    /// The same within a rectangle only.
+    pub fn within(&self, rect: Rect) -> Self {
+        let inside =
+            |region: &UnmadeRegion| Some(UnmadeRegion { rect: common(region.rect, rect)?, ..*region });
+        Self { regions: self.regions.iter().filter_map(inside).collect() }
+    }
+
+    /// Whether all of it lies within a rectangle.
+    pub fn is_within(&self, rect: Rect) -> bool {
+        self.regions.iter().all(|region| contains(rect, region.rect))
+    }
+
+    /// A step was done; `depth` is the end of that of the product, 0 for a sum.
     pub fn advance(&mut self, step: &MakingStep, depth: u64) {
         let holds = |region: &UnmadeRegion| common(region.rect, step.rect) == Some(step.rect);
         let Some(at) = self.regions.iter().position(holds) else { return };

@@ -76,7 +76,7 @@ proptest! {
         if added < 4 {
             operands.push(operand(Shape::new(m, n), added, &all));
         }
-        let making = Making { form: MakingForm::Product, dtype: DType::F32, operands };
+        let making = Making::new(MakingForm::Product, DType::F32, operands);
         let layout = making.layout(None, &all, block).unwrap();
         let linked = |to: usize, from: usize| to != from && to != apart && from != apart;
         let most = (block / 4).max(1);
@@ -119,7 +119,7 @@ proptest! {
         let of = |how: usize| {
             let operands = [Shape::new(m, k), Shape::new(k, n), Shape::new(m, n)];
             let operands = operands.iter().enumerate().map(|(at, shape)| operand(*shape, how >> (2 * at) & 3, &all));
-            Making { form: MakingForm::Product, dtype: DType::F32, operands: operands.collect() }
+            Making::new(MakingForm::Product, DType::F32, operands.collect())
         };
         let with_c = how >= 16;
         let few = |making: Making| {
@@ -134,7 +134,7 @@ proptest! {
             let mut steps = first.steps(part, &linked, block.0);
             steps.truncate((steps.len() as f64 * cut) as usize);
             for step in &steps {
-                unmade.advance(step, first.depth());
+                unmade.advance(step, first.depth.end);
             }
             let left = second.steps_left(part.machine, &unmade, &|to, from| to != from, block.1);
             prop_assert_eq!(unmade.is_empty(), left.is_empty());
@@ -156,6 +156,49 @@ proptest! {
     }
 
     #[test]
+    fn a_pipeline_covers_the_depth_and_the_result(
+        m in 1u64..300, k in 1u64..6000, n in 1u64..300, how in 0usize..4, block in 1u64..4 << 20,
+        speeds in proptest::collection::vec(0.1f64..9.0, 1..5), cut in 0usize..40,
+    ) {
+        let all = holders(&speeds);
+        let a = operand(Shape::new(m, k), [1, 3, 3, 3][how], &all);
+        let b = operand(Shape::new(k, n), [2, 2, 2, 1][how], &all);
+        let making = Making::new(MakingForm::Product, DType::F64, vec![a, b]);
+        let layout = making.layout(None, &all, block).unwrap();
+        let mut unmade: Vec<UnmadePart> = layout.parts.iter().map(|part| UnmadePart::all_of(part.rect)).collect();
+        let of = |unmade: &[UnmadePart]| {
+            let one = |(part, unmade)| {
+                let part: &PlacedPart = part;
+                PartOfMaking { machine: part.machine, unmade }
+            };
+            making.pipeline(&layout.parts.iter().zip(unmade).map(one).collect::<Vec<_>>(), block)
+        };
+        let Some(first) = of(&unmade) else { return Ok(()) };
+        prop_assert!(first.stages.len() > 1);
+        prop_assert_eq!((first.stages[0].depth.start, first.stages.last().unwrap().depth.end), (0, k));
+        prop_assert!(first.stages.windows(2).all(|two| two[0].depth.end == two[1].depth.start));
+        for stage in &first.stages {
+            for (operand, lines) in making.operands.iter().zip([|rect: Rect| rect.cols, |rect: Rect| rect.rows]) {
+                let own = operand.parts.iter().filter(|part| part.machine == stage.machine);
+                let covered: u64 = own.map(|part| lines(part.rect).intersect(stage.depth).len()).sum();
+                prop_assert_eq!(covered, stage.depth.len());
+            }
+        }
+        // After some blocks are at home, the others follow.
+        let copy = |block: &SumBlock| MakingStep { rect: block.rect, pieces: vec![], depth: Span::new(0, 0), adds: false };
+        for block in first.blocks.iter().take(cut) {
+            unmade[block.part].advance(&copy(block), 0);
+        }
+        let left = of(&unmade).map_or(Vec::new(), |second| second.blocks);
+        for block in &left {
+            prop_assert!(unmade[block.part].within(block.rect).is_within(block.rect));
+            unmade[block.part].advance(&copy(block), 0);
+        }
+        let is_made = |part: &UnmadePart| part.is_empty() || left.is_empty();
+        prop_assert!(unmade.iter().all(is_made), "{:?}", unmade);
+    }
+
+    #[test]
     fn steps_of_a_sum_cover_each_part(
         m in 1u64..2000, n in 1u64..2000, how in 0usize..16, apart in 0usize..6, to in 0usize..4,
         speeds in proptest::collection::vec(0.1f64..9.0, 1..5), block in 1u64..4 << 20,
@@ -163,7 +206,7 @@ proptest! {
         let all = holders(&speeds);
         let shape = Shape::new(m, n);
         let operands = vec![operand(shape, how % 4, &all), operand(shape, how / 4, &all)];
-        let making = Making { form: MakingForm::Sum, dtype: DType::F32, operands };
+        let making = Making::new(MakingForm::Sum, DType::F32, operands);
         let shard = |axis| Placement::Shard(axis, ShardUnits::BySpeed);
         let wanted = [None, Some(Placement::Replicate), Some(shard(ShardAxis::Rows)), Some(shard(ShardAxis::Cols))];
         let layout = making.layout(wanted[to].as_ref(), &all, block).unwrap();
@@ -183,7 +226,7 @@ proptest! {
 fn travels(shapes: [Shape; 2], how: [usize; 2], count: usize) -> (ArrayLayout, u64) {
     let all = holders(&vec![1.0; count]);
     let operands = vec![operand(shapes[0], how[0], &all), operand(shapes[1], how[1], &all)];
-    let making = Making { form: MakingForm::Product, dtype: DType::F32, operands };
+    let making = Making::new(MakingForm::Product, DType::F32, operands);
     let layout = making.layout(None, &all, 32 << 20).unwrap();
     let bytes =
         layout.parts.iter().map(|part| travel_bytes(&making.steps(part, &|_, _| true, 32 << 20), DType::F32));
