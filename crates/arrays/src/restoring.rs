@@ -145,9 +145,6 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
         let (source, layout) = (source.clone(), array.layout.clone());
         let missing = array.missing(self.holders);
         let recorded = array.parts.clone();
-        for part in &missing {
-            self.unchanged(&source, layout.parts[*part].rect, recorded[*part]).await?;
-        }
         // From the last to the first, so that the indices of the others stay.
         for part in missing.into_iter().rev() {
             let lost = |why: String| {
@@ -163,7 +160,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
                 Err(ArrayError::Layout(e)) => return Err(lost(format!("{e}"))),
                 held => held?,
             };
-            // The source may have been changed while it was read. One piece has the digest of the part.
+            // The source may have been changed since it was placed, or while it was read now. One piece has the digest of the part.
             let is_whole = matches!(&held[..], [(_, piece)] if piece.digest == recorded[part].digest);
             if !is_whole
                 && let Err(e) = self.unchanged(&source, layout.parts[part].rect, recorded[part]).await

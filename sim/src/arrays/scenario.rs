@@ -68,7 +68,7 @@ pub(super) struct ArrayScenario {
 impl ArrayScenario {
     /// Draws a scenario.
     pub(super) fn drawn(random: &mut SeededRandom) -> Self {
-        let is_large = random.chance(0.2);
+        let is_large = random.chance(0.24);
         let verifies = random.chance(0.6);
         let count = 2 + random.index(4);
         let unit = if is_large { 1 << 20 } else { 8 << 10 };
