@@ -8,6 +8,8 @@
   circulate P = W @ V, both placed and cut between rows, P stays: V goes round from worker to worker. Against the same steps with V
             replicated, so that nothing travels, and against the time that the links need
   chain     ten products H = H @ W, W placed and cut between columns, H stays: against H brought home and sent again each time
+  gram      G = X.T @ Y and X.T @ X, both placed and cut between rows, G stays: sums pass from worker to worker. Against the same
+            with Y fetched and sent, as for an operand that is an array, and against NumPy on one of the machines
   speeds    workers of 4 : 2 : 2 : 1: columns by speed against equal columns
   first     the first product of a process: connections, links and workers' speeds are measured before its first job
   owner     one of the machines killed while W is put, at half time of a product, of P = W @ V as above, and before a product
@@ -231,6 +233,42 @@ def chain(args, folder):
             f"{ratio(taken['kept'], figures):.2f}"] for who, figures in taken.items()])
 
 
+GRAM = """
+import sys, time, numpy as np
+x, y = np.load(sys.argv[1]), np.load(sys.argv[2])
+begun = time.perf_counter()
+np.matmul(x.T, y)
+print(time.perf_counter() - begun)
+"""
+
+
+def gram(args, folder):
+    rows, cols, few = (5000, 300, 30) if args.quick else (100_000, 1000, 32)
+    path_x, path_y = files(args, folder, {"X": (rows, cols), "Y": (rows, few)})
+    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster, Session(args, cluster) as batch:
+        for name, path in (("X", path_x), ("Y", path_y)):
+            batch.task(f"{name} = put {path} shard=0")
+        table_rows, figures = [], {}
+        for other, path in (("Y", path_y), ("X", path_x)):
+            taken, moved = {"sums pass": [], "sent": [], "NumPy on one": []}, 0
+            there = [*cluster.at(1), sys.executable, "-c", GRAM, path_x, path]
+            for _ in range(args.rounds):
+                done = batch.task(f"G = X.T @ {other}")
+                taken["sums pass"].append(done["round_trip_s"])
+                moved = done["bytes_between"]
+                sent = [f"{args.home}/y.npy = {other}", f"{args.home}/g.npy = X.T @ {args.home}/y.npy"]
+                taken["sent"].append(sum(batch.task(task)["round_trip_s"] for task in sent))
+                alone = subprocess.run(list(map(str, there)), stdout=subprocess.PIPE, text=True, check=True, env=with_threads(1))
+                taken["NumPy on one"].append(float(alone.stdout))
+            figures[other] = taken
+            table_rows += [[f"X.T @ {other}", who, spread(each), f"{ratio(taken['sums pass'], each):.2f}",
+                            f"{moved / 1e6:.1f}" if who == "sums pass" else ""] for who, each in taken.items()]
+    record(args, "placed_matrices", "gram", figures, rows=rows, cols=cols, few=few, dtype=args.dtype, cores=args.cores, mbit=args.mbit)
+    table(f"X {rows} x {cols}, Y {rows} x {few} {args.dtype}, {args.mbit:g} Mbit/s, workers of "
+          f"{'/'.join(f'{c:g}' for c in args.cores)} processors",
+          ["product", "how", "seconds: median (range)", "times as long as sums that pass", "MB between workers"], table_rows)
+
+
 def speeds(args, folder):
     n, m, count = args.n or (2048 if args.quick else 8192), 1024, 3 if args.quick else 10
     path_w, path_x = files(args, folder, {"W": (n, n), "x": (m, n)})
@@ -376,7 +414,8 @@ def small(args, folder):
                                               taken.items()}, held=held)
 
 
-CASES = {"products": products, "steps": steps, "circulate": circulate, "chain": chain, "speeds": speeds, "first": first, "owner": owner, "top": top, "small": small}
+CASES = {"products": products, "steps": steps, "circulate": circulate, "chain": chain, "gram": gram,
+         "speeds": speeds, "first": first, "owner": owner, "top": top, "small": small}
 
 
 def main():
