@@ -3,8 +3,8 @@
 //! Place in the flow: `plan/src/making.rs` says where the result lies and what each machine does step by step; operands that it
 //! does not hold come from other machines, which are introduced for that (`links.rs`), or from this process.
 //!
-//! Invariants: an array is recorded when all its parts are made, and kept when it has passed the check. After the loss of a machine
-//! the others keep what they have made, in the hands of the caller (`UnfinishedArray`); after any other error no machine holds
+//! Invariants: an array is recorded when all its parts are made, and kept when it has passed the check. After the loss of a
+//! machine the others keep what they have made, in the hands of the caller (`UnfinishedArray`); after any other error no machine holds
 //! any of it. An array that was made remembers from what, so that a part whose machine is lost is made again.
 //!
 //! Deliberately absent: which bytes travel where (`plan`), and the comparison of the check.
@@ -17,8 +17,8 @@ mod unfinished;
 
 use self::links::BlockLinks;
 use self::parts::{MadeParts, PartsInMaking};
-use self::unfinished::PartInMaking;
 pub use self::unfinished::UnfinishedArray;
+use self::unfinished::UnfinishedPart;
 use crate::registry::Held;
 use crate::{
     ArrayError, ArrayId, ArrayMachines, ArrayOperand, ArrayOperation, ArrayOrigin, KnownPart, PlacedArray,
@@ -250,7 +250,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
             None => {
                 let plan = self.making_plan(subject.clone(), true)?;
                 let layout = plan.making.layout(placement, &self.holders.offered(), plan.block_bytes)?;
-                let parts = layout.parts.iter().copied().map(PartInMaking::new).collect();
+                let parts = layout.parts.iter().copied().map(UnfinishedPart::new).collect();
                 (layout, parts, 0)
             }
         };
@@ -301,7 +301,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
         }
         // All at once: machines are introduced to each other once in a session.
         let plan = self.making_plan(subject, false)?;
-        let parts = pieces.into_iter().map(PartInMaking::new).collect();
+        let parts = pieces.into_iter().map(UnfinishedPart::new).collect();
         let mut making = PartsInMaking { parts, is_replicated: layout.axis.is_none(), bytes_between: 0 };
         let mut held = match self.make_parts(plan, &mut making, relays).await {
             Ok(made) => made.held,

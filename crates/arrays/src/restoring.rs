@@ -160,7 +160,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
                 Err(ArrayError::Layout(e)) => return Err(lost(format!("{e}"))),
                 held => held?,
             };
-            // The source may have been changed since it was placed, or while it was read now. One piece has the digest of the part.
+            // The source may have been changed since it was placed, or while it was read now.
             let is_whole = matches!(&held[..], [(_, piece)] if piece.digest == recorded[part].digest);
             if !is_whole
                 && let Err(e) = self.unchanged(&source, layout.parts[part].rect, recorded[part]).await

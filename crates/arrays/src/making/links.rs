@@ -8,7 +8,7 @@
 //! Deliberately absent: links that outlast the sessions.
 
 use super::MakingPlan;
-use super::unfinished::PartInMaking;
+use super::unfinished::UnfinishedPart;
 use crate::{ArrayError, ArrayMachines, ArrayOperation};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -29,7 +29,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
     pub(super) async fn linked(
         &mut self,
         plan: &MakingPlan<M::Matrix>,
-        parts: &[PartInMaking],
+        parts: &[UnfinishedPart],
     ) -> Result<BlockLinks, ArrayError<M::Error>> {
         let travels = plan.travels(parts);
         if !links_are_worth(travels.values().copied().fold(0, u64::saturating_add)) {

@@ -9,7 +9,7 @@
 
 use super::MakingPlan;
 use super::links::BlockLinks;
-use super::unfinished::PartInMaking;
+use super::unfinished::UnfinishedPart;
 use crate::registry::Held;
 use crate::sums::sums_in;
 use crate::{
@@ -37,7 +37,7 @@ pub(super) struct MadeParts<M: ArrayMachines> {
 /// Parts to make, and how far they are. After an error the caller keeps or frees them.
 #[derive(Default)]
 pub(super) struct PartsInMaking {
-    pub(super) parts: Vec<PartInMaking>,
+    pub(super) parts: Vec<UnfinishedPart>,
     /// Whether all parts are the whole array, with the same number.
     pub(super) is_replicated: bool,
     /// Bytes of operands that machines have sent to each other.
@@ -68,12 +68,12 @@ pub(super) enum AskedStep {
 pub(super) type AskedSteps = BTreeMap<u64, (usize, AskedStep)>;
 
 impl<X: MatrixInfo> MakingPlan<X> {
-    fn steps(&self, one: &PartInMaking) -> Vec<MakingStep> {
+    fn steps(&self, one: &UnfinishedPart) -> Vec<MakingStep> {
         self.steps_if(one, &|to, from| self.links.pairs.contains(&(to, from)))
     }
 
     /// The steps that are left of a part, if these machines are linked.
-    fn steps_if(&self, one: &PartInMaking, linked: &dyn Fn(usize, usize) -> bool) -> Vec<MakingStep> {
+    fn steps_if(&self, one: &UnfinishedPart, linked: &dyn Fn(usize, usize) -> bool) -> Vec<MakingStep> {
         self.making.steps_left(one.part.machine, &one.to_make_now(), linked, self.block_bytes)
     }
 
@@ -82,7 +82,7 @@ impl<X: MatrixInfo> MakingPlan<X> {
     }
 
     /// Bytes that will come from other machines if all are linked, by receiver and sender.
-    pub(super) fn travels(&self, parts: &[PartInMaking]) -> BTreeMap<(usize, usize), u64> {
+    pub(super) fn travels(&self, parts: &[UnfinishedPart]) -> BTreeMap<(usize, usize), u64> {
         let mut bytes = BTreeMap::new();
         for one in parts {
             for step in self.steps_if(one, &|_, _| true) {
@@ -102,9 +102,9 @@ impl<X: MatrixInfo> MakingPlan<X> {
     }
 
     /// Bytes of an operand that this process sends, if machines that may pass blocks to each other are linked.
-    pub(super) fn bytes_sent(&self, parts: &[PartInMaking], operand: usize) -> u64 {
+    pub(super) fn bytes_sent(&self, parts: &[UnfinishedPart], operand: usize) -> u64 {
         let is_sent = |piece: &&MadePiece| piece.operand == operand && piece.source == PieceSource::Primary;
-        let of_part = |one: &PartInMaking| {
+        let of_part = |one: &UnfinishedPart| {
             let steps = self.steps_if(one, &|_, _| true);
             let pieces = steps.iter().flat_map(|step| &step.pieces).filter(is_sent);
             pieces.map(|piece| self.bytes(piece)).fold(0, u64::saturating_add)
@@ -113,7 +113,7 @@ impl<X: MatrixInfo> MakingPlan<X> {
     }
 
     /// Whether this process has to send a piece of an operand.
-    fn sends(&self, parts: &[PartInMaking], operand: usize) -> bool {
+    fn sends(&self, parts: &[UnfinishedPart], operand: usize) -> bool {
         let from_here = |piece: &MadePiece| piece.operand == operand && piece.source == PieceSource::Primary;
         parts.iter().any(|one| self.steps(one).iter().any(|step| step.pieces.iter().any(from_here)))
     }
@@ -122,7 +122,7 @@ impl<X: MatrixInfo> MakingPlan<X> {
 impl PartsInMaking {
     /// The parts that are complete, as the registry records them.
     pub(super) fn held(&self) -> Vec<Held> {
-        let mut held: Vec<Held> = self.parts.iter().filter_map(PartInMaking::held).collect();
+        let mut held: Vec<Held> = self.parts.iter().filter_map(UnfinishedPart::held).collect();
         held.sort_by_key(|(part, _)| (part.rect.rows.start, part.rect.cols.start, part.machine));
         held
     }
@@ -195,7 +195,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
     pub(super) async fn matrices_to_send(
         &mut self,
         plan: &MakingPlan<M::Matrix>,
-        parts: &[PartInMaking],
+        parts: &[UnfinishedPart],
     ) -> Result<Vec<M::Matrix>, ArrayError<M::Error>> {
         let mut matrices = Vec::new();
         for (at, operand) in plan.subject.operands().into_iter().enumerate() {
@@ -267,7 +267,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
     fn rounds(
         &mut self,
         plan: &MakingPlan<M::Matrix>,
-        (at, one, number): (usize, &PartInMaking, u64),
+        (at, one, number): (usize, &UnfinishedPart, u64),
         matrices: &[M::Matrix],
         asked: &mut AskedSteps,
     ) -> Vec<QuestionRound<M::Matrix>> {
@@ -353,12 +353,12 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
     ) -> Result<SumsOfParts, MakeFailure<M::Error>> {
         let (mut sums, mut failure) = (SumsOfParts::new(), None);
         for TaskEnd { machine, outcome } in ended {
-            let own = |one: &&mut PartInMaking| one.part.machine == machine;
+            let own = |one: &&mut UnfinishedPart| one.part.machine == machine;
             match outcome {
                 // A machine without a part is missed by the next operation only.
                 None if making.parts.iter().all(|one| one.part.machine != machine) => {}
                 None => {
-                    making.parts.iter_mut().filter(own).for_each(PartInMaking::forget);
+                    making.parts.iter_mut().filter(own).for_each(UnfinishedPart::forget);
                     failure = Some(MakeFailure::Lost(machine));
                 }
                 Some(TaskOutcome::Answered(answers)) => {
@@ -387,7 +387,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
                 Some(TaskOutcome::Held { .. }) => {}
             }
         }
-        let has_all = making.parts.iter().all(PartInMaking::is_made_now);
+        let has_all = making.parts.iter().all(UnfinishedPart::is_made_now);
         failure.or_else(|| (!has_all).then(incomplete)).map_or(Ok(sums), Err)
     }
 }

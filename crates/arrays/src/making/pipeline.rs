@@ -1,7 +1,7 @@
 //! Makes a product whose sums pass from machine to machine.
 //!
-//! Place in the flow: `parts.rs` tries it before it makes parts in the usual way. In each round every stage of `SumPipeline` makes
-//! its sum of another block, as an array of its own, from the sum of the stage before; what comes from the last stage is copied
+//! Place in the flow: `parts.rs` tries it before it makes parts in the usual way. In each round every stage of `SumPipeline`
+//! makes its sum of another block, as an array of its own, from the sum of the stage before; what comes from the last stage is copied
 //! into the part of the result.
 //!
 //! Invariants: the sum of a block is freed when the next stage has added to it; after an error no machine holds one. A block that
@@ -11,7 +11,7 @@
 //! machines the product is made in the usual way.
 
 use super::parts::{AskedSteps, MadeParts, MakeFailure, PartsInMaking};
-use super::unfinished::PartInMaking;
+use super::unfinished::UnfinishedPart;
 use super::{MadeFrom, MakingPlan};
 use crate::registry::Held;
 use crate::{ArrayError, ArrayMachines, ArrayOperand, ArrayOperation, KnownPart};
@@ -35,7 +35,7 @@ impl<X: MatrixInfo> MakingPlan<X> {
     }
 
     /// Pairs of machines that a pipeline needs, the receiver first.
-    pub(super) fn pipeline_pairs(&self, parts: &[PartInMaking]) -> Vec<(usize, usize)> {
+    pub(super) fn pipeline_pairs(&self, parts: &[UnfinishedPart]) -> Vec<(usize, usize)> {
         let parts = to_make(parts);
         let pipeline = self.making.pipeline(&parts, self.block_bytes);
         pipeline.map(|pipeline| pipeline.pairs(&parts)).unwrap_or_default()
@@ -70,7 +70,7 @@ fn stand_in<X: Clone>(operand: &ArrayOperand<X>) -> ArrayOperand<X> {
     ArrayOperand { matrix: operand.matrix.clone(), placed: None }
 }
 
-fn to_make(parts: &[PartInMaking]) -> Vec<PartOfMaking<'_>> {
+fn to_make(parts: &[UnfinishedPart]) -> Vec<PartOfMaking<'_>> {
     parts.iter().map(|one| PartOfMaking { machine: one.part.machine, unmade: &one.unmade }).collect()
 }
 
@@ -141,7 +141,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
             ));
             places.push((stage, block.part));
             now.parts.push(match pipeline.stages.get(stage) {
-                Some(stage) => PartInMaking::new(PlacedPart { machine: stage.machine, rect: block.rect }),
+                Some(stage) => UnfinishedPart::new(PlacedPart { machine: stage.machine, rect: block.rect }),
                 None => making.parts[block.part].lent_for(block.rect),
             });
         }

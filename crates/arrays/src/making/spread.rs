@@ -7,7 +7,7 @@
 //!
 //! Deliberately absent: generated operands, of which only a description is sent; and machines that cannot be linked.
 
-use super::unfinished::PartInMaking;
+use super::unfinished::UnfinishedPart;
 use super::{MadeFrom, MakingPlan};
 use crate::{ArrayError, ArrayId, ArrayMachines, ArrayOperation, PlacedOperand};
 use alloc::vec::Vec;
@@ -19,7 +19,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
     pub(super) fn to_spread(
         &self,
         plan: &MakingPlan<M::Matrix>,
-        parts: &[PartInMaking],
+        parts: &[UnfinishedPart],
     ) -> Vec<(usize, ArrayLayout)> {
         let mut found = Vec::new();
         if !parts.iter().all(|one| self.holders.may_link(one.part.machine)) {

@@ -16,7 +16,7 @@ use bramble_base::{DType, Digest128, Rect};
 use bramble_plan::{ArrayLayout, PlacedPart, UnmadePart};
 
 /// A part that a machine makes.
-pub(super) struct PartInMaking {
+pub(super) struct UnfinishedPart {
     /// Its rectangle, and its machine in the operation.
     pub(super) part: PlacedPart,
     /// Its number at the machine, if that has opened it.
@@ -34,12 +34,12 @@ pub struct UnfinishedArray {
     /// Its parts are those of `parts`; machines are meaningless.
     layout: ArrayLayout,
     /// Each part with the connection of its machine.
-    parts: Vec<(u64, PartInMaking)>,
+    parts: Vec<(u64, UnfinishedPart)>,
     /// Bytes of operands that machines have sent to each other for it.
     pub(super) bytes_between: u64,
 }
 
-impl PartInMaking {
+impl UnfinishedPart {
     /// A part of which nothing was made.
     pub(super) fn new(part: PlacedPart) -> Self {
         Self { part, number: None, unmade: UnmadePart::all_of(part.rect), digest: None, now: None }
@@ -106,7 +106,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
     pub(super) fn unfinished(
         &self,
         layout: ArrayLayout,
-        parts: Vec<PartInMaking>,
+        parts: Vec<UnfinishedPart>,
         bytes_between: u64,
     ) -> Option<UnfinishedArray> {
         let connections = self.holders.connections();
@@ -121,20 +121,20 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
     pub(super) async fn continued(
         &mut self,
         unfinished: UnfinishedArray,
-    ) -> Option<(ArrayLayout, Vec<PartInMaking>)> {
+    ) -> Option<(ArrayLayout, Vec<UnfinishedPart>)> {
         let UnfinishedArray { layout, parts, .. } = unfinished;
         let (mut going_on, mut anew) = (Vec::new(), Some(Vec::new()));
         for (at, (connection, one)) in parts.into_iter().enumerate() {
             match self.holders.with_connection(connection).filter(|_| one.number.is_some()) {
                 Some(machine) => {
-                    going_on.push(PartInMaking { part: PlacedPart { machine, ..one.part }, ..one });
+                    going_on.push(UnfinishedPart { part: PlacedPart { machine, ..one.part }, ..one });
                 }
                 // Other machines have the same.
                 None if layout.axis.is_none() => {}
                 None => {
                     let pieces = layout.placed_again(at, &self.holders.offered()).ok();
                     anew = anew.zip(pieces).map(|(mut anew, pieces)| {
-                        anew.extend(pieces.into_iter().map(PartInMaking::new));
+                        anew.extend(pieces.into_iter().map(UnfinishedPart::new));
                         anew
                     });
                 }
@@ -154,7 +154,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
     }
 
     /// Frees the parts that machines have opened.
-    pub(super) async fn free_opened(&mut self, parts: &[PartInMaking]) {
+    pub(super) async fn free_opened(&mut self, parts: &[UnfinishedPart]) {
         for one in parts.iter().filter(|one| self.holders.is_there(one.part.machine)) {
             if let Some(number) = one.number {
                 self.machines.free(one.part.machine, &[number]).await;

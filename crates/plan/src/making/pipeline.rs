@@ -7,8 +7,8 @@
 //! Invariants: the stages cover the depth once, in rising order, so the bits are those of a sum at one machine. The blocks cover
 //! what is to be made once. Each machine holds the lines of its stage of both operands.
 //!
-//! Deliberately absent: products to which a C is added; sums in another order, which would keep all machines busy from the first block on, with other bits for
-//! each number of machines.
+//! Deliberately absent: products to which a C is added; sums in another order, which would keep all machines busy from the first
+//! block on, with other bits for each number of machines.
 
 use super::{MadeOperand, Making, MakingForm, PartOfMaking, contains, cuts};
 use crate::layout::PlacedPart;

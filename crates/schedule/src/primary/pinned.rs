@@ -41,8 +41,8 @@ impl Primary {
     }
 
     /// The rates of the workers among which the work of a lost part is divided, the largest first: as many as finish it soonest.
-    /// The primary's link sends the panels of the shorter side to each of them, those of the longer side once, beside what is left
-    /// of the sent operand for their own work.
+    /// The primary's link sends the panels of the shorter side to each of them, those of the longer side once, beside what is
+    /// left of the sent operand for their own work.
     pub(super) fn rates_for_part(&self, items: &VecDeque<WorkItem>, work: f64) -> Vec<f64> {
         let sides =
             items.iter().flat_map(|item| item.works(&self.plan)).map(|work| self.panel_bytes(&work.block));
