@@ -15,6 +15,7 @@ from bramble._array import DistArray
 from bramble._cluster import Cluster
 from bramble._matmul import matmul
 from bramble._placement import Replicate, Shard
+from bramble._report import Plan, Report
 from bramble._solve import LU, lu, solve
 from bramble.errors import (
     BrambleError,
@@ -35,7 +36,9 @@ __all__ = [
     "LU",
     "OutOfClusterMemory",
     "PartLost",
+    "Plan",
     "Replicate",
+    "Report",
     "Shard",
     "Unreachable",
     "VerificationError",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numbers
+import os
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 
+from bramble._native import module
 from bramble._operands import _NAMES, as_array, as_result, check_dtype, readable
 from bramble._placement import Placement, Replicate, Shard, native
 from bramble._report import Report, picture
@@ -317,10 +319,25 @@ class DistArray:
         return f"{picture(report)}<div>{self.shape[0]} × {self.shape[1]} {self.dtype}</div>"
 
 
-def operand(cluster: Cluster, value: Any, is_left: bool) -> Operand:
+def factors(a: Any, b: Any) -> tuple[Operand, Operand]:
+    """The operands of a product AB, whose shapes and types fit each other."""
+    left, right = operand(a, is_left=True), operand(b, is_left=False)
+    if left.shape[1] != right.shape[0]:
+        raise ValueError(
+            f"matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature (n?,k),(k,m?)->(n?,m?) "
+            f"(size {right.shape[0]} is different from {left.shape[1]})"
+        )
+    same_dtype(left, right)
+    return left, right
+
+
+def operand(value: Any, is_left: bool) -> Operand:
     """The operand of a product."""
     if isinstance(value, DistArray):
         return Operand(value._native, value.shape, value.dtype, is_placed=True, was_vector=False)
+    if isinstance(value, (str, os.PathLike)):
+        source = module.Source(os.fspath(value))
+        return Operand(source, source.shape, _NAMES[source.dtype], is_placed=False, was_vector=False)
     array = as_array(value)
     was_vector = array.ndim == 1
     if was_vector:
@@ -354,7 +371,7 @@ def _sum(x: Any, y: Any, alpha: float, beta: float) -> Any:
     if np.ndim(x) == 0 and not isinstance(x, DistArray) or np.ndim(y) == 0 and not isinstance(y, DistArray):
         raise _lacks("adding a number to each element of a DistArray")
     cluster = (x if isinstance(x, DistArray) else y)._cluster
-    left, right = operand(cluster, x, is_left=True), operand(cluster, y, is_left=True)
+    left, right = operand(x, is_left=True), operand(y, is_left=True)
     if left.shape != right.shape or left.was_vector or right.was_vector:
         raise ValueError(f"operands could not be added with shapes {np.shape(x)} {np.shape(y)}: both need the same")
     same_dtype(left, right)

@@ -6,7 +6,7 @@ import json
 import os
 import weakref
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +15,7 @@ from bramble import _array, _solve
 from bramble._native import module
 from bramble._operands import as_array, as_result, check_dtype, readable
 from bramble._placement import Placement, native
-from bramble._report import Report
+from bramble._report import Plan, Report
 
 
 class Node(NamedTuple):
@@ -36,6 +36,10 @@ class Node(NamedTuple):
     bytes_per_s: float | None
     """Of its link with this process; ``None`` where both share memory."""
     round_trip_s: float | None
+
+
+Factor: TypeAlias = ArrayLike | _array.DistArray | str | os.PathLike[str]
+"""An operand of a product: an array, a placed matrix, or the name of a file or generator."""
 
 
 class Cluster:
@@ -231,8 +235,8 @@ class Cluster:
 
     def matmul(
         self,
-        a: ArrayLike | _array.DistArray,
-        b: ArrayLike | _array.DistArray,
+        a: Factor,
+        b: Factor,
         *,
         keep: bool | None = None,
         placement: Placement | Literal["auto"] | None = None,
@@ -241,15 +245,9 @@ class Cluster:
 
         ``keep``: whether the result stays at the machines, as a ``DistArray``. By default it does if both operands are placed
         (``W1 @ W2``), and otherwise comes back as an array (``x @ W``). An array of one dimension is a row on the left and a
-        column on the right, as in NumPy.
+        column on the right, as in NumPy; a text or path names a file or a generator, as for ``put``.
         """
-        left, right = _array.operand(self, a, is_left=True), _array.operand(self, b, is_left=False)
-        if left.shape[1] != right.shape[0]:
-            raise ValueError(
-                f"matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature (n?,k),(k,m?)->(n?,m?) "
-                f"(size {right.shape[0]} is different from {left.shape[1]})"
-            )
-        _array.same_dtype(left, right)
+        left, right = _array.factors(a, b)
         if keep is None:
             keep = left.is_placed and right.is_placed
         if keep:
@@ -260,6 +258,28 @@ class Cluster:
         result = as_result(memory)
         shape = (() if left.was_vector else result.shape[:1]) + (() if right.was_vector else result.shape[1:])
         return result.reshape(shape)[()]
+
+    def plan(self, a: Factor, b: Factor, *, keep: bool | None = None) -> Plan:
+        """How the cluster would compute ``c.matmul(a, b, keep=keep)`` now; nothing is computed, and the elements do not travel.
+
+        The machines are asked and measured, and the plan is chosen, as for the product itself, which would so be computed by this
+        plan. A ``Plan`` is a dictionary with the fields of the command's ``bramble plan --json``; ``print(plan)`` shows which machine
+        would compute what, the predicted time, bytes and memory, the bound, and the other plans that were considered.
+
+        ``a``: m × k, ``b``: k × n: arrays, files, generators, or matrices that were placed with ``put``. For an array that is not
+        there yet, pass ``numpy.zeros(shape, dtype)``, which takes no memory as long as nobody writes to it.
+
+        Only products whose result comes back have a plan: which machine computes what of ``W1 @ W2`` follows from where W1 and W2
+        lie. Raises ``ValueError`` for these, for a matrix that was made at the machines, and for an empty product; and what
+        ``matmul`` would raise before it computes.
+        """
+        left, right = _array.factors(a, b)
+        if keep or (keep is None and left.is_placed and right.is_placed):
+            raise ValueError(
+                "plan: the result stays at the machines, and which machine computes what follows from where the operands lie; "
+                "keep=False plans the product whose result comes back"
+            )
+        return Plan.of(self._native.plan(left.native, right.native))
 
     @property
     def nodes(self) -> list[Node]:
@@ -282,7 +302,7 @@ class Cluster:
         The machines reduce their parts, so that the product itself never travels. ``b`` (or ``a``) is placed, with whole columns
         (rows) at each machine. If ``a`` has one dimension, so have the results.
         """
-        left, right = _array.operand(self, a, is_left=True), _array.operand(self, b, is_left=False)
+        left, right = _array.operand(a, is_left=True), _array.operand(b, is_left=False)
         if not (left.is_placed or right.is_placed):
             raise TypeError("topk: neither operand is placed; place one with put")
         if left.shape[1] != right.shape[0]:

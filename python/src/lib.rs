@@ -34,7 +34,7 @@ mod _bramble {
     #[pymodule_export]
     use super::memory::Memory;
     #[pymodule_export]
-    use super::operand::Placed;
+    use super::operand::{NamedSource, Placed};
     #[pymodule_export]
     use super::{guest, main, run_as};
 }
