@@ -21,9 +21,13 @@ class Part(NamedTuple):
     """What one machine holds of a matrix."""
 
     worker: str
+    """Name of the machine."""
     rows: slice
+    """Its rows of the matrix."""
     cols: slice
+    """Its columns."""
     nbytes: int
+    """Bytes of its elements."""
 
 
 class Operand(NamedTuple):
@@ -37,11 +41,16 @@ class Operand(NamedTuple):
 
 
 class DistArray:
-    """A matrix whose elements the machines of a cluster hold.
+    """A matrix, m × n, whose elements the machines of a cluster hold: float32, float64, int32 or int64.
 
     It comes from ``Cluster.put`` or from an operation on others. ``x @ W`` with an array ``x`` returns an array; ``W1 @ W2``,
     ``W + V``, ``W - V``, ``2 * W`` and ``W.T`` stay at the machines. ``W.numpy()`` fetches it; nothing else does: a function of
     NumPy that Bramble does not have raises ``TypeError``. It is freed with ``free``, or when the last reference is gone.
+
+    Every method that asks the machines raises ``ValueError`` after ``free``, ``ClusterClosed`` after the end of the cluster,
+    ``ForkedProcess`` in a fork, and ``PartLost`` if a part is lost and cannot be made again; every operation that leaves a matrix
+    at the machines raises ``OutOfClusterMemory`` if they have no room for it. Operators raise ``TypeError`` for operands of two
+    types and ``ValueError``, with NumPy's text, for shapes that do not fit.
     """
 
     __slots__ = ("_cluster", "_held", "_placed", "_report", "_transposed", "__weakref__")
@@ -71,7 +80,7 @@ class DistArray:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Rows and columns, m and n."""
         rows, cols = self._report["rows"], self._report["cols"]
         return (cols, rows) if self._transposed else (rows, cols)
 
@@ -108,7 +117,7 @@ class DistArray:
         return Shard(1 - axis if self._transposed else axis, units)
 
     def parts(self) -> list[Part]:
-        """Which machine holds which rows and columns, as they were placed."""
+        """Which machine holds which rows and columns, as they were placed; of replicas, each machine holds all."""
         parts = []
         for part in self._report["parts"]:
             rows = slice(part["row"], part["row"] + part["rows"])
@@ -120,17 +129,18 @@ class DistArray:
 
     @property
     def T(self) -> DistArray:  # noqa: N802 (as in NumPy)
-        """The transpose; nothing moves."""
+        """The transpose, n × m; nothing moves. It is the same matrix in the machines' memory, and freed with it."""
         return DistArray._of(self._cluster, self._placed, self._report, self._held, not self._transposed)
 
     def transpose(self) -> DistArray:
-        """The transpose; nothing moves."""
+        """The transpose, as ``T``."""
         return self.T
 
     def numpy(self, rows: slice = slice(None), cols: slice = slice(None)) -> np.ndarray:
         """All elements, or those of some rows and columns, as an array of this process: ``W.numpy(rows=slice(0, 10))``.
 
-        The slices are those of NumPy, without a step. Only what is asked for travels.
+        The slices are those of NumPy; only what is asked for travels. Raises ``ValueError`` for a step, ``TypeError`` for anything
+        but a slice, and ``MemoryError`` if this process has no room for the array.
         """
         stored, across = (cols, rows) if self._transposed else (rows, cols)
         height, width = self._report["rows"], self._report["cols"]
@@ -145,11 +155,14 @@ class DistArray:
         return found.T if self._transposed else found
 
     def free(self) -> None:
-        """Gives the memory at the machines back. Also its transposes are gone then."""
+        """Gives the memory at the machines back, and waits until they have it. Its transposes are gone, too; a second call is none."""
         self._cluster._native.free(self._placed)
 
     def redistribute(self, placement: Placement | Literal["auto"] | None = None) -> DistArray:
-        """The same matrix, spread in another way; the elements travel between the machines."""
+        """The same matrix, spread in another way; the elements travel between the machines.
+
+        ``placement`` is that of ``Cluster.put``. Both matrices are held until one is freed.
+        """
         made = self._cluster._native.make_sum(1.0, self._native, 0.0, None, native(placement))
         return self._cluster._placed(made)
 
@@ -195,11 +208,17 @@ class DistArray:
     # Reductions, at the machines.
 
     def topk(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Columns and values of the ``k`` largest elements of each row, largest first."""
+        """Columns and values of the ``k`` largest elements of each row, largest first: two arrays, m × k, of int64 and of its type.
+
+        Raises ``ValueError`` unless 1 ≤ ``k`` ≤ n.
+        """
         return self._cluster._reduced("topk", k, self._native)
 
     def sum(self, axis: Literal[0, 1] | None = None) -> Any:
-        """The sum of all elements, of each column (``axis=0``), or of each row (``axis=1``)."""
+        """The sum of all elements, of each column (``axis=0``: n elements), or of each row (``axis=1``: m elements).
+
+        Of the matrix's type, and of int64 for integers, which wrap around. Raises ``ValueError`` for another axis.
+        """
         match axis:
             case None:
                 return self.sum(1).sum()
@@ -212,19 +231,23 @@ class DistArray:
         raise _lacks(f"a sum over axis={axis!r}")
 
     def max(self) -> Any:
-        """The largest element."""
+        """The largest element, as a scalar of NumPy; NaN if one is NaN."""
         return self._cluster._reduced("max", 0, self._native).reshape(())[()]
 
     def min(self) -> Any:
-        """The smallest element."""
+        """The smallest element, as a scalar of NumPy; NaN if one is NaN."""
         return self._cluster._reduced("min", 0, self._native).reshape(())[()]
 
     def norm(self) -> Any:
-        """The Frobenius norm."""
+        """The Frobenius norm; of integers as float64."""
         return self._cluster._reduced("norm", 0, self._native).reshape(())[()]
 
     def as_linear_operator(self) -> Any:
-        """A ``scipy.sparse.linalg.LinearOperator``, for ``svds``, ``eigsh``, ``lobpcg``, ``cg`` and the like."""
+        """A ``scipy.sparse.linalg.LinearOperator``, m × n, for ``svds``, ``eigsh``, ``lobpcg``, ``cg`` and the like.
+
+        Blocks of vectors travel at once. Raises ``ImportError`` without SciPy; its products raise ``TypeError`` for vectors that the
+        matrix's type does not hold, such as complex ones.
+        """
         from bramble._operator import operator
 
         return operator(self)

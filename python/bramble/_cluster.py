@@ -22,20 +22,27 @@ class Node(NamedTuple):
     """A machine of a cluster."""
 
     name: str
+    """Its name or address."""
     is_primary: bool
+    """Whether it is this process."""
     threads: int
+    """Threads that compute."""
     kernel: str
+    """Kernel that it multiplies with."""
     gflops: float
-    """Multiplying large matrices with all threads."""
+    """10⁹ operations a second, multiplying large matrices of float32 with all threads."""
     held_bytes: int
-    """Of matrices that this cluster has placed there."""
+    """Bytes of matrices that this cluster has placed there."""
     left_bytes: int
-    """For more of them."""
+    """Bytes that are left for more of them."""
     link: str
+    """``thread``, ``tcp``, ``pipe``, ``shm`` or ``mpi``."""
     encryption: str | None
+    """Cipher of its link; ``None`` without encryption."""
     bytes_per_s: float | None
     """Of its link with this process; ``None`` where both share memory."""
     round_trip_s: float | None
+    """Seconds there and back; ``None`` where both share memory."""
 
 
 Factor: TypeAlias = ArrayLike | _array.DistArray | str | os.PathLike[str]
@@ -84,6 +91,10 @@ class Cluster:
     Calls are carried out one after another, on a thread of their own that keeps the connections alive. Use the cluster in a
     ``with`` statement, or call ``close``. Ctrl-C raises ``KeyboardInterrupt`` at once; the cluster ends the interrupted call
     before the next.
+
+    Raises ``ValueError`` for options that are wrong or do not go together, ``Unreachable`` if a worker does not answer (with what
+    to do), ``BrambleError`` if the key is missing or wrong, or workers cannot be started. Every call raises ``ClusterClosed`` after
+    ``close`` and ``ForkedProcess`` in a fork of this process.
     """
 
     def __init__(
@@ -175,7 +186,7 @@ class Cluster:
         return engines.from_kubernetes(cls, workers, image, **options)
 
     def close(self) -> None:
-        """Says goodbye to the machines; local workers end. Arrays that are placed on it are lost."""
+        """Says goodbye to the machines; local workers end. Matrices that are placed on it are lost. A second call does nothing."""
         self._end()
 
     @property
@@ -185,9 +196,9 @@ class Cluster:
 
     @property
     def last_report(self) -> Report | None:
-        """How the last call went."""
+        """How the last call went; ``None`` before the first. ``plan``, ``nodes``, ``numpy`` and ``free`` leave none."""
         if isinstance(self._last, str):
-            self._last = Report.of(self._last)
+            self._last = Report._of(self._last)
         return self._last
 
     def __enter__(self) -> Cluster:
@@ -211,13 +222,22 @@ class Cluster:
         Parameters
         ----------
         source : array, path or generator
-            An array of two dimensions; a file that the command ``bramble`` reads (``W.npy``, ``model.safetensors:wte``), or a
+            An array of two dimensions, m × n, of float32, float64, int32 or int64; a file that the command ``bramble`` reads (``W.npy``, ``model.safetensors:wte``), or a
             generator (``random:4096x4096:f32:1``). Files are mapped and stay open; they may be larger than memory.
         placement : Shard, Replicate or "auto"
-            How it is spread.
+            How it is spread; by default its size and the machines' speeds decide.
         copy : bool
             Whether an array is copied first. Without a copy the array must not change while it is placed: results are checked
             against it, and lost parts are put again from it.
+
+        Returns
+        -------
+        DistArray
+            The matrix; its last reference frees it.
+
+        Raises ``ValueError`` for an array without two dimensions or without elements and for units that do not fit the machines,
+        ``TypeError`` for other elements, ``OSError`` or ``ValueError`` for a file that cannot be read, ``OutOfClusterMemory`` if it
+        does not fit (with what each machine has left).
         """
         held = None
         if isinstance(source, (str, os.PathLike)):
@@ -241,11 +261,27 @@ class Cluster:
         keep: bool | None = None,
         placement: Placement | Literal["auto"] | None = None,
     ) -> Any:
-        """The product of two matrices, of which either may be placed.
+        """The product of two matrices, of which either may be placed; ``x @ W`` calls it.
 
-        ``keep``: whether the result stays at the machines, as a ``DistArray``. By default it does if both operands are placed
-        (``W1 @ W2``), and otherwise comes back as an array (``x @ W``). An array of one dimension is a row on the left and a
-        column on the right, as in NumPy; a text or path names a file or a generator, as for ``put``.
+        Parameters
+        ----------
+        a, b : array, DistArray, path or generator
+            m × k and k × n, of one type. An array of one dimension is a row on the left and a column on the right, as in NumPy; a
+            text or path names a file or a generator, as for ``put``.
+        keep : bool, optional
+            Whether the result stays at the machines. By default it does if both operands are placed (``W1 @ W2``), and otherwise
+            comes back as an array (``x @ W``).
+        placement : Shard, Replicate or "auto"
+            Where a kept result lies; by default so that few bytes travel.
+
+        Returns
+        -------
+        ndarray or DistArray
+            m × n, or one dimension for each operand that had one less. Checked before it is returned.
+
+        Raises ``ValueError`` with NumPy's text for shapes, ``TypeError`` for types, ``VerificationError`` if the result is wrong and
+        other machines could not correct it, ``PartLost`` if a part of an operand is lost for good, ``OutOfClusterMemory`` if a kept
+        result does not fit, ``MemoryError`` if this process has no room for the result.
         """
         left, right = _array.factors(a, b)
         if keep is None:
@@ -279,11 +315,11 @@ class Cluster:
                 "plan: the result stays at the machines, and which machine computes what follows from where the operands lie; "
                 "keep=False plans the product whose result comes back"
             )
-        return Plan.of(self._native.plan(left.native, right.native))
+        return Plan._of(self._native.plan(left.native, right.native))
 
     @property
     def nodes(self) -> list[Node]:
-        """The machines that answer, this process first; asked now. Speeds are for float32."""
+        """The machines that answer, this process first; asked and measured now. Speeds are for float32."""
         return [Node(**fields) for fields in json.loads(self._native.nodes("f32"))]
 
     def solve(self, a: ArrayLike | _array.DistArray | str | os.PathLike[str], b: ArrayLike) -> np.ndarray:
@@ -296,11 +332,25 @@ class Cluster:
         """
         return _solve.on_cluster(self, a, b)
 
-    def topk(self, a: ArrayLike | _array.DistArray, b: _array.DistArray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def topk(self, a: Factor, b: Factor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Columns and values of the ``k`` largest elements of each row of ``a @ b``, largest first.
 
-        The machines reduce their parts, so that the product itself never travels. ``b`` (or ``a``) is placed, with whole columns
-        (rows) at each machine. If ``a`` has one dimension, so have the results.
+        The machines reduce their parts, so that the product itself never travels.
+
+        Parameters
+        ----------
+        a, b : array, DistArray, path or generator
+            m × p and p × n, of one type; at least one is placed.
+        k : int
+            Elements of each row, 1 to n.
+
+        Returns
+        -------
+        columns, values : ndarray
+            m × k each, of int64 and of the operands' type; one dimension if ``a`` has one.
+
+        Raises as ``matmul``; ``TypeError`` if neither operand is placed; ``ValueError`` for another ``k``, and if the operand's parts
+        are cut across the sums, since no machine has whole elements then: place ``b`` with ``Shard(1)``, or ``a`` with ``Shard(0)``.
         """
         left, right = _array.operand(a, is_left=True), _array.operand(b, is_left=False)
         if not (left.is_placed or right.is_placed):
@@ -320,5 +370,5 @@ class Cluster:
 
     def _placed(self, made: tuple[Any, str], held: np.ndarray | None = None) -> _array.DistArray:
         placed, text = made
-        self._last = report = Report.of(text)
+        self._last = report = Report._of(text)
         return _array.DistArray._of(self, placed, report, held)

@@ -12,10 +12,13 @@ _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#
 
 
 class Report(dict):
-    """How a call went: the fields of docs/json.md, of a product below ``["product"]``."""
+    """How a call went: a dictionary with the fields of docs/json.md, those of a product below ``["product"]``.
+
+    Seconds, bytes and Gflop/s are numbers. In a notebook it shows itself with a picture of the parts.
+    """
 
     @classmethod
-    def of(cls, text: str) -> Self:
+    def _of(cls, text: str) -> Self:
         return cls(json.loads(text))
 
     @property
@@ -33,7 +36,7 @@ class Report(dict):
         return f"{picture(self)}<pre>{html.escape(self.text)}</pre>"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the report as an HTML page; it refers to nothing outside of itself."""
+        """Writes the report as an HTML page, which refers to nothing outside of itself. Raises ``OSError`` as ``open``."""
         fields = html.escape(json.dumps({k: v for k, v in self.items() if k != "text"}, indent=2))
         page = (
             f"<!doctype html><meta charset='utf-8'><title>Bramble: {html.escape(self.get('kind', 'report'))}</title>"
