@@ -328,9 +328,19 @@ class DistArray:
         rows, cols = self.shape
         workers = list(dict.fromkeys(part.worker for part in self.parts()))
         spread = {None: "a copy at each of", 0: "rows over", 1: "columns over"}[getattr(self.placement, "axis", None)]
-        return f"<bramble.DistArray {rows}x{cols} {self.dtype}, {spread} {', '.join(workers)}>"
+        where = self._gone() or f"{spread} {', '.join(workers)}"
+        return f"<bramble.DistArray {rows}x{cols} {self.dtype}, {where}>"
+
+    def _gone(self) -> str | None:
+        """Why no machine holds it any more."""
+        if self._placed.freed:
+            return "freed"
+        return "its cluster is closed" if self._cluster.closed else None
 
     def _repr_html_(self) -> str:
+        shape = f"{self.shape[0]} × {self.shape[1]} {self.dtype}"
+        if gone := self._gone():
+            return f"<div>{shape}, {gone}</div>"
         report = dict(self._report)
         if self._transposed:
             report.update(rows=report["cols"], cols=report["rows"])
@@ -339,7 +349,7 @@ class DistArray:
                 {**part, "row": part["col"], "rows": part["cols"], "col": part["row"], "cols": part["rows"]}
                 for part in report["parts"]
             ]
-        return f"{picture(report)}<div>{self.shape[0]} × {self.shape[1]} {self.dtype}</div>"
+        return f"{picture(report)}<div>{shape}</div>"
 
 
 def factors(a: Any, b: Any) -> tuple[Operand, Operand]:

@@ -20,7 +20,9 @@ class Memory:
     def dtype(self) -> str: ...
 
 @final
-class Placed: ...
+class Placed:
+    @property
+    def freed(self) -> bool: ...
 
 @final
 class Source:

@@ -362,7 +362,7 @@ class Cluster:
         return (columns[0], values[0]) if left.was_vector else (columns, values)
 
     def _reduced(self, kind: str, count: int, a: Any, b: Any = None) -> Any:
-        if count < 0:
+        if kind == "topk" and count < 1:
             raise ValueError(f"{kind}: {count} elements are asked for; ask for at least 1")
         results, self._last = self._native.reduce(kind, count, a, b)
         arrays = [as_result(memory) for memory in results]

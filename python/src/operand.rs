@@ -50,6 +50,15 @@ impl Placed {
     }
 }
 
+#[pymethods]
+impl Placed {
+    /// Whether it was freed.
+    #[getter]
+    fn freed(&self) -> bool {
+        self.is_freed.load(Relaxed)
+    }
+}
+
 impl Drop for Placed {
     fn drop(&mut self) {
         if self.forget() {
