@@ -1,6 +1,6 @@
 """The compiled module behind the package. Private: use the package."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 __all__ = ["Cluster", "Lu", "Memory", "Placed", "Source", "default_threads", "guest", "main", "multiply", "run_as"]
@@ -40,7 +40,7 @@ class Lu:
 
 @final
 class Cluster:
-    def __new__(cls, words: Sequence[str], key: str | None) -> Cluster: ...
+    def __new__(cls, words: Sequence[str], key: str | None, show: Callable[..., None] | None) -> Cluster: ...
     def nodes(self, dtype: str) -> str: ...
     def solve(self, a: Any, b: Any, threads: int) -> tuple[Memory, str]: ...
     def put(self, source: Any, placement: _Placement) -> tuple[Placed, str]: ...

@@ -15,6 +15,7 @@ from bramble import _array, _solve
 from bramble._native import module
 from bramble._operands import as_array, as_result, check_dtype, readable
 from bramble._placement import Placement, native
+from bramble._progress import ProgressLine
 from bramble._report import Plan, Report
 
 
@@ -82,7 +83,8 @@ class Cluster:
     insecure, trust_network : bool
         No encryption and no cluster key: within this machine, or with ``trust_network`` on a network that nobody else uses.
     progress : bool
-        Show the progress of products on a terminal.
+        Whether a call of more than a second shows a line on a terminal (stderr) and in notebooks, and removes it at its end: what
+        is done, the speed, and the time left. Elsewhere nothing is shown.
 
     Without workers (no ``hosts``, ``local``, ``hostfile`` or ``wait_for``) it consists of the threads of this process. Without
     ``key``, the cluster key is found as the command ``bramble`` finds it: in ``BRAMBLE_KEY``, in the file that
@@ -116,7 +118,7 @@ class Cluster:
         key: str | None = None,
         insecure: bool = False,
         trust_network: bool = False,
-        progress: bool = False,
+        progress: bool = True,
     ) -> None:
         if hosts is not None and not isinstance(hosts, str):
             hosts = ",".join(hosts)
@@ -138,12 +140,11 @@ class Cluster:
             "degraded": degraded,
             "insecure": insecure,
             "i-trust-this-network": trust_network,
-            "progress": progress,
         }
         words = [f"--{name}={value}" for name, value in values.items() if value is not None]
         words += [f"--{name}" for name, is_set in flags.items() if is_set]
         module.guest()
-        self._native = module.Cluster(words, key)
+        self._native = module.Cluster(words, key, ProgressLine() if progress else None)
         self._has_workers = any(given is not None for given in (hosts, local, hostfile, wait_for))
         self._threads = threads
         # Parsed when it is asked for: that takes as long as a small product.

@@ -32,10 +32,15 @@ type PlacementArg = Option<(Option<u8>, Option<Vec<u64>>)>;
 
 #[pymethods]
 impl ClusterHandle {
-    /// Opens the cluster that the words of a command line name.
+    /// Opens the cluster that the words of a command line name. `show` is called with the progress of calls that take long.
     #[new]
-    fn new(py: Python<'_>, words: Vec<String>, key: Option<String>) -> PyResult<Self> {
-        Ok(Self { home: Arc::new(EventLoop::open(py, words, key)?) })
+    fn new(
+        py: Python<'_>,
+        words: Vec<String>,
+        key: Option<String>,
+        show: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        Ok(Self { home: Arc::new(EventLoop::open(py, words, key, show)?) })
     }
 
     /// The machines, with their speeds for elements of that type, as JSON.

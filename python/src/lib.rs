@@ -13,6 +13,7 @@ mod cluster;
 mod event_loop;
 mod failure;
 mod here;
+mod long_call;
 mod lu;
 mod memory;
 mod operand;
