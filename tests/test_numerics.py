@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from bramble import Cluster
 from helpers import (DTYPES, Run, assert_gone, assert_nothing_written, assert_product, assert_refused, bramble, cpu_seconds, matrix, multiply,
                      processes_of, save, succeed, workers)
 
@@ -64,6 +65,21 @@ def test_strassen_does_not_overflow_where_c_does_not(tmp_path, where, dtype, lev
         assert asked in report["instead"] and f"overflow {dtype}" in report["instead"], report["instead"]
         assert report["instead"] in report["decision"]
         assert not report["strategy"].startswith("strassen") and "strassen" not in report["kernel"], report
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_nor_on_an_open_cluster(tmp_path, dtype):
+    """Batches and Python."""
+    a, b = nearly_overflowing(dtype)
+    save(tmp_path, "A.npy", a), save(tmp_path, "B.npy", b)
+    (tmp_path / "tasks.txt").write_text("C.npy = A.npy @ B.npy\n")
+    report = succeed("batch", "tasks.txt", "--local", 2, "--strategy", "strassen:1", "--json", cwd=tmp_path).report["product"]
+    assert_small_product(np.load(tmp_path / "C.npy"), a, b)
+    with Cluster(local=2, strategy="strassen:1") as c:
+        assert_small_product(c.matmul(a, b), a, b)
+        for found in (report, c.last_report["product"]):
+            assert "strassen:1" in found["instead"] and f"overflow {dtype}" in found["instead"]
+        assert f"overflow {dtype}" in c.plan(a, b)["decision"]
 
 
 @pytest.mark.parametrize("levels", LEVELS.values(), ids=LEVELS)

@@ -149,7 +149,8 @@ def test_a_freed_matrix_is_gone_and_so_is_its_transpose(c):
                  lambda: H.topk(1), lambda: c.topk(x, W, 1), lambda: c.matmul(x, W, keep=True)):
         with pytest.raises(ValueError, match="was freed"):
             call()
-    assert W.shape == w.shape and "300x280" in repr(W)
+    assert W.shape == w.shape and repr(W) == "<bramble.DistArray 300x280 float64, freed>"
+    assert repr(T) == "<bramble.DistArray 280x300 float64, freed>" and T._repr_html_() == "<div>280 × 300 float64, freed</div>"
 
 
 def test_a_closed_cluster_says_so(c, placed):
@@ -167,8 +168,23 @@ def test_a_closed_cluster_says_so(c, placed):
                  lambda: one.matmul(w.T, w)):
         with pytest.raises(ClusterClosed, match="closed; open another one"):
             call()
+    assert repr(W) == "<bramble.DistArray 300x280 float64, its cluster is closed>" and "closed" in W._repr_html_()
     W.free()
     one.close()
+
+
+def test_advice_names_what_python_has(c):
+    """No option of the command, and which array is meant."""
+    x, w = np.ones((3, 2000)), np.ones((2000, 600))
+    assert "the 2000x600 array is cut along the depth" in (text := error(c.topk, x, c.put(w, Shard(0)), 2))
+    assert "place it with bramble.Shard(1) (its transpose with bramble.Shard(0))" in text and "shard=" not in text
+    assert "the 3x2000 array @ the 2000x600 array" in error(c.topk, x, c.put(w, Shard(1)), 601)
+    with Cluster(local=2, kernel="simd", reproducible=True) as one:
+        V = one.put(w, Shard(0, (1, 1)))
+        for call in (lambda: x @ V, lambda: one.plan(x, V)):
+            with pytest.raises(BrambleError, match=r"^reproducible: .*with other units.*without reproducible=True") as caught:
+                call()
+            assert "--" not in str(caught.value)
 
 
 @pytest.mark.parametrize("options, culprits", [

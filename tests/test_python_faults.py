@@ -99,58 +99,6 @@ def test_the_last_reference_gives_the_memory_back():
         assert put(7).shape == (4000, 4000)
 
 
-def test_memory_stays_the_same_over_many_matrices():
-    """Sixty matrices of 4 MB, placed, multiplied, made and freed, leave less than sixteen of them in any process."""
-    assert said('''
-        def resident():
-            return [int(re.search(r"VmRSS:\\s+(\\d+)", open(f"/proc/{pid}/status").read())[1]) * 1024
-                    for pid in [os.getpid(), *children()]]
-
-        w, x = small(1000, 500), small(3, 1000)
-        placements = Shard(0), Shard(1), Replicate(), None
-        with Cluster(local=2, kernel="simd") as c:
-            def cycle(count):
-                for turn in range(count):
-                    W = c.put(w, placements[turn % 4])
-                    y, H = x @ W, W + w
-                    H.numpy(), c.topk(x, W.redistribute(Shard(1)), 2)
-                    if turn % 2:
-                        W.free(), H.free()
-            cycle(12)
-            before = resident()
-            cycle(60)
-            after = resident()
-        assert len(before) == 3 and all(now < then + 64_000_000 for now, then in zip(after, before)), (before, after)
-        print("flat")
-    ''') == ["flat"]
-
-
-def test_clusters_come_and_go_without_a_trace():
-    assert said('''
-        def state():
-            gc.collect()
-            return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), len(children())
-
-        def one(turn):
-            c = Cluster(local=1 + turn % 2)
-            W = c.put(w)
-            if turn % 5 == 0:
-                assert (x @ W == x @ w).all()
-            if turn % 3 == 0:
-                c.close()
-            elif turn % 3 == 1:
-                c.itself = c        # Left to the garbage collector.
-
-        one(0)
-        before = state()
-        for turn in range(30):
-            one(turn)
-        after = state()
-        assert after == before and after[2] == 0, (before, after)
-        print("none")
-    ''') == ["none"]
-
-
 ENDS = {
     "falls off the end": ("", 0),
     "closes in the middle": ("c.close(); assert children() == []", 0),

@@ -11,10 +11,11 @@
 Importing the package starts no thread, and needs no cluster.
 """
 
-from bramble._array import DistArray
-from bramble._cluster import Cluster
+from bramble._array import DistArray, Part
+from bramble._cluster import Cluster, Node
 from bramble._matmul import matmul
 from bramble._placement import Replicate, Shard
+from bramble._report import Plan, Report
 from bramble._solve import LU, lu, solve
 from bramble.errors import (
     BrambleError,
@@ -33,9 +34,13 @@ __all__ = [
     "DistArray",
     "ForkedProcess",
     "LU",
+    "Node",
     "OutOfClusterMemory",
+    "Part",
     "PartLost",
+    "Plan",
     "Replicate",
+    "Report",
     "Shard",
     "Unreachable",
     "VerificationError",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numbers
+import os
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 
+from bramble._native import module
 from bramble._operands import _NAMES, as_array, as_result, check_dtype, readable
 from bramble._placement import Placement, Replicate, Shard, native
 from bramble._report import Report, picture
@@ -19,9 +21,13 @@ class Part(NamedTuple):
     """What one machine holds of a matrix."""
 
     worker: str
+    """Name of the machine."""
     rows: slice
+    """Its rows of the matrix."""
     cols: slice
+    """Its columns."""
     nbytes: int
+    """Bytes of its elements."""
 
 
 class Operand(NamedTuple):
@@ -35,11 +41,16 @@ class Operand(NamedTuple):
 
 
 class DistArray:
-    """A matrix whose elements the machines of a cluster hold.
+    """A matrix, m × n, whose elements the machines of a cluster hold: float32, float64, int32 or int64.
 
     It comes from ``Cluster.put`` or from an operation on others. ``x @ W`` with an array ``x`` returns an array; ``W1 @ W2``,
     ``W + V``, ``W - V``, ``2 * W`` and ``W.T`` stay at the machines. ``W.numpy()`` fetches it; nothing else does: a function of
     NumPy that Bramble does not have raises ``TypeError``. It is freed with ``free``, or when the last reference is gone.
+
+    Every method that asks the machines raises ``ValueError`` after ``free``, ``ClusterClosed`` after the end of the cluster,
+    ``ForkedProcess`` in a fork, and ``PartLost`` if a part is lost and cannot be made again; every operation that leaves a matrix
+    at the machines raises ``OutOfClusterMemory`` if they have no room for it. Operators raise ``TypeError`` for operands of two
+    types and ``ValueError``, with NumPy's text, for shapes that do not fit.
     """
 
     __slots__ = ("_cluster", "_held", "_placed", "_report", "_transposed", "__weakref__")
@@ -69,7 +80,7 @@ class DistArray:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Rows and columns, m and n."""
         rows, cols = self._report["rows"], self._report["cols"]
         return (cols, rows) if self._transposed else (rows, cols)
 
@@ -106,7 +117,7 @@ class DistArray:
         return Shard(1 - axis if self._transposed else axis, units)
 
     def parts(self) -> list[Part]:
-        """Which machine holds which rows and columns, as they were placed."""
+        """Which machine holds which rows and columns, as they were placed; of replicas, each machine holds all."""
         parts = []
         for part in self._report["parts"]:
             rows = slice(part["row"], part["row"] + part["rows"])
@@ -118,17 +129,18 @@ class DistArray:
 
     @property
     def T(self) -> DistArray:  # noqa: N802 (as in NumPy)
-        """The transpose; nothing moves."""
+        """The transpose, n × m; nothing moves. It is the same matrix in the machines' memory, and freed with it."""
         return DistArray._of(self._cluster, self._placed, self._report, self._held, not self._transposed)
 
     def transpose(self) -> DistArray:
-        """The transpose; nothing moves."""
+        """The transpose, as ``T``."""
         return self.T
 
     def numpy(self, rows: slice = slice(None), cols: slice = slice(None)) -> np.ndarray:
         """All elements, or those of some rows and columns, as an array of this process: ``W.numpy(rows=slice(0, 10))``.
 
-        The slices are those of NumPy, without a step. Only what is asked for travels.
+        The slices are those of NumPy; only what is asked for travels. Raises ``ValueError`` for a step, ``TypeError`` for anything
+        but a slice, and ``MemoryError`` if this process has no room for the array.
         """
         stored, across = (cols, rows) if self._transposed else (rows, cols)
         height, width = self._report["rows"], self._report["cols"]
@@ -143,11 +155,14 @@ class DistArray:
         return found.T if self._transposed else found
 
     def free(self) -> None:
-        """Gives the memory at the machines back. Also its transposes are gone then."""
+        """Gives the memory at the machines back, and waits until they have it. Its transposes are gone, too; a second call is none."""
         self._cluster._native.free(self._placed)
 
     def redistribute(self, placement: Placement | Literal["auto"] | None = None) -> DistArray:
-        """The same matrix, spread in another way; the elements travel between the machines."""
+        """The same matrix, spread in another way; the elements travel between the machines.
+
+        ``placement`` is that of ``Cluster.put``. Both matrices are held until one is freed.
+        """
         made = self._cluster._native.make_sum(1.0, self._native, 0.0, None, native(placement))
         return self._cluster._placed(made)
 
@@ -193,11 +208,17 @@ class DistArray:
     # Reductions, at the machines.
 
     def topk(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Columns and values of the ``k`` largest elements of each row, largest first."""
+        """Columns and values of the ``k`` largest elements of each row, largest first: two arrays, m × k, of int64 and of its type.
+
+        Raises ``ValueError`` unless 1 ≤ ``k`` ≤ n.
+        """
         return self._cluster._reduced("topk", k, self._native)
 
     def sum(self, axis: Literal[0, 1] | None = None) -> Any:
-        """The sum of all elements, of each column (``axis=0``), or of each row (``axis=1``)."""
+        """The sum of all elements, of each column (``axis=0``: n elements), or of each row (``axis=1``: m elements).
+
+        Of the matrix's type, and of int64 for integers, which wrap around. Raises ``ValueError`` for another axis.
+        """
         match axis:
             case None:
                 return self.sum(1).sum()
@@ -210,19 +231,23 @@ class DistArray:
         raise _lacks(f"a sum over axis={axis!r}")
 
     def max(self) -> Any:
-        """The largest element."""
+        """The largest element, as a scalar of NumPy; NaN if one is NaN."""
         return self._cluster._reduced("max", 0, self._native).reshape(())[()]
 
     def min(self) -> Any:
-        """The smallest element."""
+        """The smallest element, as a scalar of NumPy; NaN if one is NaN."""
         return self._cluster._reduced("min", 0, self._native).reshape(())[()]
 
     def norm(self) -> Any:
-        """The Frobenius norm."""
+        """The Frobenius norm; of integers as float64."""
         return self._cluster._reduced("norm", 0, self._native).reshape(())[()]
 
     def as_linear_operator(self) -> Any:
-        """A ``scipy.sparse.linalg.LinearOperator``, for ``svds``, ``eigsh``, ``lobpcg``, ``cg`` and the like."""
+        """A ``scipy.sparse.linalg.LinearOperator``, m × n, for ``svds``, ``eigsh``, ``lobpcg``, ``cg`` and the like.
+
+        Blocks of vectors travel at once. Raises ``ImportError`` without SciPy; its products raise ``TypeError`` for vectors that the
+        matrix's type does not hold, such as complex ones.
+        """
         from bramble._operator import operator
 
         return operator(self)
@@ -303,9 +328,19 @@ class DistArray:
         rows, cols = self.shape
         workers = list(dict.fromkeys(part.worker for part in self.parts()))
         spread = {None: "a copy at each of", 0: "rows over", 1: "columns over"}[getattr(self.placement, "axis", None)]
-        return f"<bramble.DistArray {rows}x{cols} {self.dtype}, {spread} {', '.join(workers)}>"
+        where = self._gone() or f"{spread} {', '.join(workers)}"
+        return f"<bramble.DistArray {rows}x{cols} {self.dtype}, {where}>"
+
+    def _gone(self) -> str | None:
+        """Why no machine holds it any more."""
+        if self._placed.freed:
+            return "freed"
+        return "its cluster is closed" if self._cluster.closed else None
 
     def _repr_html_(self) -> str:
+        shape = f"{self.shape[0]} × {self.shape[1]} {self.dtype}"
+        if gone := self._gone():
+            return f"<div>{shape}, {gone}</div>"
         report = dict(self._report)
         if self._transposed:
             report.update(rows=report["cols"], cols=report["rows"])
@@ -314,13 +349,28 @@ class DistArray:
                 {**part, "row": part["col"], "rows": part["cols"], "col": part["row"], "cols": part["rows"]}
                 for part in report["parts"]
             ]
-        return f"{picture(report)}<div>{self.shape[0]} × {self.shape[1]} {self.dtype}</div>"
+        return f"{picture(report)}<div>{shape}</div>"
 
 
-def operand(cluster: Cluster, value: Any, is_left: bool) -> Operand:
+def factors(a: Any, b: Any) -> tuple[Operand, Operand]:
+    """The operands of a product AB, whose shapes and types fit each other."""
+    left, right = operand(a, is_left=True), operand(b, is_left=False)
+    if left.shape[1] != right.shape[0]:
+        raise ValueError(
+            f"matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature (n?,k),(k,m?)->(n?,m?) "
+            f"(size {right.shape[0]} is different from {left.shape[1]})"
+        )
+    same_dtype(left, right)
+    return left, right
+
+
+def operand(value: Any, is_left: bool) -> Operand:
     """The operand of a product."""
     if isinstance(value, DistArray):
         return Operand(value._native, value.shape, value.dtype, is_placed=True, was_vector=False)
+    if isinstance(value, (str, os.PathLike)):
+        source = module.Source(os.fspath(value))
+        return Operand(source, source.shape, _NAMES[source.dtype], is_placed=False, was_vector=False)
     array = as_array(value)
     was_vector = array.ndim == 1
     if was_vector:
@@ -354,7 +404,7 @@ def _sum(x: Any, y: Any, alpha: float, beta: float) -> Any:
     if np.ndim(x) == 0 and not isinstance(x, DistArray) or np.ndim(y) == 0 and not isinstance(y, DistArray):
         raise _lacks("adding a number to each element of a DistArray")
     cluster = (x if isinstance(x, DistArray) else y)._cluster
-    left, right = operand(cluster, x, is_left=True), operand(cluster, y, is_left=True)
+    left, right = operand(x, is_left=True), operand(y, is_left=True)
     if left.shape != right.shape or left.was_vector or right.was_vector:
         raise ValueError(f"operands could not be added with shapes {np.shape(x)} {np.shape(y)}: both need the same")
     same_dtype(left, right)

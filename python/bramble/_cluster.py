@@ -6,7 +6,7 @@ import json
 import os
 import weakref
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,27 +15,39 @@ from bramble import _array, _solve
 from bramble._native import module
 from bramble._operands import as_array, as_result, check_dtype, readable
 from bramble._placement import Placement, native
-from bramble._report import Report
+from bramble._progress import ProgressLine
+from bramble._report import Plan, Report
 
 
 class Node(NamedTuple):
     """A machine of a cluster."""
 
     name: str
+    """Its name or address."""
     is_primary: bool
+    """Whether it is this process."""
     threads: int
+    """Threads that compute."""
     kernel: str
+    """Kernel that it multiplies with."""
     gflops: float
-    """Multiplying large matrices with all threads."""
+    """10⁹ operations a second, multiplying large matrices of float32 with all threads."""
     held_bytes: int
-    """Of matrices that this cluster has placed there."""
+    """Bytes of matrices that this cluster has placed there."""
     left_bytes: int
-    """For more of them."""
+    """Bytes that are left for more of them."""
     link: str
+    """``thread``, ``tcp``, ``pipe``, ``shm`` or ``mpi``."""
     encryption: str | None
+    """Cipher of its link; ``None`` without encryption."""
     bytes_per_s: float | None
     """Of its link with this process; ``None`` where both share memory."""
     round_trip_s: float | None
+    """Seconds there and back; ``None`` where both share memory."""
+
+
+Factor: TypeAlias = ArrayLike | _array.DistArray | str | os.PathLike[str]
+"""An operand of a product: an array, a placed matrix, or the name of a file or generator."""
 
 
 class Cluster:
@@ -71,7 +83,8 @@ class Cluster:
     insecure, trust_network : bool
         No encryption and no cluster key: within this machine, or with ``trust_network`` on a network that nobody else uses.
     progress : bool
-        Show the progress of products on a terminal.
+        Whether a call of more than a second shows a line on a terminal (stderr) and in notebooks, and removes it at its end: what
+        is done, the speed, and the time left. Elsewhere nothing is shown.
 
     Without workers (no ``hosts``, ``local``, ``hostfile`` or ``wait_for``) it consists of the threads of this process. Without
     ``key``, the cluster key is found as the command ``bramble`` finds it: in ``BRAMBLE_KEY``, in the file that
@@ -80,6 +93,10 @@ class Cluster:
     Calls are carried out one after another, on a thread of their own that keeps the connections alive. Use the cluster in a
     ``with`` statement, or call ``close``. Ctrl-C raises ``KeyboardInterrupt`` at once; the cluster ends the interrupted call
     before the next.
+
+    Raises ``ValueError`` for options that are wrong or do not go together, ``Unreachable`` if a worker does not answer (with what
+    to do), ``BrambleError`` if the key is missing or wrong, or workers cannot be started. Every call raises ``ClusterClosed`` after
+    ``close`` and ``ForkedProcess`` in a fork of this process.
     """
 
     def __init__(
@@ -101,7 +118,7 @@ class Cluster:
         key: str | None = None,
         insecure: bool = False,
         trust_network: bool = False,
-        progress: bool = False,
+        progress: bool = True,
     ) -> None:
         if hosts is not None and not isinstance(hosts, str):
             hosts = ",".join(hosts)
@@ -123,12 +140,11 @@ class Cluster:
             "degraded": degraded,
             "insecure": insecure,
             "i-trust-this-network": trust_network,
-            "progress": progress,
         }
         words = [f"--{name}={value}" for name, value in values.items() if value is not None]
         words += [f"--{name}" for name, is_set in flags.items() if is_set]
         module.guest()
-        self._native = module.Cluster(words, key)
+        self._native = module.Cluster(words, key, ProgressLine() if progress else None)
         self._has_workers = any(given is not None for given in (hosts, local, hostfile, wait_for))
         self._threads = threads
         # Parsed when it is asked for: that takes as long as a small product.
@@ -171,7 +187,7 @@ class Cluster:
         return engines.from_kubernetes(cls, workers, image, **options)
 
     def close(self) -> None:
-        """Says goodbye to the machines; local workers end. Arrays that are placed on it are lost."""
+        """Says goodbye to the machines; local workers end. Matrices that are placed on it are lost. A second call does nothing."""
         self._end()
 
     @property
@@ -181,9 +197,9 @@ class Cluster:
 
     @property
     def last_report(self) -> Report | None:
-        """How the last call went."""
+        """How the last call went; ``None`` before the first. ``plan``, ``nodes``, ``numpy`` and ``free`` leave none."""
         if isinstance(self._last, str):
-            self._last = Report.of(self._last)
+            self._last = Report._of(self._last)
         return self._last
 
     def __enter__(self) -> Cluster:
@@ -207,13 +223,22 @@ class Cluster:
         Parameters
         ----------
         source : array, path or generator
-            An array of two dimensions; a file that the command ``bramble`` reads (``W.npy``, ``model.safetensors:wte``), or a
+            An array of two dimensions, m × n, of float32, float64, int32 or int64; a file that the command ``bramble`` reads (``W.npy``, ``model.safetensors:wte``), or a
             generator (``random:4096x4096:f32:1``). Files are mapped and stay open; they may be larger than memory.
         placement : Shard, Replicate or "auto"
-            How it is spread.
+            How it is spread; by default its size and the machines' speeds decide.
         copy : bool
             Whether an array is copied first. Without a copy the array must not change while it is placed: results are checked
             against it, and lost parts are put again from it.
+
+        Returns
+        -------
+        DistArray
+            The matrix; its last reference frees it.
+
+        Raises ``ValueError`` for an array without two dimensions or without elements and for units that do not fit the machines,
+        ``TypeError`` for other elements, ``OSError`` or ``ValueError`` for a file that cannot be read, ``OutOfClusterMemory`` if it
+        does not fit (with what each machine has left).
         """
         held = None
         if isinstance(source, (str, os.PathLike)):
@@ -231,25 +256,35 @@ class Cluster:
 
     def matmul(
         self,
-        a: ArrayLike | _array.DistArray,
-        b: ArrayLike | _array.DistArray,
+        a: Factor,
+        b: Factor,
         *,
         keep: bool | None = None,
         placement: Placement | Literal["auto"] | None = None,
     ) -> Any:
-        """The product of two matrices, of which either may be placed.
+        """The product of two matrices, of which either may be placed; ``x @ W`` calls it.
 
-        ``keep``: whether the result stays at the machines, as a ``DistArray``. By default it does if both operands are placed
-        (``W1 @ W2``), and otherwise comes back as an array (``x @ W``). An array of one dimension is a row on the left and a
-        column on the right, as in NumPy.
+        Parameters
+        ----------
+        a, b : array, DistArray, path or generator
+            m × k and k × n, of one type. An array of one dimension is a row on the left and a column on the right, as in NumPy; a
+            text or path names a file or a generator, as for ``put``.
+        keep : bool, optional
+            Whether the result stays at the machines. By default it does if both operands are placed (``W1 @ W2``), and otherwise
+            comes back as an array (``x @ W``).
+        placement : Shard, Replicate or "auto"
+            Where a kept result lies; by default so that few bytes travel.
+
+        Returns
+        -------
+        ndarray or DistArray
+            m × n, or one dimension for each operand that had one less. Checked before it is returned.
+
+        Raises ``ValueError`` with NumPy's text for shapes, ``TypeError`` for types, ``VerificationError`` if the result is wrong and
+        other machines could not correct it, ``PartLost`` if a part of an operand is lost for good, ``OutOfClusterMemory`` if a kept
+        result does not fit, ``MemoryError`` if this process has no room for the result.
         """
-        left, right = _array.operand(self, a, is_left=True), _array.operand(self, b, is_left=False)
-        if left.shape[1] != right.shape[0]:
-            raise ValueError(
-                f"matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature (n?,k),(k,m?)->(n?,m?) "
-                f"(size {right.shape[0]} is different from {left.shape[1]})"
-            )
-        _array.same_dtype(left, right)
+        left, right = _array.factors(a, b)
         if keep is None:
             keep = left.is_placed and right.is_placed
         if keep:
@@ -261,9 +296,31 @@ class Cluster:
         shape = (() if left.was_vector else result.shape[:1]) + (() if right.was_vector else result.shape[1:])
         return result.reshape(shape)[()]
 
+    def plan(self, a: Factor, b: Factor, *, keep: bool | None = None) -> Plan:
+        """How the cluster would compute ``c.matmul(a, b, keep=keep)`` now; nothing is computed, and the elements do not travel.
+
+        The machines are asked and measured, and the plan is chosen, as for the product itself, which would so be computed by this
+        plan. A ``Plan`` is a dictionary with the fields of the command's ``bramble plan --json``; ``print(plan)`` shows which machine
+        would compute what, the predicted time, bytes and memory, the bound, and the other plans that were considered.
+
+        ``a``: m × k, ``b``: k × n: arrays, files, generators, or matrices that were placed with ``put``. For an array that is not
+        there yet, pass ``numpy.zeros(shape, dtype)``, which takes no memory as long as nobody writes to it.
+
+        Only products whose result comes back have a plan: which machine computes what of ``W1 @ W2`` follows from where W1 and W2
+        lie. Raises ``ValueError`` for these, for a matrix that was made at the machines, and for an empty product; and what
+        ``matmul`` would raise before it computes.
+        """
+        left, right = _array.factors(a, b)
+        if keep or (keep is None and left.is_placed and right.is_placed):
+            raise ValueError(
+                "plan: the result stays at the machines, and which machine computes what follows from where the operands lie; "
+                "keep=False plans the product whose result comes back"
+            )
+        return Plan._of(self._native.plan(left.native, right.native))
+
     @property
     def nodes(self) -> list[Node]:
-        """The machines that answer, this process first; asked now. Speeds are for float32."""
+        """The machines that answer, this process first; asked and measured now. Speeds are for float32."""
         return [Node(**fields) for fields in json.loads(self._native.nodes("f32"))]
 
     def solve(self, a: ArrayLike | _array.DistArray | str | os.PathLike[str], b: ArrayLike) -> np.ndarray:
@@ -276,13 +333,27 @@ class Cluster:
         """
         return _solve.on_cluster(self, a, b)
 
-    def topk(self, a: ArrayLike | _array.DistArray, b: _array.DistArray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def topk(self, a: Factor, b: Factor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Columns and values of the ``k`` largest elements of each row of ``a @ b``, largest first.
 
-        The machines reduce their parts, so that the product itself never travels. ``b`` (or ``a``) is placed, with whole columns
-        (rows) at each machine. If ``a`` has one dimension, so have the results.
+        The machines reduce their parts, so that the product itself never travels.
+
+        Parameters
+        ----------
+        a, b : array, DistArray, path or generator
+            m × p and p × n, of one type; at least one is placed.
+        k : int
+            Elements of each row, 1 to n.
+
+        Returns
+        -------
+        columns, values : ndarray
+            m × k each, of int64 and of the operands' type; one dimension if ``a`` has one.
+
+        Raises as ``matmul``; ``TypeError`` if neither operand is placed; ``ValueError`` for another ``k``, and if the operand's parts
+        are cut across the sums, since no machine has whole elements then: place ``b`` with ``Shard(1)``, or ``a`` with ``Shard(0)``.
         """
-        left, right = _array.operand(self, a, is_left=True), _array.operand(self, b, is_left=False)
+        left, right = _array.operand(a, is_left=True), _array.operand(b, is_left=False)
         if not (left.is_placed or right.is_placed):
             raise TypeError("topk: neither operand is placed; place one with put")
         if left.shape[1] != right.shape[0]:
@@ -292,7 +363,7 @@ class Cluster:
         return (columns[0], values[0]) if left.was_vector else (columns, values)
 
     def _reduced(self, kind: str, count: int, a: Any, b: Any = None) -> Any:
-        if count < 0:
+        if kind == "topk" and count < 1:
             raise ValueError(f"{kind}: {count} elements are asked for; ask for at least 1")
         results, self._last = self._native.reduce(kind, count, a, b)
         arrays = [as_result(memory) for memory in results]
@@ -300,5 +371,5 @@ class Cluster:
 
     def _placed(self, made: tuple[Any, str], held: np.ndarray | None = None) -> _array.DistArray:
         placed, text = made
-        self._last = report = Report.of(text)
+        self._last = report = Report._of(text)
         return _array.DistArray._of(self, placed, report, held)

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 class Shard:
     """Each machine holds whole rows (``axis=0``) or whole columns (``axis=1``).
 
-    ``units``: one whole number for each machine, in whose proportion the matrix is cut; by measured speed if it is ``None``.
+    ``units``: one whole number for each machine that may hold a part, in whose proportion the matrix is cut, at multiples of 256 rows
+    or columns; by measured speed if it is ``None``. The machines are those of ``Cluster.nodes``, so this process comes first, but
+    it holds no part if the workers are its own (``local``) or the cluster has a ``strategy``. Raises ``ValueError`` for another axis
+    and for negative units.
     """
 
     axis: int

@@ -6,7 +6,7 @@ class BrambleError(RuntimeError):
 
 
 class Unreachable(BrambleError, ConnectionError):
-    """A worker could not be reached."""
+    """A worker could not be reached; the message names it, the cause and the next step."""
 
 
 class PartLost(BrambleError):
@@ -18,7 +18,7 @@ class OutOfClusterMemory(BrambleError, MemoryError):
 
 
 class ClusterClosed(BrambleError):
-    """The cluster was closed."""
+    """The cluster was closed, by ``close`` or at the end of its ``with`` statement."""
 
 
 class ForkedProcess(BrambleError):

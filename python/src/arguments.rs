@@ -20,8 +20,6 @@ pub(crate) struct ClusterArgs {
     verify: Effort,
     #[arg(long)]
     no_steal: bool,
-    #[arg(long)]
-    progress: bool,
 }
 
 impl ClusterArgs {
@@ -47,7 +45,7 @@ impl ClusterArgs {
             account: false,
             degraded: self.team.degraded,
             progress: ProgressOptions {
-                is_quiet: !self.progress,
+                is_quiet: true,
                 is_json: false,
                 is_verbose: false,
                 is_brief: true,

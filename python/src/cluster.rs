@@ -14,7 +14,7 @@ use crate::system::{SystemSolved, solve_on_workers};
 use bramble_client::{Client, ClientError, ClientProduct, NewArray, Stop, UNNAMED};
 use bramble_matrix::{DType, Output, Rect, Reduction, Shape, Span};
 use bramble_plan::{Placement, ShardAxis, ShardUnits};
-use bramble_primary::{MakeSubject, ProductOperand, ReduceSubject};
+use bramble_primary::{MakeSubject, PrimaryError, ProductOperand, ReduceSubject};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::rc::Rc;
@@ -32,10 +32,15 @@ type PlacementArg = Option<(Option<u8>, Option<Vec<u64>>)>;
 
 #[pymethods]
 impl ClusterHandle {
-    /// Opens the cluster that the words of a command line name.
+    /// Opens the cluster that the words of a command line name. `show` is called with the progress of calls that take long.
     #[new]
-    fn new(py: Python<'_>, words: Vec<String>, key: Option<String>) -> PyResult<Self> {
-        Ok(Self { home: Arc::new(EventLoop::open(py, words, key)?) })
+    fn new(
+        py: Python<'_>,
+        words: Vec<String>,
+        key: Option<String>,
+        show: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        Ok(Self { home: Arc::new(EventLoop::open(py, words, key, show)?) })
     }
 
     /// The machines, with their speeds for elements of that type, as JSON.
@@ -116,6 +121,12 @@ impl ClusterHandle {
         let began = Instant::now();
         let (a, b) = (operand(&self.home, a)?, operand(&self.home, b)?);
         self.home.call(py, move |client, stop| Box::pin(multiplied(client, a, b, (began, stop))))
+    }
+
+    /// The plan of `multiply` with these operands, as JSON.
+    fn plan(&self, py: Python<'_>, a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) -> PyResult<String> {
+        let (a, b) = (operand(&self.home, a)?, operand(&self.home, b)?);
+        self.home.call(py, move |client, _| Box::pin(planned(client, a, b)))
     }
 
     /// The elements of some rows and columns of a placed matrix, which have to be in it.
@@ -226,6 +237,16 @@ async fn multiplied(
     let finished = client.multiply(&product, &in_memory, (began, &stop)).await?;
     let report = report::multiplied(&finished.report, began.elapsed().as_secs_f64());
     Ok((Memory::of(finished.sealed)?, report))
+}
+
+/// The plan of a product that is sent to this process.
+async fn planned(client: &mut Client, a: ProductOperand, b: ProductOperand) -> Result<String, ClientError> {
+    if a.matrix.is_remote() || b.matrix.is_remote() {
+        let why = "plan: an operand was made at the workers, which compute products with it where its parts lie; only arrays, \
+                   files, and matrices that were placed with put can be planned";
+        return Err(PrimaryError::Operands(why.to_owned()).into());
+    }
+    Ok(report::plan(client.plan(&ClientProduct { alpha: 1.0, a, b, plus: None }, &in_memory).await?))
 }
 
 fn in_memory(shape: Shape, dtype: DType) -> Result<Output, ClientError> {

@@ -9,6 +9,7 @@
 
 use crate::arguments::ClusterArgs;
 use crate::failure::{ended, exception, failed};
+use crate::long_call::LongCall;
 use bramble_client::{Client, ClientError, Stop};
 use bramble_cluster::team::TeamSpec;
 use bramble_cluster::until::runtime;
@@ -44,11 +45,18 @@ pub(crate) struct EventLoop {
     /// The thread, and a channel that breaks when it ends.
     thread: Mutex<Option<(JoinHandle<()>, Receiver<()>)>>,
     process: u32,
+    /// Shows calls that take long.
+    show: Option<Py<PyAny>>,
 }
 
 impl EventLoop {
-    /// Starts the thread and opens the cluster.
-    pub(crate) fn open(py: Python<'_>, words: Vec<String>, key: Option<String>) -> PyResult<Self> {
+    /// Starts the thread and opens the cluster. `show` is called with the progress of calls that take long.
+    pub(crate) fn open(
+        py: Python<'_>,
+        words: Vec<String>,
+        key: Option<String>,
+        show: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
         let (calls, incoming) = mpsc::unbounded_channel();
         let (ready, mut is_open) = sync_channel(1);
         let (alive, over) = sync_channel(0);
@@ -67,6 +75,7 @@ impl EventLoop {
             closing,
             thread: Mutex::new(Some((thread, over))),
             process: std::process::id(),
+            show,
         };
         let waited = wait_for(py, &mut is_open);
         if waited.is_err() {
@@ -94,12 +103,15 @@ impl EventLoop {
         let (to, mut result) = sync_channel(1);
         let (interrupt, mut interrupted) = oneshot::channel::<()>();
         let is_closing = self.closing.subscribe();
+        let mut shown = LongCall::new(self.show.as_ref());
+        let board = shown.board();
         let call: Call = Box::new(move |client| {
             Box::pin(async move {
                 if interrupted.try_recv().is_ok() {
                     return;
                 }
                 let stop = Rc::new(Stop::default());
+                client.show_on(board);
                 tokio::select! {
                     done = work(client, stop.clone()) => {
                         // Nobody waits after an interrupt.
@@ -110,7 +122,8 @@ impl EventLoop {
             })
         });
         self.send(py, call)?;
-        let waited = wait_for(py, &mut result);
+        let waited = wait_and_look(py, &mut result, &mut |py| shown.look(py));
+        let waited = shown.end(py).and(waited);
         if waited.is_err() {
             // The loop may be done with the call already.
             let _ = interrupt.send(());
@@ -195,12 +208,24 @@ async fn closed(closing: &mut watch::Receiver<bool>) {
 
 /// Waits with the interpreter released; an interrupt is an error, `None` a thread that broke off.
 pub(crate) fn wait_for<R: Send>(py: Python<'_>, result: &mut Receiver<R>) -> PyResult<Option<R>> {
+    wait_and_look(py, result, &mut |_| Ok(()))
+}
+
+/// The same; `look` is called again and again.
+fn wait_and_look<R: Send>(
+    py: Python<'_>,
+    result: &mut Receiver<R>,
+    look: &mut dyn FnMut(Python<'_>) -> PyResult<()>,
+) -> PyResult<Option<R>> {
     loop {
         let waiting = &mut *result;
         match py.detach(move || waiting.recv_timeout(LOOK)) {
             Ok(value) => return Ok(Some(value)),
             Err(RecvTimeoutError::Disconnected) => return Ok(None),
-            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Timeout) => {
+                py.check_signals()?;
+                look(py)?;
+            }
         }
     }
 }

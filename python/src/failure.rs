@@ -1,8 +1,8 @@
-//! Errors as exceptions of the package (`bramble/errors.py`).
+//! Errors as exceptions of the package (`bramble/errors.py`), with advice that a Python program can follow.
 
 use bramble_client::ClientError;
 use bramble_matrix::MatrixError;
-use bramble_plan::{LayoutError, PlanError};
+use bramble_plan::{GridError, LayoutError, PlanError};
 use bramble_primary::PrimaryError;
 use bramble_report::exit::{Exit, Failure};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
@@ -33,11 +33,42 @@ pub(crate) fn failed(py: Python<'_>, error: ClientError) -> PyErr {
             | PrimaryError::Plan(PlanError::NoRoom { .. } | PlanError::OwnerWithoutRoom { .. }),
         ) => "OutOfClusterMemory",
         ClientError::Cluster(PrimaryError::Operands(_) | PrimaryError::Layout(_)) => {
-            return PyValueError::new_err(Failure::from(error).text);
+            return PyValueError::new_err(text(error));
         }
         ClientError::Cluster(_) | ClientError::Here(_) => "BrambleError",
     };
-    exception(py, kind, &Failure::from(error).text)
+    exception(py, kind, &text(error))
+}
+
+/// The message, which names no option that only the command has.
+fn text(error: ClientError) -> String {
+    let ClientError::Cluster(PrimaryError::Plan(plan)) = &error else {
+        return Failure::from(error)
+            .text
+            .replace("shard=0", "bramble.Shard(0)")
+            .replace("shard=1", "bramble.Shard(1)");
+    };
+    match plan {
+        PlanError::NoRoom { strategy, need_bytes, have_bytes } => format!(
+            "no machine has room for one block of {strategy}: {need_bytes} bytes are needed, the most that one offers is \
+             {have_bytes}; free other arrays, or give the workers more memory"
+        ),
+        PlanError::OwnerWithoutRoom { name, need_bytes, have_bytes } => format!(
+            "{name} holds a part of an operand, and one block of its share needs {need_bytes} bytes more, of which it has \
+             {have_bytes}; free other arrays, or give the workers more memory"
+        ),
+        PlanError::CutsBetweenTiles { tile_rows, tile_cols, depth } => format!(
+            "reproducible: the parts of an operand are cut between the borders of tiles of {tile_rows} x {tile_cols} and steps \
+             of {depth}, on which the bits depend; place it anew with other units, or open the cluster without reproducible=True"
+        ),
+        PlanError::Grid(GridError::TooMany { m, n, k, .. }) => format!(
+            "{m} x {n} x {k} are more products of tiles than can be planned; multiply parts of the operands"
+        ),
+        PlanError::Grid(GridError::TooManySteps { k, depth }) => format!(
+            "k = {k} in steps of {depth} are more steps than can be planned; multiply parts of the operands"
+        ),
+        _ => Failure::from(error).text,
+    }
 }
 
 /// The exception for a matrix that this process cannot read or hold: of the system if that refused, as `open` raises it.

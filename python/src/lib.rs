@@ -13,6 +13,7 @@ mod cluster;
 mod event_loop;
 mod failure;
 mod here;
+mod long_call;
 mod lu;
 mod memory;
 mod operand;
@@ -34,7 +35,7 @@ mod _bramble {
     #[pymodule_export]
     use super::memory::Memory;
     #[pymodule_export]
-    use super::operand::Placed;
+    use super::operand::{NamedSource, Placed};
     #[pymodule_export]
     use super::{guest, main, run_as};
 }

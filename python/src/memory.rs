@@ -146,7 +146,9 @@ impl Exported {
 
 /// An array as a matrix that is read in place. Its rows or columns are contiguous.
 pub(crate) fn readable(array: &Bound<'_, PyAny>) -> PyResult<Matrix> {
-    Exported::of(array).map_err(|e| PyTypeError::new_err(format!("no operand: {e}")))?.into_matrix("an array")
+    let array = Exported::of(array).map_err(|e| PyTypeError::new_err(format!("no operand: {e}")))?;
+    let [rows, cols] = array.shape();
+    array.into_matrix(&format!("the {rows}x{cols} array"))
 }
 
 /// The elements of a result, row by row: a buffer of bytes that NumPy may wrap and change.

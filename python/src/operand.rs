@@ -50,6 +50,15 @@ impl Placed {
     }
 }
 
+#[pymethods]
+impl Placed {
+    /// Whether it was freed.
+    #[getter]
+    fn freed(&self) -> bool {
+        self.is_freed.load(Relaxed)
+    }
+}
+
 impl Drop for Placed {
     fn drop(&mut self) {
         if self.forget() {
@@ -58,7 +67,32 @@ impl Drop for Placed {
     }
 }
 
-/// The operand that a value of Python stands for: a buffer, a path or generator, or a pair of a placed matrix and whether it is
+/// A file or a generator, with the shape and the element type that it has as an operand.
+#[pyclass(frozen, name = "Source")]
+pub(crate) struct NamedSource(Matrix);
+
+#[pymethods]
+impl NamedSource {
+    /// Opens the file or generator of that name.
+    #[new]
+    fn new(py: Python<'_>, name: String) -> PyResult<Self> {
+        Ok(Self(py.detach(|| Matrix::open(name)).map_err(unreadable)?))
+    }
+
+    /// Rows and columns.
+    #[getter]
+    fn shape(&self) -> (u64, u64) {
+        (self.0.shape().rows, self.0.shape().cols)
+    }
+
+    /// Name of the element type: f32, f64, i32, i64.
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        self.0.dtype().name()
+    }
+}
+
+/// The operand that a value of Python stands for: a buffer, a file or generator, or a pair of a placed matrix and whether it is
 /// transposed.
 pub(crate) fn operand(home: &Arc<EventLoop>, value: &Bound<'_, PyAny>) -> PyResult<ProductOperand> {
     if let Ok(PlacedView(placed, transposed)) = value.extract::<PlacedView<'_>>() {
@@ -75,6 +109,9 @@ pub(crate) fn operand(home: &Arc<EventLoop>, value: &Bound<'_, PyAny>) -> PyResu
 
 /// The matrix in a buffer, a file, or a generator's text.
 pub(crate) fn matrix(value: &Bound<'_, PyAny>) -> PyResult<Matrix> {
+    if let Ok(source) = value.cast::<NamedSource>() {
+        return Ok(source.get().0.clone());
+    }
     if let Ok(text) = value.cast::<PyString>() {
         let text = text.to_str()?.to_owned();
         return value.py().detach(|| Matrix::open(text)).map_err(unreadable);

@@ -1,7 +1,9 @@
 //! Reports of calls, as JSON for the package.
 
-use bramble_primary::{MakeReport, NodeReport, PutReport, ReduceReport, Report};
-use bramble_report::{placed, product};
+use bramble_primary::{MakeReport, NodeReport, ProductPlan, PutReport, ReduceReport, Report};
+use bramble_report::plan::picture::PictureStyle;
+use bramble_report::plan::view::PlanView;
+use bramble_report::{placed, plan as plans, product};
 use serde_json::json;
 
 /// A matrix that was placed.
@@ -30,6 +32,17 @@ pub(crate) fn multiplied(report: &Report, total_seconds: f64) -> String {
     let product = product::json(report, total_seconds, "");
     let text = product::text(report, "C", false, total_seconds, None);
     json!({"kind": "product", "seconds": total_seconds, "product": product, "text": text}).to_string()
+}
+
+/// A plan, as the command prints it and as `bramble.plan/1`.
+pub(crate) fn plan(plan: ProductPlan) -> String {
+    let ProductPlan { decision, machines, plan_seconds } = plan;
+    let watts = vec![None; machines.len()];
+    let view = PlanView { decision, watts, machines, plan_seconds, is_inspected: true };
+    let mut value = plans::json::json(&view);
+    let text = plans::text::text(&view, PictureStyle { columns: 80, colours: false });
+    placed::merge(&mut value, json!({"kind": "plan", "text": text}));
+    value.to_string()
 }
 
 /// The machines of a cluster.

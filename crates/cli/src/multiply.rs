@@ -9,7 +9,7 @@ use bramble_cluster::turned_away::TurnedAway;
 use bramble_cluster::until::{Completion, done_or_stopped};
 use bramble_matrix::{DType, Matrix, Output, Shape};
 use bramble_primary::{
-    CheckRequest, Finished, PrimaryError, Report, Request, SessionRequest, Stop, multiply, prepare_resume,
+    CheckRequest, Finished, PrimaryError, Report, Request, SessionRequest, Stop, multiply, prepared,
 };
 use bramble_record::journal::{JournalFile, JournalOptions};
 use bramble_record::log::{EventLog, Phase};
@@ -275,7 +275,7 @@ async fn compute(
     };
     // Checking large A, B and C of the interrupted run takes long: no worker is connected yet that would have to
     // wait.
-    let mut request = prepare_resume(request, &watch).await?;
+    let mut request = prepared(request, &watch).await?;
     log.iter_mut().for_each(|log| log.phase(Phase::Reaching));
     let mut gathered = team.gather(&args.team, purpose).await?;
     gathered.expect_more(told);

@@ -228,7 +228,7 @@ pub(crate) fn view(args: &PlanArgs, problem: &Problem, machines: Machines) -> Re
             .map_err(|e| Failure::from(PrimaryError::from(e.with_credits(args.cut.credits))))?;
     let plan_seconds = began.elapsed().as_secs_f64();
     let machines = std::iter::once(primary).chain(workers).collect();
-    Ok(PlanView { decision, machines, watts, plan_seconds })
+    Ok(PlanView { decision, machines, watts, plan_seconds, is_inspected: false })
 }
 
 /// Width and colours of the terminal.

@@ -34,7 +34,7 @@ use bramble_matrix::DType;
 use bramble_plan::Preference;
 use bramble_primary::{CheckRequest, Cluster, ClusterOptions, SessionRequest};
 use bramble_report::exit::Failure;
-use bramble_report::progress::{ProgressDisplay, ProgressOptions};
+use bramble_report::progress::{ProgressBoard, ProgressDisplay, ProgressOptions};
 use bramble_verify::Effort;
 use kernels::KernelChoice;
 use std::num::NonZeroUsize;
@@ -66,6 +66,8 @@ pub struct Client {
     threads: NonZeroUsize,
     is_local: bool,
     has_restored: bool,
+    /// Where the progress of calls is written.
+    board: Option<ProgressBoard>,
     /// Receives the name of each lost link.
     lost: mpsc::UnboundedSender<String>,
     /// The local worker processes, which end when this is dropped.
@@ -97,6 +99,7 @@ impl Client {
             threads,
             is_local,
             has_restored: false,
+            board: None,
             lost,
             _processes: processes,
         })
@@ -110,6 +113,11 @@ impl Client {
     /// The options of the cluster.
     pub fn options(&self) -> &ClientOptions {
         &self.options
+    }
+
+    /// Writes the progress of the next calls on a board.
+    pub fn show_on(&mut self, board: ProgressBoard) {
+        self.board = Some(board);
     }
 
     /// Whether parts of placed matrices were put again, since a machine was lost.
@@ -140,6 +148,6 @@ impl Client {
 
     /// The progress of one call.
     fn display(&self) -> ProgressDisplay {
-        ProgressDisplay::new(self.options.progress, self.lost.clone())
+        ProgressDisplay::new(self.options.progress, self.lost.clone()).with_board(self.board.clone())
     }
 }

@@ -1,10 +1,10 @@
-//! A product whose result is sent to this process.
+//! A product whose result is sent to this process, and its plan.
 
 use crate::{Client, ClientError};
 use bramble_arrays::LossRetries;
 use bramble_matrix::{DType, Matrix, Output, Shape};
 pub use bramble_primary::Stop;
-use bramble_primary::{Finished, PrimaryError, ProductOperand, Request};
+use bramble_primary::{Finished, PrimaryError, ProductOperand, ProductPlan, Request, prepared};
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -42,31 +42,11 @@ impl Client {
         output: &dyn Fn(Shape, DType) -> Result<Output, ClientError>,
         (began, stop): (Instant, &Rc<Stop>),
     ) -> Result<Finished, ClientError> {
-        let (shape, dtype) = (product.shape(), product.dtype());
-        let (m, k, n) = (shape.rows, product.a.matrix.shape().cols, shape.cols);
-        let kernel = self.kernels.name(dtype, 2.0 * m as f64 * k as f64 * n as f64)?;
         let mut retries = LossRetries::default();
         let finished = loop {
-            let plus = product.plus.clone();
-            let request = Request {
-                a: product.a.clone(),
-                b: product.b.clone(),
-                alpha: product.alpha,
-                beta: plus.as_ref().map_or(0.0, |(beta, _)| *beta),
-                old_c: plus.map(|(_, c)| c),
-                output: output(shape, dtype)?,
-                cut: self.options.cut.cut([m, k, n], dtype),
-                kernel: kernel.clone(),
-                wish: self.options.cut.wish(self.is_local),
-                instead: None,
-                sessions: self.sessions()?,
-                check: self.check()?,
-                began,
-                log: None,
-                journal: None,
-                stop: stop.clone(),
-            };
+            let request = self.request(product, output, (began, stop))?;
             let watch = self.display();
+            let request = prepared(request, &watch).await?;
             let result = self.cluster.run(request, &watch).await;
             watch.done();
             match result {
@@ -82,5 +62,54 @@ impl Client {
             return Err(ClientError::Wrong(format!("the result is wrong: {text}")));
         }
         Ok(finished)
+    }
+    /// The plan that `multiply` would carry out now. Nothing is computed; the output is only measured.
+    pub async fn plan(
+        &mut self,
+        product: &ClientProduct,
+        output: &dyn Fn(Shape, DType) -> Result<Output, ClientError>,
+    ) -> Result<ProductPlan, ClientError> {
+        let mut retries = LossRetries::default();
+        loop {
+            let request = self.request(product, output, (Instant::now(), &Rc::default()))?;
+            let watch = self.display();
+            let request = prepared(request, &watch).await?;
+            let result = self.cluster.plan(request, &watch).await;
+            watch.done();
+            match result {
+                Err(PrimaryError::PartLost(why)) => self.restore(&why, &mut retries).await?,
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    /// What the primary is asked for.
+    fn request(
+        &mut self,
+        product: &ClientProduct,
+        output: &dyn Fn(Shape, DType) -> Result<Output, ClientError>,
+        (began, stop): (Instant, &Rc<Stop>),
+    ) -> Result<Request, ClientError> {
+        let (shape, dtype) = (product.shape(), product.dtype());
+        let (m, k, n) = (shape.rows, product.a.matrix.shape().cols, shape.cols);
+        let plus = product.plus.clone();
+        Ok(Request {
+            a: product.a.clone(),
+            b: product.b.clone(),
+            alpha: product.alpha,
+            beta: plus.as_ref().map_or(0.0, |(beta, _)| *beta),
+            old_c: plus.map(|(_, c)| c),
+            output: output(shape, dtype)?,
+            cut: self.options.cut.cut([m, k, n], dtype),
+            kernel: self.kernels.name(dtype, 2.0 * m as f64 * k as f64 * n as f64)?,
+            wish: self.options.cut.wish(self.is_local),
+            instead: None,
+            sessions: self.sessions()?,
+            check: self.check()?,
+            began,
+            log: None,
+            journal: None,
+            stop: stop.clone(),
+        })
     }
 }

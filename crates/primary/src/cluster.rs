@@ -20,7 +20,7 @@ mod part;
 mod placing;
 mod reducing;
 
-use crate::product::{Finished, ProductObserver, Request, one_product};
+use crate::product::{Finished, ProductObserver, ProductPlan, Request, one_product, plan_only};
 pub use bramble_arrays::{ArrayId, PlacedOperand};
 use bramble_arrays::{PlacedArray, PlacedArrays};
 use bramble_matrix::Matrix;
@@ -91,6 +91,15 @@ impl Cluster {
         watch: &dyn ProductObserver,
     ) -> Result<Finished, PrimaryError> {
         one_product(request, self, watch).await
+    }
+
+    /// The plan that `run` would carry out for this request now; the request's output is only measured, as for a product.
+    pub async fn plan(
+        &mut self,
+        request: Request,
+        watch: &dyn ProductObserver,
+    ) -> Result<ProductPlan, PrimaryError> {
+        plan_only(request, self, watch).await
     }
 
     /// Closes all links, which tells the machines that no product follows.

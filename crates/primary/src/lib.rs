@@ -38,7 +38,7 @@ pub use cluster::{
     PlacedOperand, PutReport, PutRequest, ReduceReport, ReduceRequest, ReduceSubject, multiply,
 };
 pub use product::{
-    CheckRequest, Finished, ProductObserver, ProductOperand, Request, SessionRequest, prepare_resume,
+    CheckRequest, Finished, ProductObserver, ProductOperand, ProductPlan, Request, SessionRequest, prepared,
 };
 pub use resume::Resumed;
 pub use stop::Stop;

@@ -1,35 +1,35 @@
 //! One product, from opened operands to a verified C.
 
 mod empty;
+mod planned;
 mod resident;
 
 use crate::account::{
     CheckReport, MachineLoss, MachineReport, PlanReport, ProductProgress, Report, TeamChanges, losses, moved,
     relay_after,
 };
-use crate::bandwidth::memory_rate;
 use crate::bodies::Bodies;
-use crate::cluster::{Cluster, primary_error, sketch_of};
-use crate::gathering::{Participants, connect_members, gather, select_sessions};
+use crate::cluster::{Cluster, sketch_of};
+use crate::gathering::{Participants, connect_members, select_sessions};
 use crate::inspector::Inspector;
 use crate::levels;
 use crate::resume::{self, Resumed};
 use crate::run::{InspectionResult, PreparedProduct, ResumePoint, RunOptions, RunOutcome, run};
 use crate::stop::Stop;
 use crate::strassen;
-use bramble_arrays::{ArrayOperand, ResidentOperands};
+use bramble_arrays::ArrayOperand;
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{Matrix, Output, Sealed, Shape};
-use bramble_plan::{
-    Decision, Machine, MadeOperands, MemoryRate, OperandSource, Plan, PlanOptions, Problem, TileSize,
-};
+use bramble_plan::{Decision, OperandSource, Plan, PlanOptions, Problem, TileSize};
 use bramble_record::journal::{JournalFile, JournalOptions, JournalSubject};
 use bramble_record::log::{EventLog, EventRecorder, Phase};
-use bramble_sessions::{PrimaryError, RelayReport, SecretSource, Session, Unreachable, even_speeds};
+use bramble_sessions::{PrimaryError, RelayReport, SecretSource, Unreachable};
 use bramble_verify::Effort;
-use bramble_wire::message::Wants;
 use empty::without_product;
-use resident::{check_lost_parts, choose_resident, operand_layouts, resident_panels, with_resident};
+pub use planned::ProductPlan;
+pub(crate) use planned::plan_only;
+use planned::{PlannedProduct, planned};
+use resident::{check_lost_parts, operand_layouts, resident_panels};
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -139,9 +139,10 @@ pub struct Finished {
     pub journal: Option<JournalFile>,
 }
 
-/// Prepares a request that resumes an earlier run: checks the operands and the tiles of that run, which reads A, B and C. So the
-/// caller does this before any worker has to wait. Requests that resume nothing are returned unchanged.
-pub async fn prepare_resume(request: Request, watch: &dyn ProductObserver) -> Result<Request, PrimaryError> {
+/// Prepares a request before any worker has to wait, since this may read A, B and C: replaces a named strategy of Strassen's
+/// method whose sums could overflow; and if the request resumes an earlier run, checks the operands and the tiles of that run.
+/// Every request is prepared; most are returned unchanged.
+pub async fn prepared(request: Request, watch: &dyn ProductObserver) -> Result<Request, PrimaryError> {
     let problem = problem(&request)?;
     let request = strassen::replace_unsafe_strategy(request, &problem).await?;
     resume::check(request, &problem, watch).await
@@ -164,7 +165,7 @@ fn journal_subject(request: &Request, problem: &Problem, kernel: String, plan: &
 /// Computes and checks a product on the machines of a cluster. Their connections are idle again afterwards, also after an
 /// error.
 pub(crate) async fn one_product(
-    request: Request,
+    mut request: Request,
     cluster: &mut Cluster,
     watch: &dyn ProductObserver,
 ) -> Result<Finished, PrimaryError> {
@@ -172,28 +173,10 @@ pub(crate) async fn one_product(
     if problem.flops() == 0.0 || request.alpha == 0.0 {
         return without_product(request, &problem).await;
     }
-    let resident = ResidentOperands::of([&request.a, &request.b], &cluster.arrays).map_err(primary_error)?;
-    let problem = with_resident(problem, resident.as_ref());
-    let (mut request, measured) = strassen::replace_unsafe_kernel(request, &problem).await?;
     let mut recorder = EventRecorder::new(request.log.take());
-    recorder.phase(Phase::Opening);
-    let wants = Wants { log: recorder.is_on(), account: request.sessions.account };
-    let mut gathered = gather(&request, &problem, resident.as_ref(), cluster, wants, watch).await?;
-    let chosen = match &resident {
-        Some(resident) => {
-            choose_resident(&mut request, &problem, (resident, &*cluster), &mut gathered, measured).await
-        }
-        None => choose(&mut request, &problem, &mut gathered, measured, cluster.alike, &mut recorder).await,
-    };
-    let Participants { local, mut workers, missing, lost, join_terms, rules, .. } = gathered;
-    let (decision, kernel) = match chosen {
-        Ok(chosen) => chosen,
-        Err(e) => {
-            workers.push(local);
-            cluster.idle.release(workers).await;
-            return Err(e);
-        }
-    };
+    let planned = planned(request, problem, cluster, &mut recorder, watch).await?;
+    let PlannedProduct { mut request, problem, resident, gathered, decision, kernel, .. } = planned;
+    let Participants { local, workers, missing, lost, join_terms, rules, .. } = gathered;
     watch.decided(&decision);
     let before = request.journal.as_ref().and_then(|journal| journal.before.as_deref());
     let (sessions, reserve) = match before {
@@ -232,34 +215,6 @@ pub(crate) async fn one_product(
     let instead = request.instead;
     let before_run = BeforeRun { problem, decision, members, began, effort, instead, missing, lost, relay };
     finished(before_run, outcome, watch)
-}
-
-/// Chooses the plan, or takes that of the run that this one resumes; also the kernel of all machines, for the journal.
-async fn choose(
-    request: &mut Request,
-    problem: &Problem,
-    gathered: &mut Participants,
-    measured: Option<strassen::Measured>,
-    alike: bool,
-    recorder: &mut EventRecorder,
-) -> Result<(Decision, String), PrimaryError> {
-    let making = MadeOperands { a: request.a.matrix.is_made(), b: request.b.matrix.is_made() };
-    request.wish = PlanOptions { tiles_early: request.journal.as_ref().map(|_| making), ..gathered.wish };
-    let everybody = std::iter::once(&gathered.local).chain(&gathered.workers);
-    strassen::check_own_kernels(request, problem, everybody, measured).await?;
-    let before = request.journal.as_ref().and_then(|journal| journal.before.as_deref());
-    let kernel = resume::fitting_kernel(gathered, before, problem)?;
-    recorder.phase(Phase::Planning);
-    let Participants { local, workers, nic_bytes_per_s, .. } = &*gathered;
-    // The plan of a product that is resumed is there already, and C is not empty.
-    let memory_rate = if before.is_none() { memory_rate_here(request, problem, local) } else { None };
-    let primary = Machine { nic_bytes_per_s: *nic_bytes_per_s, memory_rate, ..local.machine(None, false) };
-    let machines = described(workers, request.sessions.credits, alike);
-    let decision = match before {
-        None => strassen::choose(request, problem, &primary, &machines).await?,
-        Some(journal) => resume::decision(journal, workers.len()),
-    };
-    Ok((decision, kernel))
 }
 
 /// What the report says about the time before the run.
@@ -329,23 +284,9 @@ fn finished(
     Ok(Finished { sealed, report, log: outcome.log, journal: outcome.journal })
 }
 
-/// The workers as the plan sees them; equal ones (`--local`) have one speed.
-fn described(workers: &[Session], credits: Option<u64>, alike: bool) -> Vec<Machine> {
-    let mut machines: Vec<Machine> = workers.iter().map(|s| s.machine(credits, alike)).collect();
-    if alike {
-        even_speeds(machines.iter_mut().collect());
-    }
-    machines
-}
-
 /// Rows and columns of a tile, depth of a step.
 fn grid_of(plan: &Plan) -> [u64; 3] {
     plan.regions.first().map_or([0; 3], |r| [r.grid.tile_rows, r.grid.tile_cols, r.grid.depth])
-}
-
-fn memory_rate_here(request: &Request, problem: &Problem, local: &Session) -> Option<MemoryRate> {
-    let threads = usize::from(local.welcome.threads);
-    memory_rate(problem, (&request.a.matrix, &request.b.matrix), &request.output, threads)
 }
 
 /// Members of the plan, and other machines that did work.

@@ -1,5 +1,5 @@
 //! Progress of a running product on standard error: the decision and notices as lines, and on a terminal a progress
-//! bar.
+//! bar; or for a program that shows it in its own way, on a board.
 
 use crate::meter::{PARTS, ProgressMeter};
 use crate::quantity::{bytes, counted, seconds};
@@ -10,6 +10,7 @@ use bramble_primary::{
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::RefCell;
 use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// An interrupted run loses the tiles that it is working on. The user is warned at the start if that is more than
@@ -33,9 +34,25 @@ pub struct ProgressOptions {
     pub keeps_journal: bool,
 }
 
+/// What the bar would show, for a program that shows it in its own way, on another thread. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct ProgressBoard(Arc<Mutex<Option<(f64, String)>>>);
+
+impl ProgressBoard {
+    /// The part of the work that is done, 0 to 1, and the text beside it; `None` while no product runs.
+    pub fn read(&self) -> Option<(f64, String)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn write(&self, shown: Option<(f64, String)>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = shown;
+    }
+}
+
 /// The progress bar and the notices.
 pub struct ProgressDisplay {
     bar: ProgressBar,
+    board: Option<ProgressBoard>,
     meter: RefCell<ProgressMeter>,
     /// Whether the plan is described.
     says_plan: bool,
@@ -61,6 +78,7 @@ impl ProgressDisplay {
         }
         Self {
             bar,
+            board: None,
             meter: RefCell::default(),
             says_plan: !quiet && !options.is_brief,
             names_comers: !options.is_quiet,
@@ -70,9 +88,21 @@ impl ProgressDisplay {
         }
     }
 
-    /// Removes the bar.
+    /// The same, which also writes on a board.
+    pub fn with_board(self, board: Option<ProgressBoard>) -> Self {
+        Self { board, ..self }
+    }
+
+    /// Removes the bar, and clears the board.
     pub fn done(&self) {
         self.bar.finish_and_clear();
+        self.post(None);
+    }
+
+    fn post(&self, shown: Option<(f64, String)>) {
+        if let Some(board) = &self.board {
+            board.write(shown);
+        }
     }
 
     fn say(&self, line: &str) {
@@ -196,15 +226,17 @@ impl ProductObserver for ProgressDisplay {
     }
 
     fn progress(&self, state: &State) {
-        if self.bar.is_hidden() {
+        if self.bar.is_hidden() && self.board.is_none() {
             return;
         }
         let shown = self.meter.borrow_mut().shown(state);
+        self.post(Some((shown.position as f64 / PARTS as f64, shown.text.clone())));
         self.bar.set_message(shown.text);
         self.bar.set_position(shown.position);
     }
 
     fn verifying(&self) {
+        self.post(Some((1.0, "verifying".to_owned())));
         self.bar.set_position(PARTS);
         self.bar.set_message("verifying");
         self.bar.tick();

@@ -21,7 +21,7 @@ def from_mpi(
     worker_memory: str | int | None = None,
     **options: Any,
 ) -> Any:
-    """Opens a cluster of the processes that ``mpirun -n N python script.py`` has started; all of them call this.
+    """Opens a cluster of the processes that ``mpirun -n N python PROGRAM`` has started; all of them call this.
 
     Rank 0 gets the cluster. Every other rank serves it as a worker, and gets ``None`` when it is closed::
 

@@ -4,7 +4,8 @@
 //!
 //! Invariant: a placed operand that is read in place is neither sent nor generated, and lies by rows in its parts.
 
-use super::{ProductOperand, Request, described};
+use super::planned::described;
+use super::{ProductOperand, Request};
 use crate::cluster::{Cluster, ClusterArrays, digest_of, primary_error};
 use crate::gathering::Participants;
 use crate::{resume, strassen};

@@ -29,7 +29,7 @@ pub fn text(view: &PlanView, look: PictureStyle) -> String {
         format!("C         {}x{} {}, k = {}", problem.m, problem.n, problem.dtype, problem.k),
         format!("strategy  {}{}", plan.strategy, if decision.alone { ", alone" } else { "" }),
     ];
-    if plan.strategy.levels > 0 && problem.dtype.is_float() {
+    if plan.strategy.levels > 0 && problem.dtype.is_float() && !view.is_inspected {
         let looks = "multiply inspects the elements first";
         out.push(format!(
             "          {looks}, and drops Strassen's method if small elements would lose accuracy"

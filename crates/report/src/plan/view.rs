@@ -13,6 +13,8 @@ pub struct PlanView {
     pub watts: Vec<Option<f64>>,
     /// Time spent planning, in seconds.
     pub plan_seconds: f64,
+    /// Whether the elements were inspected, as a product does before it uses Strassen's method.
+    pub is_inspected: bool,
 }
 
 /// The predicted energy of a product.
