@@ -142,16 +142,7 @@ impl<T: LuElement> LuFactors<T> {
 
     /// `L U x` with the rows of L in their original order, for one vector in f64: what the factors say that `A x` is.
     pub fn apply(&self, x: &[f64]) -> Vec<f64> {
-        let (view, square) = (self.view(), self.order());
-        let row = |i: usize| &view.data()[i * view.row_stride()..][..view.cols()];
-        let products = |us: &[T], x: &[f64]| us.iter().zip(x).map(|(u, x)| u.to_f64() * x).sum::<f64>();
-        let u: Vec<f64> = (0..square).map(|i| products(&row(i)[i..], &x[i..])).collect();
-        let one = |i: usize| products(&row(i)[..i.min(square)], &u) + u.get(i).copied().unwrap_or(0.0);
-        let mut y: Vec<f64> = (0..view.rows()).map(one).collect();
-        for (i, &p) in self.made.pivots.iter().enumerate().rev() {
-            y.swap(i, p);
-        }
-        y
+        multiplied_back(self.view(), &self.made.pivots, x)
     }
 
     /// `x = A⁻ᵀ x` for one right-hand side.
@@ -212,6 +203,21 @@ impl<T: LuElement> LuFactors<T> {
         self.solve(&mut x, 1);
         2.0 * x.iter().map(|x| x.to_f64().abs()).sum::<f64>() / (3.0 * n as f64)
     }
+}
+
+/// `L U x` for one vector in f64, with L below the diagonal of the first columns, one for each of `pivots`, and U on and above
+/// it; with the exchanges of rows undone: what the factors say that `A x` is.
+pub fn multiplied_back<T: LuElement>(factors: View<'_, T>, pivots: &[usize], x: &[f64]) -> Vec<f64> {
+    let square = pivots.len();
+    let row = |i: usize| &factors.data()[i * factors.row_stride()..][..factors.cols()];
+    let products = |us: &[T], x: &[f64]| us.iter().zip(x).map(|(u, x)| u.to_f64() * x).sum::<f64>();
+    let u: Vec<f64> = (0..square).map(|i| products(&row(i)[i..], &x[i..])).collect();
+    let one = |i: usize| products(&row(i)[..i.min(square)], &u) + u.get(i).copied().unwrap_or(0.0);
+    let mut y: Vec<f64> = (0..factors.rows()).map(one).collect();
+    for (i, &p) in pivots.iter().enumerate().rev() {
+        y.swap(i, p);
+    }
+    y
 }
 
 /// Most rounds of the estimate; two are usual.

@@ -28,7 +28,7 @@ mod working;
 
 pub use error::LuError;
 pub use factor::{Elimination, LuOptions, block_columns, memory_bytes, worthwhile_threads};
-pub use factors::{LuFactors, LuKernels};
+pub use factors::{LuFactors, LuKernels, multiplied_back};
 pub use load::{MatrixNorms, load, norms};
 pub use part::LuPart;
 pub use probe::{LuProbe, probe};

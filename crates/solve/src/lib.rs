@@ -1,5 +1,4 @@
-//! The verbs `solve` (A X = B), `lu` (P A = L U) and `bench hpl`, on the threads of this machine; `solve` and `bench hpl` also
-//! on workers.
+//! The verbs `solve` (A X = B), `lu` (P A = L U) and `bench hpl`, on the threads of this machine or on workers.
 //!
 //! Place in the flow: the program opens the matrices that the command line names; `solve` and `factor` here check that they form
 //! a system that fits in memory, call the crate `lu`, check the result, and write it.
@@ -11,6 +10,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
+mod factor_workers;
 mod factors;
 pub mod hpl;
 mod on_workers;

@@ -14,8 +14,11 @@ use bramble_matrix::Matrix;
 use bramble_sessions::{
     Connection, GOODBYE, KnownConnection, LostConnection, PrimaryError, Session, idle, no_goodbye,
 };
+use bramble_wire::ProtocolError;
 use bramble_wire::limits::{NEIGHBOUR_SILENCE_MAX, PING_AFTER, SILENCE_MAX};
-use bramble_wire::message::{Bye, Kind, LuBegin, LuRows, LuStatus, Reached, decode_error, encode_number};
+use bramble_wire::message::{
+    Bye, Kind, LuBegin, LuFill, LuRows, LuStatus, Reached, decode_error, encode_number,
+};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -35,6 +38,8 @@ const _: () = assert!(PAIR_PATIENCE.as_secs() <= NEIGHBOUR_SILENCE_MAX.as_secs()
 pub(super) enum Heard {
     Report(LuStatus),
     Rows(LuRows, Vec<u8>),
+    /// Rows of a block column of the factors.
+    Columns(LuFill, Vec<u8>),
 }
 
 /// What a reading task has to say.
@@ -110,6 +115,11 @@ impl RingLinks {
     pub(super) fn out_of_place(&self, at: usize) -> PrimaryError {
         let why = "it sent a message that has no place here".to_owned();
         PrimaryError::Unreachable { name: self.name(at).to_owned(), why }
+    }
+
+    /// An error for a message that breaks the rules.
+    pub(super) fn broken(&self, at: usize, why: ProtocolError) -> PrimaryError {
+        PrimaryError::Unreachable { name: self.name(at).to_owned(), why: why.0 }
     }
 
     /// The next thing that a worker says; an error if the run cannot go on.
@@ -320,16 +330,11 @@ async fn message(receiver: &mut dyn Receiver) -> Result<Option<Event>, String> {
         Kind::LuStatus => Event::Heard(Heard::Report(LuStatus::decode(head).map_err(|e| e.0)?)),
         Kind::LuRows => {
             let rows = LuRows::decode(head).map_err(|e| e.0)?;
-            let body = match arrived.body {
-                ArrivedBody::Landed(landing) => {
-                    landing.into_any().downcast::<Vec<u8>>().ok().map(|body| *body)
-                }
-                ArrivedBody::Shared(region) => {
-                    Some((0..region.runs).flat_map(|run| region.run(run)).copied().collect())
-                }
-                ArrivedBody::Empty | ArrivedBody::Leased(_) => None,
-            };
-            Event::Heard(Heard::Rows(rows, body.ok_or("rows without their elements")?))
+            Event::Heard(Heard::Rows(rows, elements(arrived.body)?))
+        }
+        Kind::LuFill => {
+            let rows = LuFill::decode(head).map_err(|e| e.0)?;
+            Event::Heard(Heard::Columns(rows, elements(arrived.body)?))
         }
         Kind::Reached => Event::Apart(Reached::decode(head).map_err(|e| e.0)?),
         Kind::Bye => Event::Goodbye(Bye::decode(head).map_err(|e| e.0)?),
@@ -338,13 +343,25 @@ async fn message(receiver: &mut dyn Receiver) -> Result<Option<Event>, String> {
     }))
 }
 
+/// The bytes of rows.
+fn elements(body: ArrivedBody) -> Result<Vec<u8>, String> {
+    let bytes = match body {
+        ArrivedBody::Landed(landing) => landing.into_any().downcast::<Vec<u8>>().ok().map(|body| *body),
+        ArrivedBody::Shared(region) => {
+            Some((0..region.runs).flat_map(|run| region.run(run)).copied().collect())
+        }
+        ArrivedBody::Empty | ArrivedBody::Leased(_) => None,
+    };
+    bytes.ok_or_else(|| "rows without their elements".to_owned())
+}
+
 /// Places rows in memory of their own.
 struct RowsPlacer;
 
 impl BodyPlacer for RowsPlacer {
     fn place(&mut self, kind: u8, _head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         match Kind::from_code(kind).map_err(|e| e.0)? {
-            Kind::LuRows => Ok(Box::new(vec![0; body_bytes])),
+            Kind::LuRows | Kind::LuFill => Ok(Box::new(vec![0; body_bytes])),
             Kind::Pong => Ok(Box::new(DiscardedBody::new(body_bytes))),
             other => Err(format!("a message of kind {other:?} came with a body")),
         }

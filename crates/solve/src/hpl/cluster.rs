@@ -154,7 +154,7 @@ async fn one_run(
         SystemProgress::Eliminated(_) => {}
     };
     let solution = cluster.solve(request, Box::new(check), display, &progress).await?;
-    accuse(&solution);
+    accuse(&solution.accusations());
     if let Some(column) = solution.zero {
         return Err(Failure::failed(format!("--size {order}: all pivots of column {column} are 0")));
     }
