@@ -1,6 +1,6 @@
 //! A factored matrix: solves with it, and estimates the condition of the matrix.
 //!
-//! Place in the flow: made by a factorisation; the verbs `lu` and `solve` keep, print or write it.
+//! Place in the flow: made by a factorisation, here or at workers; the verbs `lu` and `solve` keep, print or write it.
 //!
 //! Invariant: the factors are LAPACK's: L below the diagonal, U on and above it, all rows in the order of `pivots`.
 
@@ -11,7 +11,7 @@ use crate::working::WorkingMatrix;
 use crate::{Elimination, LuError};
 use bramble_kernel::lu::{LuElement, Triangle};
 use bramble_kernel::{Choice, Kernel, KernelError, KernelName, open_on, pick};
-use bramble_matrix::{DType, Lines, View};
+use bramble_matrix::{DType, Layout, Lines, Matrix, MatrixError, Rect, Shape, Span, View};
 use std::sync::Arc;
 
 /// The kernels of a factorisation.
@@ -58,6 +58,26 @@ impl<T: LuElement> LuFactors<T> {
     ) -> Result<Self, LuError> {
         let made = factor::<T>(working, eliminated, &*kernels.one, options);
         let lines = working.lines()?;
+        Ok(Self { lines, made, kernels: kernels.clone(), options, element: std::marker::PhantomData })
+    }
+
+    /// Factors that were made elsewhere: L below the diagonal of a square matrix in memory, U on and above it, all rows in the
+    /// order of the pivots, one for each column. An error if the matrix has its elements in no memory, or not in rows. Panics if it
+    /// has another element type, or another number of pivots: a bug of the caller.
+    pub fn given(
+        matrix: &Matrix,
+        made: Elimination,
+        kernels: &LuKernels,
+        options: LuOptions,
+    ) -> Result<Self, LuError> {
+        let Shape { rows, cols } = matrix.shape();
+        assert!(
+            matrix.dtype() == T::DTYPE && made.pivots.len() as u64 == cols && rows == cols,
+            "given factors"
+        );
+        let all = Rect::new(Span::new(0, rows), Span::new(0, cols));
+        let lines = matrix.lines(all).filter(|_| matrix.layout() == Layout::RowMajor);
+        let lines = lines.ok_or_else(|| MatrixError::format(matrix.name(), "is not in memory, in rows"))?;
         Ok(Self { lines, made, kernels: kernels.clone(), options, element: std::marker::PhantomData })
     }
 

@@ -8,15 +8,15 @@
 //!
 //! Deliberately absent: matrices that are not square.
 
-use crate::factors::{random_vector, relative, unverified};
+use crate::factors::unverified;
 use crate::on_workers::{accuse, announce, display, sessions};
 use crate::report::{LuReport, LuTimes};
 use crate::setup::{check_kernels, sides};
-use crate::{LuArgs, TOLERANCE, failure, write};
+use crate::{LuArgs, failure, write};
 use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec};
 use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_kernel::lu::LuElement;
-use bramble_lu::{LuError, LuOptions, MatrixNorms, multiplied_back, norms, residual};
+use bramble_lu::{LuError, LuOptions, MatrixNorms, accepted_error, factors_error, norms};
 use bramble_matrix::{DType, Matrix, MatrixError, Output, OutputTarget, Rect, Shape, Span};
 use bramble_primary::{Cluster, ClusterOptions, FactorsRequest, SystemFactors, SystemProgress, off_loop};
 use bramble_report::exit::{Exit, Failure};
@@ -147,7 +147,7 @@ async fn compute<T: LuElement>(
     let (judged, matrix, factors) = (found.clone(), a.clone(), home.clone());
     let check = move |pivots: &[usize]| {
         let error = difference::<T>(&matrix, &norms, &factors, pivots);
-        let is_accepted = error.as_ref().is_ok_and(|error| *error <= tolerance::<T>(pivots.len()));
+        let is_accepted = error.as_ref().is_ok_and(|error| *error <= accepted_error(pivots.len(), T::DTYPE));
         *judged.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         is_accepted
     };
@@ -175,10 +175,6 @@ async fn compute<T: LuElement>(
     Ok((factors, error, LuTimes { load, factor: seconds, home: home_seconds, check, total: 0.0 }))
 }
 
-fn tolerance<T: LuElement>(order: usize) -> f64 {
-    TOLERANCE * order.max(1) as f64 * T::UNIT
-}
-
 /// How far L U w is from P A w for a random w.
 fn difference<T: LuElement>(
     a: &Matrix,
@@ -186,16 +182,11 @@ fn difference<T: LuElement>(
     factors: &Output,
     pivots: &[usize],
 ) -> Result<f64, Failure> {
-    let w = random_vector(pivots.len());
-    let product = {
-        let Shape { rows, cols } = factors.shape();
-        let all = Rect::new(Span::new(0, rows), Span::new(0, cols));
-        let lines = factors.matrix()?.lines(all).ok_or(MatrixError::OutOfMemory { bytes: 0 })?;
-        multiplied_back::<T>(lines.view(), pivots, &w)
-    };
+    let Shape { rows, cols } = factors.shape();
+    let all = Rect::new(Span::new(0, rows), Span::new(0, cols));
+    let lines = factors.matrix()?.lines(all).ok_or(MatrixError::OutOfMemory { bytes: 0 })?;
     let kernels = check_kernels(default_threads())?;
-    let found = residual(a, norms, &product, &w, 1, &kernels).map_err(failure)?;
-    Ok(relative(&found, norms, &w))
+    factors_error::<T>(a, norms, (lines.view(), pivots), &kernels).map_err(failure)
 }
 
 /// The report.
@@ -213,7 +204,7 @@ fn told(factors: &SystemFactors, dtype: DType, error: f64, seconds: LuTimes) -> 
         left_out: plan.left_out.clone(),
         memory_bytes: plan.shares.iter().map(|share| share.bytes).sum(),
         error,
-        tolerance: if dtype == DType::F32 { tolerance::<f32>(n) } else { tolerance::<f64>(n) },
+        tolerance: accepted_error(n, dtype),
         singular: factors.zero,
         seconds,
         output: None,

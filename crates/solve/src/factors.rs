@@ -2,9 +2,9 @@
 
 use crate::report::{LuReport, LuTimes};
 use crate::setup::{Setup, check_kernels, element_type, sides};
-use crate::{LuArgs, TOLERANCE, factor_workers, failure, run, write};
+use crate::{LuArgs, factor_workers, failure, run, write};
 use bramble_kernel::lu::LuElement;
-use bramble_lu::{LuError, LuFactors, MatrixNorms, Residual, WorkingMatrix, load, residual};
+use bramble_lu::{LuError, LuFactors, WorkingMatrix, accepted_error, factors_error, load};
 use bramble_matrix::{DType, Matrix};
 use bramble_report::exit::{Exit, Failure};
 use std::time::Instant;
@@ -69,7 +69,9 @@ fn compute<T: LuElement>(a: Matrix, setup: &Setup) -> Result<Factored<T>, Failur
         Err(LuError::Singular { column }) => Some(column),
         checked => checked.map(|()| None).map_err(failure)?,
     };
-    let error = difference(&a, &norms, &factors, setup)?;
+    let kernels = check_kernels(setup.options.threads)?;
+    let pivots = &factors.elimination().pivots;
+    let error = factors_error(&a, &norms, (factors.view(), pivots), &kernels).map_err(failure)?;
     seconds.check = lap();
     let report = LuReport {
         shape: (rows, cols),
@@ -80,55 +82,12 @@ fn compute<T: LuElement>(a: Matrix, setup: &Setup) -> Result<Factored<T>, Failur
         left_out: Vec::new(),
         memory_bytes: setup.memory_bytes,
         error,
-        tolerance: TOLERANCE * rows.max(cols).max(1) as f64 * T::UNIT,
+        tolerance: accepted_error(rows.max(cols), T::DTYPE),
         singular,
         seconds,
         output: None,
     };
     Ok(Factored { factors, report })
-}
-
-/// ‖A w − Pᵀ L U w‖∞ / (‖A‖∞ ‖w‖∞) for a vector w of random signs and sizes (Freivalds 1977).
-fn difference<T: LuElement>(
-    a: &Matrix,
-    norms: &MatrixNorms,
-    factors: &LuFactors<T>,
-    setup: &Setup,
-) -> Result<f64, Failure> {
-    let w = random_vector(a.shape().cols as usize);
-    let product = factors.apply(&w);
-    let kernels = check_kernels(setup.options.threads)?;
-    let found = residual(a, norms, &product, &w, 1, &kernels).map_err(failure)?;
-    Ok(relative(&found, norms, &w))
-}
-
-/// The difference of A w and Pᵀ L U w, relative to ‖A‖∞ ‖w‖∞.
-pub(crate) fn relative(found: &Residual, norms: &MatrixNorms, w: &[f64]) -> f64 {
-    let largest = |of: &[f64]| {
-        of.iter().fold(0.0, |most: f64, x| if x.is_nan() { f64::INFINITY } else { most.max(x.abs()) })
-    };
-    let (difference, scale) = (largest(&found.elements), norms.inf * largest(w));
-    if difference == 0.0 { 0.0 } else { difference / scale }
-}
-
-/// Elements between ½ and 1 with random signs, from the time and the addresses of this run, so that no error can be made to fit.
-pub(crate) fn random_vector(len: usize) -> Vec<f64> {
-    use std::hash::{BuildHasher, RandomState};
-    let mut state = RandomState::new().hash_one(len) | 1;
-    let mut next = || {
-        // xorshift64 (Marsaglia 2003).
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    (0..len)
-        .map(|_| {
-            let draw = next();
-            let size = 0.5 + (draw >> 12) as f64 / (1u64 << 53) as f64;
-            if draw & 1 == 0 { size } else { -size }
-        })
-        .collect()
 }
 
 pub(crate) fn unverified(report: &LuReport) -> Failure {

@@ -28,9 +28,6 @@ use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_lu::LuError;
 use bramble_report::exit::{Exit, Failure};
 
-/// A solution is accepted up to this many times n u of backward error, the threshold of the Linpack benchmark.
-pub(crate) const TOLERANCE: f64 = bramble_lu::hpl::THRESHOLD;
-
 /// Runs `work` on a thread of its own until it ends or a signal comes. `finish` gets its result on this thread.
 fn run<R: Send + 'static>(
     work: impl FnOnce() -> Result<R, Failure> + Send + 'static,

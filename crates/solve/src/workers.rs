@@ -110,7 +110,7 @@ pub(crate) fn solve(
 fn request(args: &SolveArgs, kernel: String, source: SystemSource) -> Result<SystemRequest, Failure> {
     let sessions = sessions(args.factor.memory)?;
     let width = args.factor.block.map(usize::from);
-    Ok(SystemRequest { source, width, workers: None, kernel, sessions })
+    Ok(SystemRequest { source, width, workers: None, outlives_losses: false, kernel, sessions })
 }
 
 /// Refuses a matrix without a pivot in some column.

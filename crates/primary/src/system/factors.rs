@@ -74,10 +74,10 @@ impl Cluster {
         let began = Instant::now();
         let FactorsRequest { a, width, kernel, sessions, home } = request;
         let source = SystemSource::Given { b: zeros(a.shape().rows)?, a };
-        let request = SystemRequest { source, width, workers: None, kernel, sessions };
+        let request = SystemRequest { source, width, workers: None, outlives_losses: true, kernel, sessions };
         let (mut run, plan) = self.open_run(&request, watch, progress).await?;
         let result = run.factors(&request.source, (plan, began), &home, check, progress).await;
-        self.end_run(run, result.is_ok()).await;
+        self.end_run(run, &result).await;
         result
     }
 }

@@ -3,7 +3,8 @@
 //! Place in the flow: `mod.rs` sends frames and takes the workers' messages one at a time.
 //!
 //! Invariants: a worker that has sent nothing for `SILENCE_MAX`, whose link ends, or that breaks the rules, ends the
-//! run with its name. A worker that has lost its neighbour does not: the neighbour is silent itself soon, and is the
+//! run with its name; the others are told goodbye, so that their connections serve again. Nothing follows a goodbye. A worker
+//! that has lost its neighbour does not: the neighbour is silent itself soon, and is the
 //! one to name; if it is not, the pair is named after `PAIR_PATIENCE`.
 
 use super::fill::Filler;
@@ -63,6 +64,10 @@ struct RingPeer {
     arriving: Rc<Cell<u64>>,
     seen: (u64, Instant),
     link: LinkFacts,
+    /// Its goodbye has come.
+    has_parted: bool,
+    /// Why its link has ended, or which rule it has broken.
+    over: Option<String>,
 }
 
 /// The links of a run.
@@ -172,11 +177,22 @@ impl RingLinks {
                     Err(e) => return Err(PrimaryError::Failed(format!("reading columns: {e}"))),
                 },
                 event = self.events.recv() => match event {
-                    Some(event) => return Ok(event),
+                    Some((at, event)) => {
+                        self.note(at, &event);
+                        return Ok((at, event));
+                    }
                     None => return Err(PrimaryError::Failed("the links' tasks have ended".to_owned())),
                 },
                 () = tokio::time::sleep(TICK) => self.look()?,
             }
+        }
+    }
+
+    fn note(&mut self, at: usize, event: &Event) {
+        match event {
+            Event::Goodbye(_) => self.peers[at].has_parted = true,
+            Event::Ended(why) => self.peers[at].over = Some(why.clone()),
+            Event::Heard(_) | Event::Apart(_) => {}
         }
     }
 
@@ -229,13 +245,35 @@ impl RingLinks {
         Ok(relayed)
     }
 
-    /// Ends all tasks; the connections that are idle now, if the goodbyes were said.
-    pub(super) async fn end(self, said_goodbye: bool) -> Vec<Result<Connection, LostConnection>> {
+    /// Says goodbye to the workers of a run that has failed for this reason, but for those that are over: for at most `GOODBYE`,
+    /// it waits for their goodbyes.
+    pub(super) async fn part(&mut self, failed: &PrimaryError) {
+        if let PrimaryError::Unreachable { name, why } = failed
+            && let Some(peer) = self.peers.iter_mut().find(|peer| peer.name == *name)
+        {
+            peer.over.get_or_insert_with(|| why.clone());
+        }
+        self.filling.shutdown().await;
+        for at in (0..self.count()).filter(|at| self.peers[*at].over.is_none()) {
+            self.send(at, Frame::new(Kind::Bye.code(), Bye::default().encode(), Body::Empty));
+        }
+        let deadline = tokio::time::Instant::now() + GOODBYE;
+        while self.peers.iter().any(|peer| peer.over.is_none() && !peer.has_parted) {
+            // What was under way does not matter any more.
+            match tokio::time::timeout_at(deadline, self.events.recv()).await {
+                Ok(Some((at, event))) => self.note(at, &event),
+                Ok(None) | Err(_) => break,
+            }
+        }
+    }
+
+    /// Ends all tasks; the connections of the workers whose goodbyes have come are idle now.
+    pub(super) async fn end(self) -> Vec<Result<Connection, LostConnection>> {
         let Self { peers, mut filling, .. } = self;
         filling.shutdown().await;
         let mut ended = Vec::new();
         for peer in peers {
-            ended.push(peer.end(said_goodbye).await);
+            ended.push(peer.end().await);
         }
         ended
     }
@@ -257,17 +295,20 @@ impl RingPeer {
             seen: (arriving.get(), Instant::now()),
             arriving,
             link,
+            has_parted: false,
+            over: None,
         }
     }
 
     /// The connection after both goodbyes. Without them the link is closed.
-    async fn end(self, said_goodbye: bool) -> Result<Connection, LostConnection> {
-        let Self { name, known, frames, columns, writing, reading, link, .. } = self;
+    async fn end(self) -> Result<Connection, LostConnection> {
+        let Self { name, known, frames, columns, writing, reading, link, has_parted, over, .. } = self;
         drop((frames, columns));
-        if !said_goodbye {
+        if !has_parted {
             writing.abort();
             reading.abort();
-            return Err(LostConnection { name, why: "its factorisation was given up".to_owned() });
+            let why = over.unwrap_or_else(|| "its factorisation was given up".to_owned());
+            return Err(LostConnection { name, why });
         }
         let halves = async { (writing.await.ok().flatten(), reading.await.ok().flatten()) };
         match tokio::time::timeout(GOODBYE, halves).await {
@@ -277,7 +318,8 @@ impl RingPeer {
     }
 }
 
-/// Sends frames in order, and columns when no other frame waits, until the queue of frames is closed; then returns the sender.
+/// Sends frames in order, and columns when no other frame waits, until the goodbye, or the queue of frames is closed; then returns
+/// the sender.
 async fn write(
     mut sender: Box<dyn Sender>,
     mut frames: mpsc::UnboundedReceiver<Frame>,
@@ -292,7 +334,11 @@ async fn write(
             },
             Some(frame) = columns.recv() => frame,
         };
+        let is_last = frame.kind == Kind::Bye.code();
         sender.send(frame).await.ok()?;
+        if is_last {
+            return Some(sender);
+        }
     }
 }
 

@@ -56,6 +56,8 @@ pub struct SystemRequest {
     pub width: Option<usize>,
     /// Number of workers that take part, the first ones; `None`: the fastest number.
     pub workers: Option<usize>,
+    /// Whether the run begins without workers that were lost since the last one; else they are an error.
+    pub outlives_losses: bool,
     /// Kernel of the products, by name, or `auto`.
     pub kernel: String,
     /// The sessions with the machines.
@@ -141,7 +143,7 @@ impl Cluster {
         let began = Instant::now();
         let (mut run, plan) = self.open_run(&request, watch, progress).await?;
         let result = run.complete(&request.source, (plan, began), check, progress).await;
-        self.end_run(run, result.is_ok()).await;
+        self.end_run(run, &result).await;
         result
     }
 }

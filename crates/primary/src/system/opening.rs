@@ -2,7 +2,7 @@
 //!
 //! Place in the flow: `mod.rs` and `factors.rs` begin with it; they get a run whose workers know their neighbours.
 //!
-//! Invariants: nothing begins unless all columns fit. Workers that take no part are idle again.
+//! Invariants: nothing begins unless all columns fit. Workers that take no part are idle again, and so are the others at the end.
 
 use super::links::RingLinks;
 use super::{SystemPlan, SystemProgress, SystemRequest, SystemRun, SystemShare, SystemSource};
@@ -50,9 +50,14 @@ impl Cluster {
         Ok((run, plan))
     }
 
-    /// Ends a run: its connections are idle again, if the goodbyes were said.
-    pub(super) async fn end_run(&mut self, run: SystemRun, said_goodbye: bool) {
-        for session in run.links.end(said_goodbye).await {
+    /// Ends a run: its connections are idle again, also after an error, but for that of the worker that caused it.
+    pub(super) async fn end_run<T>(&mut self, mut run: SystemRun, result: &Result<T, PrimaryError>) {
+        if let Err(why) = result
+            && self.idle.keeps()
+        {
+            run.links.part(why).await;
+        }
+        for session in run.links.end().await {
             match session {
                 Ok(connection) => self.idle.add(connection),
                 Err(lost) => self.idle.add_lost(lost),
@@ -93,15 +98,16 @@ impl Cluster {
         let mut failed = silent.into_iter().map(|e| e.to_string());
         let few = request.workers.filter(|wanted| *wanted > there);
         let few = few.map(|wanted| format!("{wanted} workers are to take part, and {there} are there"));
-        let gone = lost.first().map(|lost| format!("worker {}: {}", lost.name, lost.why));
-        let why = failed.next().or(gone).or(few).or_else(|| {
+        let gone = lost.into_iter().next().filter(|_| workers.is_empty() || !request.outlives_losses);
+        let gone = gone.map(|lost| PrimaryError::Unreachable { name: lost.name, why: lost.why });
+        let why = failed.next().or(few).map(PrimaryError::Failed).or(gone).or_else(|| {
             let none = "no worker takes part: name some with -w, --hostfile, --await or --local";
-            workers.is_empty().then(|| none.to_owned())
+            workers.is_empty().then(|| PrimaryError::Failed(none.to_owned()))
         });
         match why {
             Some(why) => {
                 self.idle.release(workers).await;
-                Err(PrimaryError::Failed(why))
+                Err(why)
             }
             None => Ok(workers),
         }
