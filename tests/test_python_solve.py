@@ -219,14 +219,21 @@ def test_factors_of_a_matrix_that_was_made_at_the_workers_are_not_fetched_unaske
         c.lu(H)
 
 
-def test_a_lost_worker_ends_a_factorisation_and_the_cluster_goes_on():
+def test_a_lost_worker_ends_a_factorisation_and_the_cluster_goes_on(capfd):
     """A worker is killed while it eliminates: its columns are nowhere else."""
     with workers(2, "--threads", 1, "--kernel", "reference") as (addresses, runs):
         with Cluster(",".join(addresses), insecure=True) as c:
+            a, b = system(100, 2)
+            W = c.put(a, Shard(0, units=(0, 1, 1)))
             dying = threading.Thread(target=lambda: (wait_until_it_computes(runs), runs[1].process.kill()))
             dying.start()
             with pytest.raises(Unreachable, match="columns are lost"):
                 c.lu("random:6000x6000:f64:1")
             dying.join()
-            a, _ = system(100, 0)
             factors(c, a)
+            solves(c, a, b)
+            # The other worker has kept its part, and gets that of the lost one.
+            np.testing.assert_allclose(b.T @ W, b.T @ a, rtol=1e-12, atol=1e-9)
+            assert addresses[0] in {part.worker for part in W.parts()}
+        told = capfd.readouterr().err
+        assert f"{addresses[1]} was lost" in told and f"{addresses[0]} was lost" not in told

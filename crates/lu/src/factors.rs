@@ -62,8 +62,8 @@ impl<T: LuElement> LuFactors<T> {
     }
 
     /// Factors that were made elsewhere: L below the diagonal of a square matrix in memory, U on and above it, all rows in the
-    /// order of the pivots, one for each column. An error if the matrix has its elements in no memory, or not in rows. Panics if it
-    /// has another element type, or another number of pivots: a bug of the caller.
+    /// order of the pivots, one for each column. An error if the matrix has its elements in no memory, or not in rows. Panics if
+    /// it has another element type, or another number of pivots: a bug of the caller.
     pub fn given(
         matrix: &Matrix,
         made: Elimination,

@@ -318,8 +318,8 @@ impl RingPeer {
     }
 }
 
-/// Sends frames in order, and columns when no other frame waits, until the goodbye, or the queue of frames is closed; then returns
-/// the sender.
+/// Sends frames in order, and columns when no other frame waits, until the goodbye, or the queue of frames is closed; then
+/// returns the sender.
 async fn write(
     mut sender: Box<dyn Sender>,
     mut frames: mpsc::UnboundedReceiver<Frame>,

@@ -236,10 +236,9 @@ mod tests {
                 (0..order).map(|row| (0..order).map(|col| row * order + col).collect()).collect();
             for (row, other) in pivots.rows().iter().enumerate() {
                 let right = begin.columns(row / width).start;
-                for col in 0..right {
-                    let one = whole[row][col];
-                    whole[row][col] = core::mem::replace(&mut whole[*other][col], one);
-                }
+                let (one, two) = (whole[row].clone(), whole[*other].clone());
+                whole[*other][..right].copy_from_slice(&one[..right]);
+                whole[row][..right].copy_from_slice(&two[..right]);
             }
             let mut home = LuHome::new(pivots);
             let mut made = vec![vec![usize::MAX; order]; order];

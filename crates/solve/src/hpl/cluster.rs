@@ -194,8 +194,8 @@ async fn one_run(
 }
 
 impl HplPoint {
-    /// The runs of a case on workers: the median of the times, the last run's stamps and plan, and the worst check; `None` without
-    /// runs.
+    /// The runs of a case on workers: the median of the times, the last run's stamps and plan, and the worst check. `None`
+    /// without runs.
     fn of_workers(runs: Vec<Run>) -> Option<Self> {
         let worst = |a: &&Run, b: &&Run| a.check.scaled_residual.total_cmp(&b.check.scaled_residual);
         let check = runs.iter().max_by(worst)?.check;
