@@ -1,9 +1,12 @@
-"""`Cluster.solve`: systems of equations on local workers, against NumPy."""
+"""`Cluster.solve` and `Cluster.lu`: systems of equations on local workers, against NumPy."""
+
+import threading
 
 import numpy as np
 import pytest
-from bramble import Cluster, Replicate, Shard, VerificationError
-from helpers import matrix, save
+from bramble import Cluster, Replicate, Shard, Unreachable, VerificationError
+from helpers import matrix, save, workers
+from test_solve_workers import wait_until_it_computes
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +133,107 @@ def test_a_solution_without_accuracy_is_refused(c):
     a[:, -1] = 1
     with pytest.raises(VerificationError, match="backward error"):
         c.solve(a, matrix(n, 1, "f64", 3))
+
+
+def factors(c, a, as_given=None):
+    """Factors, whose solutions for a vector and for several right-hand sides are as good as NumPy's."""
+    f = c.lu(a if as_given is None else as_given)
+    for k in (0, 3, 1):
+        _, b = system(len(a), k, seed=k)
+        x = f.solve(b)
+        assert type(x) is np.ndarray and x.shape == b.shape and x.dtype == f.dtype
+        assert backward_error(a, x, b) <= 4 * len(a) * np.finfo(f.dtype).eps and f.backward_error < 1e-5
+    return f
+
+
+@pytest.mark.parametrize("n", [1, 2, 65, 300])
+def test_factors_serve_many_right_hand_sides(any_cluster, n):
+    a, _ = system(n, 0)
+    f = factors(any_cluster, a)
+    assert f.shape == (n, n) and f.dtype == np.float64
+    assert f.condition() == pytest.approx(np.linalg.cond(a, 1), rel=2)
+    assert np.array_equal(f.solve(a[:, 0]), f.solve(a)[:, 0]) or n > 1
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "i8"])
+def test_factors_have_the_type_of_the_matrix(any_cluster, dtype):
+    a, _ = system(80, 0)
+    f = factors(any_cluster, (a * 100).astype(dtype))
+    assert f.dtype == (dtype if dtype[0] == "f" else "f8")
+
+
+def test_factors_of_placed_matrices_files_and_strided_arrays(tmp_path, any_cluster):
+    a, _ = system(300, 0)
+    A = any_cluster.put(a, Shard(0))
+    factors(any_cluster, a, A)
+    factors(any_cluster, np.ascontiguousarray(a.T), A.T)
+    factors(any_cluster, a, save(tmp_path, "a.npy", a))
+    factors(any_cluster, a[::2, ::2])
+    factors(any_cluster, np.asfortranarray(a))
+    assert any_cluster.lu(np.empty((0, 0))).solve(np.empty((0, 2))).shape == (0, 2)
+
+
+def test_the_report_of_factors_names_the_shares_and_the_way_home(c):
+    a, _ = system(400, 0)
+    c.lu(a)
+    report = c.last_report
+    assert report["kind"] == "factors" and report["checked"] and report["error"] < 1e-13 and report["home_seconds"] > 0
+    assert sum(machine["columns"] for machine in report["machines"]) >= 400 and "factors" in str(report)
+
+
+def test_factors_outlive_the_cluster_and_other_calls_run_meanwhile():
+    a, b = system(200, 2)
+    with Cluster(local=2, kernel="simd") as c:
+        f = c.lu(a)
+        W = c.put(a)
+        np.testing.assert_allclose(b.T @ W, b.T @ a, rtol=1e-12, atol=1e-9)
+        first = f.solve(b)
+    assert np.array_equal(f.solve(b), first) and backward_error(a, first, b) < 1e-13
+
+
+def test_factors_that_do_not_exist_are_refused(any_cluster):
+    a, b = system(64, 1)
+    singular = a.copy()
+    singular[:, 7] = 0
+    with pytest.raises(np.linalg.LinAlgError, match="column 7"):
+        any_cluster.lu(singular)
+    with pytest.raises(np.linalg.LinAlgError):
+        any_cluster.lu(a[:, :60])
+    with pytest.raises(np.linalg.LinAlgError, match="1-dimensional"):
+        any_cluster.lu(a[0])
+    with pytest.raises(TypeError, match="complex128"):
+        any_cluster.lu(a + 1j)
+    broken = a.copy()
+    broken[3, 4] = np.inf
+    with pytest.raises(ValueError, match="inf"):
+        any_cluster.lu(broken)
+    with pytest.raises(ValueError, match="60"):
+        any_cluster.lu(a).solve(b[:60])
+    factors(any_cluster, a)
+
+
+def test_factors_of_a_matrix_that_was_made_at_the_workers_are_not_fetched_unasked(c):
+    a, _ = system(80, 0)
+    H = c.put(a) + c.put(a)
+    with pytest.raises(ValueError, match=r"\.numpy\(\)"):
+        c.lu(H)
+
+
+def test_a_lost_worker_ends_a_factorisation_and_the_cluster_goes_on(capfd):
+    """A worker is killed while it eliminates: its columns are nowhere else."""
+    with workers(2, "--threads", 1, "--kernel", "reference") as (addresses, runs):
+        with Cluster(",".join(addresses), insecure=True) as c:
+            a, b = system(100, 2)
+            W = c.put(a, Shard(0, units=(0, 1, 1)))
+            dying = threading.Thread(target=lambda: (wait_until_it_computes(runs), runs[1].process.kill()))
+            dying.start()
+            with pytest.raises(Unreachable, match="columns are lost"):
+                c.lu("random:6000x6000:f64:1")
+            dying.join()
+            factors(c, a)
+            solves(c, a, b)
+            # The other worker has kept its part, and gets that of the lost one.
+            np.testing.assert_allclose(b.T @ W, b.T @ a, rtol=1e-12, atol=1e-9)
+            assert addresses[0] in {part.worker for part in W.parts()}
+        told = capfd.readouterr().err
+        assert f"{addresses[1]} was lost" in told and f"{addresses[0]} was lost" not in told

@@ -119,6 +119,21 @@ def test_a_lost_worker_ends_the_run_with_its_name(how, within_s):
     assert_gone(run.tag)
 
 
+def test_a_benchmark_that_loses_a_worker_reports_what_it_has_measured():
+    with workers(3, "--threads", 1, "--kernel", "reference") as (addresses, runs):
+        words = "bench", "hpl", "--size", "300,8000", "--nb", 32, "--rounds", 2, "--nodes", 3, "-w", ",".join(addresses)
+        run = Run(*words, "--json")
+        wait_until_it_computes(runs)
+        runs[2].process.kill()
+        result = run.finish(deadline_s=30)
+        told = result.err.splitlines()[-1]
+        assert result.code == 5 and f"worker {addresses[2]}: " in told, result
+        assert told.endswith("so the run has ended (N = 8000, NB = 32, 3 workers; 1 of 4 runs have ended)"), told
+        report, error = [json.loads(line) for line in result.out.splitlines()]
+        assert error["error"]["code"] == "unreachable" and report["n"] == 300 and report["rounds"] == 1 and report["passed"] and len(report["workers"]) == 3
+    assert_gone(run.tag)
+
+
 def wait_until_it_computes(runs, seconds=1):
     """Waits until each of the workers has used that much processor time."""
     end = time.monotonic() + 60

@@ -333,6 +333,16 @@ class Cluster:
         """
         return _solve.on_cluster(self, a, b)
 
+    def lu(self, a: ArrayLike | _array.DistArray | str | os.PathLike[str]) -> _solve.LU:
+        """Factors a square matrix on the workers, for many right-hand sides: ``f = c.lu(A)``, ``x = f.solve(b)``.
+
+        ``a`` as for ``solve``. The workers share the columns by their speed, and compute in float64. Then the factors come into
+        this process's memory, which needs room for them; nothing stays at the workers. So ``f.solve(b)`` sends nothing: this
+        process's threads read factors and matrix once for each call, also after the cluster is closed. ``last_report`` says how
+        long the elimination and the way home took. A lost worker ends the call. Without workers it is ``bramble.lu``.
+        """
+        return _solve.lu_on_cluster(self, a)
+
     def topk(self, a: Factor, b: Factor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Columns and values of the ``k`` largest elements of each row of ``a @ b``, largest first.
 

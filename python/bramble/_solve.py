@@ -1,4 +1,4 @@
-"""``bramble.solve`` and ``bramble.lu``: systems of equations in this process; and ``Cluster.solve``."""
+"""``bramble.solve`` and ``bramble.lu``: systems of equations in this process; ``Cluster.solve`` and ``Cluster.lu``."""
 
 from __future__ import annotations
 
@@ -40,6 +40,14 @@ class LU:
         self._size = array.shape[0]
         count = _matmul._count(threads)
         self._native = module.Lu(readable(array, self.dtype), count) if self._size else None
+
+    @classmethod
+    def _of(cls, native: module.Lu, size: int, dtype: np.dtype) -> LU:
+        """Factors that workers have computed."""
+        made = cls.__new__(cls)
+        made.dtype, made.shape, made.backward_error = dtype, (size, size), 0.0
+        made._size, made._native = size, native
+        return made
 
     def solve(self, b: ArrayLike) -> np.ndarray:
         """X with A X = B; ``b`` is a vector, or has a right-hand side in each column. The solution's residual is checked."""
@@ -97,24 +105,40 @@ def on_cluster(cluster: Cluster, a: Any, b: ArrayLike) -> np.ndarray:
     right = as_array(b)
     if right.ndim not in (1, 2):
         raise ValueError(f"solve: b has {right.ndim} dimensions; it is a vector or has right-hand sides in its columns")
-    shape: tuple[int, ...] | None = None
-    native: Any = None
-    if isinstance(a, DistArray):
-        shape, native = a.shape, a._native
-    elif isinstance(a, (str, os.PathLike)):
-        native = os.fspath(a)
-    else:
-        array = as_array(a)
-        if array.ndim != 2:
-            raise np.linalg.LinAlgError(f"{array.ndim}-dimensional array given. A matrix has two dimensions")
-        shape, native = array.shape, readable(array, _float_type(array.dtype))
+    shape, native = _matrix(a)
     if not cluster._has_workers or shape is not None and (0 in shape or right.size == 0):
-        here = cluster.put(a) if shape is None else a
-        return solve(here.numpy() if isinstance(here, DistArray) else here, right, threads=cluster._threads)
+        return solve(_here(cluster, a), right, threads=cluster._threads)
     columns = right if right.ndim == 2 else right[:, np.newaxis]
     columns = readable(columns, _float_type(right.dtype))
     memory, cluster._last = cluster._native.solve(native, columns, _matmul._count(None))
     return as_result(memory).reshape(right.shape)
+
+
+def lu_on_cluster(cluster: Cluster, a: Any) -> LU:
+    """``Cluster.lu``."""
+    shape, native = _matrix(a)
+    if not cluster._has_workers or shape is not None and 0 in shape:
+        return LU(_here(cluster, a), threads=cluster._threads)
+    factors, size, dtype, cluster._last = cluster._native.lu(native, _matmul._count(None))
+    return LU._of(factors, size, np.dtype({"f32": "f4", "f64": "f8"}[dtype]))
+
+
+def _matrix(a: Any) -> tuple[tuple[int, ...] | None, Any]:
+    """Its shape, unless it is a file, and it as the native module takes it."""
+    if isinstance(a, DistArray):
+        return a.shape, a._native
+    if isinstance(a, (str, os.PathLike)):
+        return None, os.fspath(a)
+    array = as_array(a)
+    if array.ndim != 2:
+        raise np.linalg.LinAlgError(f"{array.ndim}-dimensional array given. A matrix has two dimensions")
+    return array.shape, readable(array, _float_type(array.dtype))
+
+
+def _here(cluster: Cluster, a: Any) -> Any:
+    """A matrix as an array of this process."""
+    here = cluster.put(a) if isinstance(a, (str, os.PathLike)) else a
+    return here.numpy() if isinstance(here, DistArray) else here
 
 
 def _float_type(dtype: np.dtype) -> np.dtype:

@@ -6,6 +6,7 @@
 //! Invariant: every call returns its result with its report, as JSON.
 
 use crate::event_loop::EventLoop;
+use crate::factors::{FactoredOnWorkers, factor_on_workers};
 use crate::lu::LuFailure;
 use crate::memory::Memory;
 use crate::operand::{Placed, matrix, operand};
@@ -65,6 +66,14 @@ impl ClusterHandle {
             .home
             .call(py, move |client, _| Box::pin(solve_on_workers(client, (a, b), threads.max(1))))?;
         solved.map_err(|why| LuFailure::from(why).raised(py))
+    }
+
+    /// The factors of A, by the workers.
+    fn lu(&self, py: Python<'_>, a: &Bound<'_, PyAny>, threads: usize) -> PyResult<FactoredOnWorkers> {
+        let a = operand(&self.home, a)?.matrix;
+        let factored =
+            self.home.call(py, move |client, _| Box::pin(factor_on_workers(client, a, threads.max(1))))?;
+        factored.map_err(|why| why.raised(py))
     }
 
     /// Places a matrix.

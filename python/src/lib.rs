@@ -11,6 +11,7 @@
 mod arguments;
 mod cluster;
 mod event_loop;
+mod factors;
 mod failure;
 mod here;
 mod long_call;

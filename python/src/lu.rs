@@ -1,6 +1,7 @@
 //! LU factors of a matrix in this process, reused for many right-hand sides.
 //!
-//! Place in the flow: `bramble.lu` and `bramble.solve` check types and shapes; the factorisation runs on threads of its own.
+//! Place in the flow: `bramble.lu` and `bramble.solve` check types and shapes; the factorisation runs on threads of its own, or
+//! workers have done it (`factors.rs`).
 //!
 //! Invariants: a solution is returned with its backward error, computed in f64 from the matrix as it was passed in. An
 //! interrupted caller gets its exception at once; the threads end with the factorisation.
@@ -34,9 +35,17 @@ struct Factored {
     threads: usize,
 }
 
-enum TypedFactors {
+/// By their type.
+pub(crate) enum TypedFactors {
     F32(LuFactors<f32>),
     F64(LuFactors<f64>),
+}
+
+impl Lu {
+    /// Factors that workers have computed, of a matrix with these norms; `threads` solve.
+    pub(crate) fn of(factors: TypedFactors, matrix: Matrix, norms: MatrixNorms, threads: usize) -> Self {
+        Self { inner: Arc::new(Factored { factors, matrix, norms, threads }) }
+    }
 }
 
 /// Solutions, row by row, and their backward error.

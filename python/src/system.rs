@@ -6,7 +6,7 @@
 //! Invariants: the workers compute in f64, also for matrices of f32, and X is rounded at the end. Its backward error is computed
 //! here, from the matrix as this process reads it.
 //!
-//! Deliberately absent: factors that stay at the workers.
+//! Deliberately absent: factors (`factors.rs`).
 
 use crate::lu::kernels;
 use crate::memory::Memory;
@@ -35,13 +35,8 @@ pub(crate) async fn solve_on_workers(
 ) -> Result<Result<SystemSolved, LuError>, ClientError> {
     let began = Instant::now();
     let shape = b.shape();
-    if a.is_remote() {
-        let why =
-            format!("{} was made at the workers; fetch it with .numpy(), and solve with that", a.name());
-        return Err(PrimaryError::Operands(why).into());
-    }
-    if a.shape().rows != a.shape().cols {
-        return Ok(Err(LuError::NotSquare { name: "the matrix".to_owned(), shape: a.shape() }));
+    if let Err(why) = is_square(&a)? {
+        return Ok(Err(why));
     }
     if a.shape().rows != shape.rows {
         let why = format!("solve: the matrix has {} rows, and b has {}", a.shape().rows, shape.rows);
@@ -90,15 +85,32 @@ pub(crate) async fn solve_on_workers(
     Ok(memory_of(&solution.x, shape, dtype).map(|memory| (memory, report)))
 }
 
-fn in_type(matrix: Matrix, dtype: DType) -> Result<Matrix, PrimaryError> {
+/// Whether this process has a square matrix.
+pub(crate) fn is_square(a: &Matrix) -> Result<Result<(), LuError>, PrimaryError> {
+    if a.is_remote() {
+        let why =
+            format!("{} was made at the workers; fetch it with .numpy(), and solve with that", a.name());
+        return Err(PrimaryError::Operands(why));
+    }
+    let shape = a.shape();
+    let is_square = shape.rows == shape.cols;
+    Ok(if is_square { Ok(()) } else { Err(LuError::NotSquare { name: "the matrix".to_owned(), shape }) })
+}
+
+pub(crate) fn in_type(matrix: Matrix, dtype: DType) -> Result<Matrix, PrimaryError> {
     Ok(matrix.converted(dtype)?)
 }
 
+/// The norms of a matrix of f32 or f64.
+pub(crate) fn norms_of(a: &Matrix, threads: usize) -> Result<MatrixNorms, LuError> {
+    match a.dtype() {
+        DType::F32 => norms::<f32>(a, threads),
+        _ => norms::<f64>(a, threads),
+    }
+}
+
 fn known(a: &Matrix, b: &Matrix, threads: usize) -> Result<Known, LuError> {
-    let norms = match a.dtype() {
-        DType::F32 => norms::<f32>(a, threads)?,
-        _ => norms::<f64>(a, threads)?,
-    };
+    let norms = norms_of(a, threads)?;
     let Shape { rows, cols } = b.shape();
     let right = WorkingMatrix::zeros::<f64>(rows as usize, cols as usize)?;
     load::<f64, f64>(&b.clone().converted(DType::F64)?, &right, 0, 1)?;
@@ -116,15 +128,17 @@ fn memory_of(x: &[f64], shape: Shape, dtype: DType) -> Result<Memory, LuError> {
     Ok(Memory::in_buffer(buffer, shape, dtype))
 }
 
+/// A machine's share.
+pub(crate) fn machine(share: &SystemShare) -> serde_json::Value {
+    json!({
+        "machine": share.name,
+        "columns": share.columns,
+        "gflops": share.gflops,
+        "bytes": share.bytes,
+    })
+}
+
 fn report(solution: &SystemSolution, (shape, dtype): (Shape, DType), error: f64, seconds: f64) -> String {
-    let machine = |share: &SystemShare| {
-        json!({
-            "machine": share.name,
-            "columns": share.columns,
-            "gflops": share.gflops,
-            "bytes": share.bytes,
-        })
-    };
     let operations = hpl::operations(shape.rows as usize);
     let machines: Vec<_> = solution.plan.shares.iter().map(machine).collect();
     json!({

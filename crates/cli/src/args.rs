@@ -36,10 +36,10 @@ pub(crate) enum Command {
     /// Run many tasks over connections that stay open: products, sums and copies of matrices, one a line
     #[command(after_help = BATCH_HELP)]
     Batch(Box<BatchArgs>),
-    /// Solve A X = B by LU with partial pivoting, on this machine
+    /// Solve A X = B by LU with partial pivoting, on this machine or on workers
     #[command(after_help = SOLVE_HELP)]
     Solve(Box<SolveArgs>),
-    /// Factor a matrix into L and U with partial pivoting, on this machine
+    /// Factor a matrix into L and U with partial pivoting, on this machine or on workers
     #[command(after_help = LU_HELP)]
     Lu(Box<LuArgs>),
     /// Show how a product would be computed, how long it would take and why, with a picture; computes nothing
@@ -110,7 +110,7 @@ Exit codes: as for multiply, of the first task that failed, else of the worst re
 
 const SOLVE_HELP: &str = "Example: bramble solve A.npy b.npy -o x.npy\n\
 Exit codes: 0 solved; 1 failed, also where A is singular; 2 wrong usage; 4 the solution is not accurate enough and was not \
-kept; 129 terminal closed; 130 interrupted; 143 terminated";
+kept; 5 a worker is unreachable or was lost; 129 terminal closed; 130 interrupted; 143 terminated";
 
 const LU_HELP: &str = "Example: bramble lu A.npy -o LU.npy; in Python: \
 scipy.linalg.lu_solve((numpy.load('LU.npy'), numpy.load('LU.pivots.npy')), b)\n\

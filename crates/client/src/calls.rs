@@ -13,11 +13,12 @@ use bramble_arrays::{GivesUp, LossRetries, UnfinishedArray};
 use bramble_matrix::{DType, Matrix, Output, Rect, ReducedMatrix, Reduction, Sealed, Shape};
 use bramble_plan::Placement;
 use bramble_primary::{
-    ArrayId, MakeReport, MakeRequest, MakeSubject, NodeReport, PlacedOperand, PrimaryError, ProductOperand,
-    PutReport, PutRequest, ReduceReport, ReduceRequest, ReduceSubject, SolutionCheck, SystemRequest,
-    SystemSolution, SystemSource, off_loop,
+    ArrayId, FactorsCheck, FactorsRequest, MakeReport, MakeRequest, MakeSubject, NodeReport, PlacedOperand,
+    PrimaryError, ProductOperand, PutReport, PutRequest, ReduceReport, ReduceRequest, ReduceSubject,
+    SolutionCheck, SystemFactors, SystemRequest, SystemSolution, SystemSource, off_loop,
 };
 use bramble_report::exit::Failure;
+use std::sync::Arc;
 
 /// Machines measure their speed for `Client::nodes` as for a product of this many operations.
 const NODES_FLOPS: f64 = 1e11;
@@ -249,10 +250,33 @@ impl Client {
         let order = a.shape().rows as f64;
         let kernel = self.kernels.name(DType::F64, 2.0 / 3.0 * order * order * order)?;
         let source = SystemSource::Given { a, b };
-        let request =
-            SystemRequest { source, width: None, workers: None, kernel, sessions: self.sessions()? };
+        let request = SystemRequest {
+            source,
+            width: None,
+            workers: None,
+            outlives_losses: true,
+            kernel,
+            sessions: self.sessions()?,
+        };
         let watch = self.display();
         let result = self.cluster.solve(request, check, &watch, &|_| {}).await;
+        watch.done();
+        Ok(result?)
+    }
+
+    /// The workers factor A, and the factors come into `home`, which has A's shape and f32 or f64. `check` says whether they are
+    /// right; if not, the workers that have computed wrongly are named in the result.
+    pub async fn factor(
+        &mut self,
+        a: Matrix,
+        home: Arc<Output>,
+        check: FactorsCheck,
+    ) -> Result<SystemFactors, ClientError> {
+        let order = a.shape().rows as f64;
+        let kernel = self.kernels.name(DType::F64, 2.0 / 3.0 * order * order * order)?;
+        let request = FactorsRequest { a, width: None, kernel, sessions: self.sessions()?, home };
+        let watch = self.display();
+        let result = self.cluster.factor(request, check, &watch, &|_| {}).await;
         watch.done();
         Ok(result?)
     }

@@ -1,6 +1,6 @@
 //! A factored matrix: solves with it, and estimates the condition of the matrix.
 //!
-//! Place in the flow: made by a factorisation; the verbs `lu` and `solve` keep, print or write it.
+//! Place in the flow: made by a factorisation, here or at workers; the verbs `lu` and `solve` keep, print or write it.
 //!
 //! Invariant: the factors are LAPACK's: L below the diagonal, U on and above it, all rows in the order of `pivots`.
 
@@ -11,7 +11,7 @@ use crate::working::WorkingMatrix;
 use crate::{Elimination, LuError};
 use bramble_kernel::lu::{LuElement, Triangle};
 use bramble_kernel::{Choice, Kernel, KernelError, KernelName, open_on, pick};
-use bramble_matrix::{DType, Lines, View};
+use bramble_matrix::{DType, Layout, Lines, Matrix, MatrixError, Rect, Shape, Span, View};
 use std::sync::Arc;
 
 /// The kernels of a factorisation.
@@ -58,6 +58,26 @@ impl<T: LuElement> LuFactors<T> {
     ) -> Result<Self, LuError> {
         let made = factor::<T>(working, eliminated, &*kernels.one, options);
         let lines = working.lines()?;
+        Ok(Self { lines, made, kernels: kernels.clone(), options, element: std::marker::PhantomData })
+    }
+
+    /// Factors that were made elsewhere: L below the diagonal of a square matrix in memory, U on and above it, all rows in the
+    /// order of the pivots, one for each column. An error if the matrix has its elements in no memory, or not in rows. Panics if
+    /// it has another element type, or another number of pivots: a bug of the caller.
+    pub fn given(
+        matrix: &Matrix,
+        made: Elimination,
+        kernels: &LuKernels,
+        options: LuOptions,
+    ) -> Result<Self, LuError> {
+        let Shape { rows, cols } = matrix.shape();
+        assert!(
+            matrix.dtype() == T::DTYPE && made.pivots.len() as u64 == cols && rows == cols,
+            "given factors"
+        );
+        let all = Rect::new(Span::new(0, rows), Span::new(0, cols));
+        let lines = matrix.lines(all).filter(|_| matrix.layout() == Layout::RowMajor);
+        let lines = lines.ok_or_else(|| MatrixError::format(matrix.name(), "is not in memory, in rows"))?;
         Ok(Self { lines, made, kernels: kernels.clone(), options, element: std::marker::PhantomData })
     }
 
@@ -142,16 +162,7 @@ impl<T: LuElement> LuFactors<T> {
 
     /// `L U x` with the rows of L in their original order, for one vector in f64: what the factors say that `A x` is.
     pub fn apply(&self, x: &[f64]) -> Vec<f64> {
-        let (view, square) = (self.view(), self.order());
-        let row = |i: usize| &view.data()[i * view.row_stride()..][..view.cols()];
-        let products = |us: &[T], x: &[f64]| us.iter().zip(x).map(|(u, x)| u.to_f64() * x).sum::<f64>();
-        let u: Vec<f64> = (0..square).map(|i| products(&row(i)[i..], &x[i..])).collect();
-        let one = |i: usize| products(&row(i)[..i.min(square)], &u) + u.get(i).copied().unwrap_or(0.0);
-        let mut y: Vec<f64> = (0..view.rows()).map(one).collect();
-        for (i, &p) in self.made.pivots.iter().enumerate().rev() {
-            y.swap(i, p);
-        }
-        y
+        multiplied_back(self.view(), &self.made.pivots, x)
     }
 
     /// `x = A⁻ᵀ x` for one right-hand side.
@@ -212,6 +223,21 @@ impl<T: LuElement> LuFactors<T> {
         self.solve(&mut x, 1);
         2.0 * x.iter().map(|x| x.to_f64().abs()).sum::<f64>() / (3.0 * n as f64)
     }
+}
+
+/// `L U x` for one vector in f64, with L below the diagonal of the first columns, one for each of `pivots`, and U on and above
+/// it; with the exchanges of rows undone: what the factors say that `A x` is.
+pub fn multiplied_back<T: LuElement>(factors: View<'_, T>, pivots: &[usize], x: &[f64]) -> Vec<f64> {
+    let square = pivots.len();
+    let row = |i: usize| &factors.data()[i * factors.row_stride()..][..factors.cols()];
+    let products = |us: &[T], x: &[f64]| us.iter().zip(x).map(|(u, x)| u.to_f64() * x).sum::<f64>();
+    let u: Vec<f64> = (0..square).map(|i| products(&row(i)[i..], &x[i..])).collect();
+    let one = |i: usize| products(&row(i)[..i.min(square)], &u) + u.get(i).copied().unwrap_or(0.0);
+    let mut y: Vec<f64> = (0..factors.rows()).map(one).collect();
+    for (i, &p) in pivots.iter().enumerate().rev() {
+        y.swap(i, p);
+    }
+    y
 }
 
 /// Most rounds of the estimate; two are usual.

@@ -28,10 +28,10 @@ mod working;
 
 pub use error::LuError;
 pub use factor::{Elimination, LuOptions, block_columns, memory_bytes, worthwhile_threads};
-pub use factors::{LuFactors, LuKernels};
+pub use factors::{LuFactors, LuKernels, multiplied_back};
 pub use load::{MatrixNorms, load, norms};
 pub use part::LuPart;
 pub use probe::{LuProbe, probe};
-pub use quality::{Residual, accepted_error, residual, rounded};
+pub use quality::{Residual, accepted_error, factors_error, residual, rounded};
 pub use refine::{Refined, refine};
 pub use working::WorkingMatrix;

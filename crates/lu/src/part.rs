@@ -99,6 +99,17 @@ impl LuPart {
         true
     }
 
+    /// Rows of one of this machine's blocks as they are now; `None` if it is no such block, or has no such rows. An error if a
+    /// task is using the columns.
+    pub fn rows(&self, block: usize, rows: Range<usize>) -> Result<Option<Vec<f64>>, MatrixError> {
+        let is_here = rows.start < rows.end && rows.end <= self.begin.order;
+        let Some(own) = self.own(block).filter(|_| is_here) else { return Ok(None) };
+        let lines = self.working.lines()?;
+        let view = lines.view::<f64>();
+        let row = |i: usize| &view.data()[i * view.row_stride() + own.start..][..own.len()];
+        Ok(Some(rows.flat_map(row).copied().collect()))
+    }
+
     /// Makes the checksum of the columns, for some rows.
     pub fn sum(&self, rows: Range<usize>) {
         let end = self.columns();
@@ -142,11 +153,7 @@ impl LuPart {
 
     /// The right-hand sides, in rows, if they are here.
     pub fn right_hand_sides(&self) -> Result<Option<Vec<f64>>, MatrixError> {
-        let Some(own) = self.own(self.begin.panels()) else { return Ok(None) };
-        let lines = self.working.lines()?;
-        let view = lines.view::<f64>();
-        let row = |i: usize| &view.data()[i * view.row_stride() + own.start..][..own.len()];
-        Ok(Some((0..self.begin.order).flat_map(row).copied().collect()))
+        self.rows(self.begin.panels(), 0..self.begin.order)
     }
 
     /// Solves for the columns of some adjacent blocks, all of this machine, from the last to the first: `x` has the

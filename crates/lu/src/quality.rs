@@ -1,4 +1,4 @@
-//! The quality of a solution: its residual B − A X, from the matrix as it was read.
+//! The quality of a solution: its residual B − A X, from the matrix as it was read; and of factors.
 //!
 //! Invariant: computed in f64 also for `f32` matrices, whose products are then exact, so that the residual shows the error of
 //! the solution and not its own.
@@ -6,7 +6,7 @@
 use crate::hpl::THRESHOLD;
 use crate::load::MatrixNorms;
 use crate::working::rect;
-use crate::{LuError, LuKernels};
+use crate::{LuError, LuKernels, multiplied_back};
 use bramble_kernel::Product;
 use bramble_kernel::lu::LuElement;
 use bramble_matrix::{DType, Layout, Matrix, View, ViewMut};
@@ -76,6 +76,44 @@ pub fn residual(
     Ok(Residual { elements, backward_error, norm })
 }
 
+/// ‖A w − Pᵀ L U w‖∞ / (‖A‖∞ ‖w‖∞) for a vector w of random signs and sizes (Freivalds 1977), with L, U and the exchanges of rows
+/// as [`multiplied_back`] takes them. Infinite if an element is no number. Accepted is [`accepted_error`].
+pub fn factors_error<T: LuElement>(
+    a: &Matrix,
+    norms: &MatrixNorms,
+    (factors, pivots): (View<'_, T>, &[usize]),
+    kernels: &LuKernels,
+) -> Result<f64, LuError> {
+    let w = random_vector(a.shape().cols as usize);
+    let product = multiplied_back(factors, pivots, &w);
+    let found = residual(a, norms, &product, &w, 1, kernels)?;
+    let largest = |of: &[f64]| {
+        of.iter().fold(0.0, |most: f64, x| if x.is_nan() { f64::INFINITY } else { most.max(x.abs()) })
+    };
+    let (difference, scale) = (largest(&found.elements), norms.inf * largest(&w));
+    Ok(if difference == 0.0 { 0.0 } else { difference / scale })
+}
+
+/// Elements between ½ and 1 with random signs, from the time and the addresses of this run, so that no error can be made to fit.
+fn random_vector(len: usize) -> Vec<f64> {
+    use std::hash::{BuildHasher, RandomState};
+    let mut state = RandomState::new().hash_one(len) | 1;
+    let mut next = || {
+        // xorshift64 (Marsaglia 2003).
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    (0..len)
+        .map(|_| {
+            let draw = next();
+            let size = 0.5 + (draw >> 12) as f64 / (1u64 << 53) as f64;
+            if draw & 1 == 0 { size } else { -size }
+        })
+        .collect()
+}
+
 /// The largest backward error of a right-hand side, and its residual. NaN counts as infinite.
 fn worst(r: &[f64], norms: &MatrixNorms, b: &[f64], x: &[f64], width: usize) -> (f64, f64) {
     let largest = |of: &[f64], column: usize| {
@@ -98,6 +136,46 @@ fn worst(r: &[f64], norms: &MatrixNorms, b: &[f64], x: &[f64], width: usize) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_changed_element_of_the_factors_is_seen() {
+        let n = 40;
+        let draw = |i: usize| (i * 7919 % 101) as f64 - 50.0;
+        let elements: Vec<f64> = (0..n * n).map(draw).collect();
+        let bytes: Vec<u8> = bytemuck::cast_slice(&elements).to_vec();
+        let shape = bramble_matrix::Shape::new(n as u64, n as u64);
+        let from = |bytes: Vec<u8>| {
+            Matrix::from_shared("a", std::sync::Arc::new(bytes), 0, shape, DType::F64, Layout::RowMajor)
+                .unwrap()
+        };
+        let a = from(bytes);
+        let kernels = LuKernels::open(Some(bramble_kernel::KernelName::Simd), DType::F64, 0.0, 1).unwrap();
+        let working = crate::WorkingMatrix::zeros::<f64>(n, n).unwrap();
+        let norms = crate::load::<f64, f64>(&a, &working, 0, 1).unwrap();
+        let options = crate::LuOptions { threads: 1, block: 8 };
+        let factors = crate::LuFactors::<f64>::new(&working, n, &kernels, options).unwrap();
+        let factors = factors.finished(&working).unwrap();
+        let pivots = &factors.elimination().pivots;
+        let error = factors_error(&a, &norms, (factors.view(), pivots), &kernels).unwrap();
+        assert!(error <= accepted_error(n, DType::F64), "{error}");
+        let mut changed: Vec<f64> = (0..n * n).map(|at| factors.view().at(at / n, at % n)).collect();
+        for (at, by) in [(n * n - 1, 1e-3), (n * n - n, 1e-3), (5, f64::NAN)] {
+            let old = std::mem::replace(&mut changed[at], f64::NAN);
+            changed[at] = old + by;
+            let view = View::row_major(&changed, n, n);
+            let error = factors_error(&a, &norms, (view, pivots), &kernels).unwrap();
+            assert!(error > accepted_error(n, DType::F64), "element {at}: {error}");
+            changed[at] = old;
+        }
+        // The same factors from memory solve as those do.
+        let memory = from(bytemuck::cast_slice(&changed).to_vec());
+        let made = factors.elimination().clone();
+        let given = crate::LuFactors::<f64>::given(&memory, made, &kernels, options).unwrap();
+        let (mut x, mut y): (Vec<f64>, Vec<f64>) = ((0..n).map(draw).collect(), (0..n).map(draw).collect());
+        given.solve(&mut x, 1);
+        factors.solve(&mut y, 1);
+        assert_eq!(x, y);
+    }
 
     #[test]
     fn the_worst_right_hand_side_counts_and_nan_is_infinite() {

@@ -7,7 +7,7 @@ use bramble_kernel::lu::PackedPanel;
 use bramble_kernel::{Choice, Kernel, KernelName, pick};
 use bramble_lu::{LuFactors, LuKernels, LuOptions, LuPart, WorkingMatrix, hpl};
 use bramble_matrix::DType;
-use bramble_schedule::lu::{LuAction, LuEvent, LuNode, LuShape, LuTask};
+use bramble_schedule::lu::{LuAction, LuEvent, LuHome, LuNode, LuPivots, LuShape, LuTask};
 use bramble_wire::message::{LuBegin, LuRing};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
@@ -18,6 +18,8 @@ struct Machine {
     node: LuNode,
     panels: BTreeMap<usize, Arc<PackedPanel<f64>>>,
     tasks: Vec<LuTask>,
+    /// The exchanges of its own panels.
+    pivots: BTreeMap<usize, Vec<usize>>,
     /// Panels on their way to the next machine, and counts on their way to the one before.
     onward: VecDeque<usize>,
     back: VecDeque<usize>,
@@ -42,8 +44,8 @@ impl Machine {
             live_max: begin.live_max,
         };
         let node = LuNode::new(shape, begin.ring, true);
-        let (panels, tasks, onward, back) = Default::default();
-        Self { part, node, panels, tasks, onward, back, is_finished: false }
+        let (panels, tasks, pivots, onward, back) = Default::default();
+        Self { part, node, panels, tasks, pivots, onward, back, is_finished: false }
     }
 
     fn handle(&mut self, event: LuEvent) {
@@ -63,6 +65,7 @@ impl Machine {
         match &task {
             LuTask::Panel(step) => {
                 let panel = self.part.panel(&*kernel(), *step, Vec::new());
+                self.pivots.insert(*step, panel.pivots().to_vec());
                 self.panels.insert(*step, Arc::new(panel));
             }
             LuTask::Update { step, blocks } => {
@@ -121,6 +124,30 @@ fn solution(begin: &LuBegin, ring: &[Machine]) -> Vec<f64> {
     x
 }
 
+/// The factors as the machines send them to one place, and the exchanges of rows.
+fn home(begin: &LuBegin, ring: &[Machine]) -> (Vec<f64>, Vec<usize>) {
+    let mut pivots = LuPivots::new(begin);
+    for (step, owner) in begin.ring.owners[..begin.panels()].iter().enumerate() {
+        pivots.factored(*owner, step, &ring[*owner].pivots[&step]).unwrap();
+    }
+    (0..ring.len()).for_each(|at| pivots.eliminated(at).unwrap());
+    let mut state = LuHome::new(pivots);
+    let mut factors = vec![f64::NAN; begin.order * begin.order];
+    while !state.is_over() {
+        for (at, machine) in ring.iter().enumerate() {
+            for request in state.ask(at) {
+                let rows = request.first..request.first + request.rows;
+                let elements = machine.part.rows(request.block, rows).unwrap().unwrap();
+                let places = state.arrived(at, &request, elements.len() * 8).unwrap();
+                for (line, row) in elements.chunks_exact(places.columns.len()).zip(places.rows) {
+                    factors[row * begin.order..][places.columns.clone()].copy_from_slice(line);
+                }
+            }
+        }
+    }
+    (factors, state.into_pivots())
+}
+
 fn system(order: usize, width: usize, owners: &[usize], machines: usize) -> LuBegin {
     let mut owners: Vec<usize> = owners.iter().map(|owner| owner % machines).collect();
     owners.resize(order.div_ceil(width) + 1, machines - 1);
@@ -128,12 +155,18 @@ fn system(order: usize, width: usize, owners: &[usize], machines: usize) -> LuBe
     LuBegin { order, width, extra: 1, live_max: 2, is_generated: true, ring }
 }
 
-fn alone(order: usize, width: usize) -> Vec<f64> {
+/// The solution, the factors and the exchanges of rows of one machine.
+fn alone(order: usize, width: usize) -> (Vec<f64>, Vec<f64>, Vec<usize>) {
     let options = LuOptions { threads: 1, block: width };
     let kernels = LuKernels::open(Some(KernelName::Simd), DType::F64, 0.0, 1).unwrap();
     let working = WorkingMatrix::zeros::<f64>(order, order + 1).unwrap();
     hpl::generate(&working, 1);
-    LuFactors::<f64>::new(&working, order, &kernels, options).unwrap().back_substitute(1)
+    let factors = LuFactors::<f64>::new(&working, order, &kernels, options).unwrap();
+    let x = factors.back_substitute(1);
+    let factors = factors.finished(&working).unwrap();
+    let (view, pivots) = (factors.view(), factors.elimination().pivots.clone());
+    let elements = (0..order * order).map(|at| view.at(at / order, at % order)).collect();
+    (x, elements, pivots)
 }
 
 proptest! {
@@ -147,7 +180,9 @@ proptest! {
         let mut choices = choices.iter().cycle();
         let ring = factored(&begin, |len| choices.next().map_or(0, |choice| choice.index(len)));
         prop_assert!(ring.iter().all(|machine| machine.is_finished && machine.panels.is_empty()));
-        prop_assert_eq!(solution(&begin, &ring), alone(order, width));
+        let (x, factors, pivots) = alone(order, width);
+        prop_assert_eq!(solution(&begin, &ring), x);
+        prop_assert_eq!(home(&begin, &ring), (factors, pivots));
         for machine in &ring {
             prop_assert!(machine.part.deviation().unwrap() < 1.0);
         }

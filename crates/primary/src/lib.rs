@@ -43,5 +43,6 @@ pub use product::{
 pub use resume::Resumed;
 pub use stop::Stop;
 pub use system::{
-    SolutionCheck, SystemPlan, SystemProgress, SystemRequest, SystemShare, SystemSolution, SystemSource,
+    FactorsCheck, FactorsRequest, SolutionCheck, SystemFactors, SystemPlan, SystemProgress, SystemRequest,
+    SystemShare, SystemSolution, SystemSource,
 };

@@ -401,7 +401,8 @@ impl Core {
             | Kind::LuSpent
             | Kind::LuStatus
             | Kind::LuRows
-            | Kind::LuCheck => {
+            | Kind::LuCheck
+            | Kind::LuFetch => {
                 let what = format!("a message of kind {} has no place here", arrived.kind);
                 return Err(ProtocolError::new(what));
             }

@@ -84,8 +84,8 @@ impl SolveArgs {
 /// The options of `lu`.
 #[derive(Args, Debug)]
 pub struct LuArgs {
-    /// The matrix A, of any shape: a file, a generator such as random:1000x1000:f64:1, or - for a .npy or .mtx file on standard
-    /// input
+    /// The matrix A, of any shape (on workers: square): a file, a generator such as random:1000x1000:f64:1, or - for a .npy or
+    /// .mtx file on standard input
     pub a: OsString,
     /// Write L (below the diagonal) and U (on and above it) to this .npy file, and the exchanged rows to LU.pivots.npy beside it,
     /// as scipy.linalg.lu_factor returns them
@@ -93,6 +93,9 @@ pub struct LuArgs {
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) factor: FactorArgs,
+    /// The machines; without any, the threads of this process.
+    #[command(flatten)]
+    pub(crate) machines: MachineArgs,
 }
 
 impl LuArgs {

@@ -1,10 +1,10 @@
 //! `lu`: factors a matrix, checks the factors against it, and writes them.
 
-use crate::report::LuReport;
+use crate::report::{LuReport, LuTimes};
 use crate::setup::{Setup, check_kernels, element_type, sides};
-use crate::{LuArgs, TOLERANCE, failure, run, write};
+use crate::{LuArgs, factor_workers, failure, run, write};
 use bramble_kernel::lu::LuElement;
-use bramble_lu::{LuError, LuFactors, MatrixNorms, WorkingMatrix, load, residual};
+use bramble_lu::{LuError, LuFactors, WorkingMatrix, accepted_error, factors_error, load};
 use bramble_matrix::{DType, Matrix};
 use bramble_report::exit::{Exit, Failure};
 use std::time::Instant;
@@ -17,7 +17,11 @@ struct Factored<T> {
 
 /// Factors A.
 pub fn factor(args: &LuArgs, a: Matrix) -> Result<Exit, Failure> {
-    match element_type(&args.factor, &a, None)? {
+    let dtype = element_type(&args.factor, &a, None)?;
+    if let Some(team) = factor_workers::team(args, &a)? {
+        return factor_workers::factor(args, a, dtype, team);
+    }
+    match dtype {
         DType::F32 => factor_of::<f32>(args, a),
         _ => factor_of::<f64>(args, a),
     }
@@ -38,13 +42,10 @@ fn factor_of<T: LuElement>(args: &LuArgs, a: Matrix) -> Result<Exit, Failure> {
             }
             if let (Some(file), Some(beside)) = files {
                 write::write(file, &[rows as u64, cols as u64], T::DTYPE, write::rows(factors.view()))?;
-                let pivots: Vec<i64> =
-                    factors.elimination().pivots.iter().map(|pivot| *pivot as i64).collect();
-                let dims = [pivots.len() as u64];
-                write::write(beside, &dims, DType::I64, std::iter::once(bytemuck::cast_slice(&pivots)))?;
+                write::pivots(beside, &factors.elimination().pivots)?;
             }
             report.output = output.map(ToOwned::to_owned).zip(beside);
-            report.seconds[3] = began.elapsed().as_secs_f64();
+            report.seconds.total = began.elapsed().as_secs_f64();
             report.print(&args.factor)?;
             Ok(Exit::Done)
         },
@@ -54,30 +55,34 @@ fn factor_of<T: LuElement>(args: &LuArgs, a: Matrix) -> Result<Exit, Failure> {
 fn compute<T: LuElement>(a: Matrix, setup: &Setup) -> Result<Factored<T>, Failure> {
     let (rows, cols) = sides(&a)?;
     let a = a.converted(T::DTYPE)?;
-    let mut seconds = [0.0; 4];
+    let mut seconds = LuTimes::default();
     let mut at = Instant::now();
     let mut lap = || std::mem::replace(&mut at, Instant::now()).elapsed().as_secs_f64();
     let working = WorkingMatrix::zeros::<T>(rows, cols)?;
     let norms = load::<T, T>(&a, &working, 0, setup.options.threads).map_err(failure)?;
-    seconds[0] = lap();
+    seconds.load = lap();
     let factors =
         LuFactors::<T>::new(&working, rows.min(cols), &setup.kernels, setup.options).map_err(failure)?;
     let factors = factors.finished(&working).map_err(failure)?;
-    seconds[1] = lap();
+    seconds.factor = lap();
     let singular = match factors.check() {
         Err(LuError::Singular { column }) => Some(column),
         checked => checked.map(|()| None).map_err(failure)?,
     };
-    let error = difference(&a, &norms, &factors, setup)?;
-    seconds[2] = lap();
+    let kernels = check_kernels(setup.options.threads)?;
+    let pivots = &factors.elimination().pivots;
+    let error = factors_error(&a, &norms, (factors.view(), pivots), &kernels).map_err(failure)?;
+    seconds.check = lap();
     let report = LuReport {
         shape: (rows, cols),
         dtype: T::DTYPE,
         options: setup.options,
         kernel: setup.kernels.one.name().to_owned(),
+        workers: Vec::new(),
+        left_out: Vec::new(),
         memory_bytes: setup.memory_bytes,
         error,
-        tolerance: TOLERANCE * rows.max(cols).max(1) as f64 * T::UNIT,
+        tolerance: accepted_error(rows.max(cols), T::DTYPE),
         singular,
         seconds,
         output: None,
@@ -85,45 +90,7 @@ fn compute<T: LuElement>(a: Matrix, setup: &Setup) -> Result<Factored<T>, Failur
     Ok(Factored { factors, report })
 }
 
-/// ‖A w − Pᵀ L U w‖∞ / (‖A‖∞ ‖w‖∞) for a vector w of random signs and sizes (Freivalds 1977).
-fn difference<T: LuElement>(
-    a: &Matrix,
-    norms: &MatrixNorms,
-    factors: &LuFactors<T>,
-    setup: &Setup,
-) -> Result<f64, Failure> {
-    let w = random_vector(a.shape().cols as usize);
-    let product = factors.apply(&w);
-    let kernels = check_kernels(setup.options.threads)?;
-    let found = residual(a, norms, &product, &w, 1, &kernels).map_err(failure)?;
-    let largest = |of: &[f64]| {
-        of.iter().fold(0.0, |most: f64, x| if x.is_nan() { f64::INFINITY } else { most.max(x.abs()) })
-    };
-    let (difference, scale) = (largest(&found.elements), norms.inf * largest(&w));
-    Ok(if difference == 0.0 { 0.0 } else { difference / scale })
-}
-
-/// Elements between ½ and 1 with random signs, from the time and the addresses of this run, so that no error can be made to fit.
-fn random_vector(len: usize) -> Vec<f64> {
-    use std::hash::{BuildHasher, RandomState};
-    let mut state = RandomState::new().hash_one(len) | 1;
-    let mut next = || {
-        // xorshift64 (Marsaglia 2003).
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    (0..len)
-        .map(|_| {
-            let draw = next();
-            let size = 0.5 + (draw >> 12) as f64 / (1u64 << 53) as f64;
-            if draw & 1 == 0 { size } else { -size }
-        })
-        .collect()
-}
-
-fn unverified(report: &LuReport) -> Failure {
+pub(crate) fn unverified(report: &LuReport) -> Failure {
     let text = format!(
         "P A and L U differ by {:.1e}, and {:.1e} is accepted: elements grew too much during elimination, or the machine \
          computes wrongly; nothing was kept{}",

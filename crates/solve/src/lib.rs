@@ -1,5 +1,4 @@
-//! The verbs `solve` (A X = B), `lu` (P A = L U) and `bench hpl`, on the threads of this machine; `solve` and `bench hpl` also
-//! on workers.
+//! The verbs `solve` (A X = B), `lu` (P A = L U) and `bench hpl`, on the threads of this machine or on workers.
 //!
 //! Place in the flow: the program opens the matrices that the command line names; `solve` and `factor` here check that they form
 //! a system that fits in memory, call the crate `lu`, check the result, and write it.
@@ -11,6 +10,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
+mod factor_workers;
 mod factors;
 pub mod hpl;
 mod on_workers;
@@ -27,9 +27,6 @@ pub use system::solve;
 use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_lu::LuError;
 use bramble_report::exit::{Exit, Failure};
-
-/// A solution is accepted up to this many times n u of backward error, the threshold of the Linpack benchmark.
-pub(crate) const TOLERANCE: f64 = bramble_lu::hpl::THRESHOLD;
 
 /// Runs `work` on a thread of its own until it ends or a signal comes. `finish` gets its result on this thread.
 fn run<R: Send + 'static>(

@@ -1,7 +1,7 @@
-//! What `solve` and `bench hpl` on workers have in common: the settings of a run, and what the user is told.
+//! What `solve`, `lu` and `bench hpl` on workers have in common: the settings of a run, and what the user is told.
 
 use bramble_cluster::random::session_request;
-use bramble_primary::{SessionRequest, SystemPlan, SystemSolution};
+use bramble_primary::{SessionRequest, SystemPlan};
 use bramble_report::exit::Failure;
 use bramble_report::progress::{ProgressDisplay, ProgressOptions};
 use bramble_report::quantity::{counted, seconds};
@@ -38,8 +38,8 @@ pub(crate) fn announce(plan: &SystemPlan) {
 }
 
 /// Names the workers that have computed wrongly.
-pub(crate) fn accuse(solution: &SystemSolution) {
-    for accusation in solution.accusations() {
+pub(crate) fn accuse(accusations: &[String]) {
+    for accusation in accusations {
         say(&format!("bramble: {accusation}"));
     }
 }

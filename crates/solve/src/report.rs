@@ -21,6 +21,17 @@ pub(crate) struct SolveTimes {
     pub(crate) total: f64,
 }
 
+/// Seconds of each part of a factorisation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LuTimes {
+    pub(crate) load: f64,
+    pub(crate) factor: f64,
+    /// The way of the factors from the workers.
+    pub(crate) home: f64,
+    pub(crate) check: f64,
+    pub(crate) total: f64,
+}
+
 /// How the refinement ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refinement {
@@ -110,24 +121,14 @@ impl SolveReport {
         let SolveTimes { load, factor, solve, total, .. } = self.seconds;
         let place = place(self.output.as_deref());
         let (threads, block) = (counted(self.options.threads as u64, "thread"), self.options.block);
-        let places = match self.workers.len() {
-            0 => format!("{threads}, kernel {}", self.kernel),
-            count => counted(count as u64, "worker"),
-        };
+        let places = computed_by(&self.workers, &threads, &self.kernel);
         let mut out = vec![
             format!("X         {}x{} {}: {place}", self.n, self.width, self.dtype),
             format!("time      {}  {:.1} Gflop/s", seconds(factor + solve), self.gflops()),
             format!("lu        {places}, panels of {block} columns"),
             format!("memory    {}", bytes(self.memory_bytes as f64)),
         ];
-        out.extend(self.workers.iter().map(|worker| {
-            let SystemShare { name, columns, threads, gflops, .. } = worker;
-            let threads = counted(*threads as u64, "thread");
-            format!("worker    {name}: {columns} columns; {gflops:.1} Gflop/s by {threads}")
-        }));
-        out.extend(
-            self.left_out.iter().map(|name| format!("left out  {name}: with it, it would take longer")),
-        );
+        out.extend(worker_lines(&self.workers, &self.left_out));
         out.extend(self.refinement.map(|refinement| {
             let rounds = counted(refinement.rounds as u64, "correction");
             match refinement.has_converged {
@@ -170,17 +171,43 @@ impl SolveReport {
             "condition": self.condition.map(|one| one.number).filter(|number| number.is_finite()),
             "weakest_column": self.condition.and_then(|one| one.weakest),
             "refinement": self.refinement.map(|one| json!({"rounds": one.rounds, "converged": one.has_converged})),
-            "workers": self.workers.iter().map(|worker| json!({
-                "name": worker.name,
-                "columns": worker.columns,
-                "threads": worker.threads,
-                "dgemm_gflops": worker.gflops,
-                "memory_bytes": worker.bytes,
-            })).collect::<Vec<_>>(),
+            "workers": worker_objects(&self.workers),
             "left_out": self.left_out,
             "output": self.output.as_deref().map(Path::to_string_lossy),
         })
     }
+}
+
+/// What computed: the workers, or threads of this process.
+fn computed_by(workers: &[SystemShare], threads: &str, kernel: &str) -> String {
+    match workers.len() {
+        0 => format!("{threads}, kernel {kernel}"),
+        count => counted(count as u64, "worker"),
+    }
+}
+
+/// A line for each worker, and for each that was left out.
+fn worker_lines(workers: &[SystemShare], left_out: &[String]) -> Vec<String> {
+    let of = |worker: &SystemShare| {
+        let SystemShare { name, columns, threads, gflops, .. } = worker;
+        let threads = counted(*threads as u64, "thread");
+        format!("worker    {name}: {columns} columns; {gflops:.1} Gflop/s by {threads}")
+    };
+    let left_out = left_out.iter().map(|name| format!("left out  {name}: with it, it would take longer"));
+    workers.iter().map(of).chain(left_out).collect()
+}
+
+fn worker_objects(workers: &[SystemShare]) -> Vec<Value> {
+    let of = |worker: &SystemShare| {
+        json!({
+            "name": worker.name,
+            "columns": worker.columns,
+            "threads": worker.threads,
+            "dgemm_gflops": worker.gflops,
+            "memory_bytes": worker.bytes,
+        })
+    };
+    workers.iter().map(of).collect()
 }
 
 /// Where a result is, as a user calls it.
@@ -195,14 +222,18 @@ pub(crate) struct LuReport {
     pub(crate) dtype: DType,
     pub(crate) options: LuOptions,
     pub(crate) kernel: String,
+    /// The workers that computed; none if it was this process.
+    pub(crate) workers: Vec<SystemShare>,
+    /// Workers that would have made it slower.
+    pub(crate) left_out: Vec<String>,
+    /// With workers, of all of them together.
     pub(crate) memory_bytes: u64,
     /// ‖P A w − L U w‖∞ / (‖A‖∞ ‖w‖∞) for random w.
     pub(crate) error: f64,
     pub(crate) tolerance: f64,
     /// The first column whose pivot is 0.
     pub(crate) singular: Option<usize>,
-    /// Seconds to read, to factor, to check, and in total.
-    pub(crate) seconds: [f64; 4],
+    pub(crate) seconds: LuTimes,
     /// The files of the factors and of the pivots.
     pub(crate) output: Option<(PathBuf, PathBuf)>,
 }
@@ -210,7 +241,7 @@ pub(crate) struct LuReport {
 impl LuReport {
     fn gflops(&self) -> f64 {
         let (long, short) = (self.shape.0.max(self.shape.1) as f64, self.shape.0.min(self.shape.1) as f64);
-        short * short * (long - short / 3.0) / self.seconds[1].max(1e-9) / 1e9
+        short * short * (long - short / 3.0) / self.seconds.factor.max(1e-9) / 1e9
     }
 
     /// Prints the report in the form that the options ask for.
@@ -229,28 +260,33 @@ impl LuReport {
     }
 
     fn text(&self) -> String {
-        let [load, factor, _, total] = self.seconds;
+        let LuTimes { load, factor, home, total, .. } = self.seconds;
         let place = match &self.output {
             Some((factors, pivots)) => format!("written to {} and {}", factors.display(), pivots.display()),
             None => place(None),
         };
         let (threads, block) = (counted(self.options.threads as u64, "thread"), self.options.block);
-        let out = [
+        let places = computed_by(&self.workers, &threads, &self.kernel);
+        let mut out = vec![
             format!("LU        {}x{} {}: {place}", self.shape.0, self.shape.1, self.dtype),
             format!("time      {}  {:.1} Gflop/s", seconds(factor), self.gflops()),
-            format!("lu        {threads}, kernel {}, panels of {block} columns", self.kernel),
+            format!("lu        {places}, panels of {block} columns"),
             format!("memory    {}", bytes(self.memory_bytes as f64)),
-            format!(
-                "verified  yes: P A and L U differ by {:.1e}, and {:.1e} is accepted",
-                self.error, self.tolerance
-            ),
-            format!("total     {}, of which {} to read A", seconds(total), seconds(load)),
         ];
+        out.extend(worker_lines(&self.workers, &self.left_out));
+        if !self.workers.is_empty() {
+            out.push(format!("home      {} for the factors to come from the workers", seconds(home)));
+        }
+        out.push(format!(
+            "verified  yes: P A and L U differ by {:.1e}, and {:.1e} is accepted",
+            self.error, self.tolerance
+        ));
+        out.push(format!("total     {}, of which {} to read A", seconds(total), seconds(load)));
         out.join("\n") + "\n"
     }
 
     fn json(&self) -> Value {
-        let [load, factor, check, total] = self.seconds;
+        let LuTimes { load, factor, home, check, total } = self.seconds;
         let name = |path: &PathBuf| path.to_string_lossy().into_owned();
         json!({
             "schema": "bramble.lu/1",
@@ -260,9 +296,11 @@ impl LuReport {
             "threads": self.options.threads,
             "kernel": self.kernel,
             "block": self.options.block,
-            "seconds": {"load": load, "factor": factor, "check": check, "total": total},
+            "seconds": {"load": load, "factor": factor, "home": home, "check": check, "total": total},
             "gflops": self.gflops(),
             "memory_bytes": self.memory_bytes,
+            "workers": worker_objects(&self.workers),
+            "left_out": self.left_out,
             "error": self.error,
             "tolerance": self.tolerance,
             "singular_column": self.singular,

@@ -94,7 +94,7 @@ pub(crate) fn solve(
         let found = found.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (x, judged) = found.ok_or_else(|| Failure::failed("the solution was not checked"))?;
         let judged = judged.map_err(failure)?;
-        accuse(&solution);
+        accuse(&solution.accusations());
         let times = SolveTimes {
             load: read + solution.setup_seconds,
             factor: solution.seconds,
@@ -110,7 +110,7 @@ pub(crate) fn solve(
 fn request(args: &SolveArgs, kernel: String, source: SystemSource) -> Result<SystemRequest, Failure> {
     let sessions = sessions(args.factor.memory)?;
     let width = args.factor.block.map(usize::from);
-    Ok(SystemRequest { source, width, workers: None, kernel, sessions })
+    Ok(SystemRequest { source, width, workers: None, outlives_losses: false, kernel, sessions })
 }
 
 /// Refuses a matrix without a pivot in some column.

@@ -8,7 +8,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// The option that names the files, for errors.
-const OPTION: &str = "-o";
+pub(crate) const OPTION: &str = "-o";
 
 /// Opens the file, or refuses it before any work is done.
 pub(crate) fn open(name: Option<&Path>) -> Result<Option<OutFile>, Failure> {
@@ -35,6 +35,12 @@ pub(crate) fn write<'a>(
     drop(to);
     written.map_err(|e| file.failed(&e))?;
     file.keep()
+}
+
+/// Writes exchanges of rows, as SciPy has them.
+pub(crate) fn pivots(file: OutFile, pivots: &[usize]) -> Result<(), Failure> {
+    let pivots: Vec<i64> = pivots.iter().map(|pivot| *pivot as i64).collect();
+    write(file, &[pivots.len() as u64], DType::I64, std::iter::once(bytemuck::cast_slice(&pivots)))
 }
 
 /// The rows of a view with contiguous rows, as bytes.

@@ -117,6 +117,11 @@ impl Client {
         self.stream.flush()
     }
 
+    /// Ends the connection at once.
+    pub(crate) fn hang_up(&self) {
+        self.socket.shutdown(std::net::Shutdown::Both).unwrap();
+    }
+
     /// Sets the limit of all waits from now on.
     pub(crate) fn set_patience(&self, patience: Duration) {
         self.socket.set_read_timeout(Some(patience)).unwrap();

@@ -32,6 +32,7 @@ fn messages_of_a_factorisation_out_of_place() {
         refused(&worker, nothing, |c| c.send(Kind::LuCheck.code(), &[], &[]));
         let fill = LuFill { block: 0, first: 0, rows: 1 }.encode();
         refused(&worker, nothing, |c| c.send(Kind::LuFill.code(), &fill, &[0; 64]));
+        refused(&worker, nothing, |c| c.send(Kind::LuFetch.code(), &fill, &[]));
         refused(&worker, "a second factorisation", |c| {
             begun(c);
             begun(c);
@@ -79,6 +80,83 @@ fn systems_and_columns_that_do_not_fit() {
             c.send(Kind::LuRows.code(), &rows.encode(), &vec![0; rows.rows * 8]);
         });
     }
+    worker.is_well();
+}
+
+#[test]
+fn factors_are_returned_when_they_are_there() {
+    let worker = Worker::start(BOTH[0]);
+    let ask = |c: &mut Client, block: usize, first: usize, rows: usize| {
+        c.send(Kind::LuFetch.code(), &LuFill { block, first, rows }.encode(), &[]);
+    };
+    refused(&worker, "before they are eliminated", |c| {
+        begun(c);
+        ask(c, 0, 0, 1);
+    });
+    let eliminated = || {
+        let mut client = worker.session();
+        client.send(Kind::LuBegin.code(), &LuBegin { is_generated: true, ..begin() }.encode(), &[]);
+        assert_eq!(LuStatus::decode(&client.receive_kind(Kind::LuStatus).head), Ok(LuStatus::Ready));
+        client.send(Kind::LuGo.code(), &[], &[]);
+        let mut pivots = Vec::new();
+        loop {
+            match LuStatus::decode(&client.receive_kind(Kind::LuStatus).head).unwrap() {
+                LuStatus::Factored { pivots: of_panel, .. } => pivots.push(of_panel.len()),
+                other => break assert!(matches!(other, LuStatus::Eliminated { .. }), "{other:?}"),
+            }
+        }
+        assert_eq!(pivots, [8, 8, 4]);
+        client
+    };
+    let mut client = eliminated();
+    for (block, first, rows, width) in [(0, 0, 20, 8), (2, 19, 1, 4), (2, 3, 5, 4), (3, 0, 20, 1)] {
+        ask(&mut client, block, first, rows);
+        let came = client.receive_kind(Kind::LuFill);
+        assert_eq!(LuFill::decode(&came.head), Ok(LuFill { block, first, rows }));
+        assert_eq!(came.body.len(), rows * width * 8);
+        assert!(came.body.chunks_exact(8).all(|x| f64::from_le_bytes(x.try_into().unwrap()).is_finite()));
+    }
+    // A session has most of the memory.
+    drop(client);
+    for (block, first, rows) in [
+        (4, 0, 1),
+        (u32::MAX as usize, 0, 1),
+        (0, 20, 1),
+        (0, 0, 0),
+        (0, 0, 21),
+        (0, usize::MAX, 1),
+        (0, 1, usize::MAX),
+        (0, 0, 1 << 40),
+    ] {
+        let mut client = eliminated();
+        ask(&mut client, block, first, rows);
+        let words = client.last_words();
+        assert!(words.contains("are not here"), "{block} {first} {rows}: {words}");
+    }
+    // A request has no body.
+    let mut client = eliminated();
+    client.send(Kind::LuFetch.code(), &LuFill { block: 0, first: 0, rows: 1 }.encode(), &[0; 64]);
+    assert!(client.last_words().contains("has no body"));
+    worker.is_well();
+}
+
+#[test]
+fn rows_are_asked_for_only_as_fast_as_they_are_read() {
+    let worker = Worker::start(BOTH[0]);
+    let mut client = worker.session();
+    // A block of 4 MiB: far more than the link takes unread in all requests.
+    let (order, width) = (1024, 512);
+    let ring = LuRing { owners: vec![0; 3], machines: 1, me: 0 };
+    let large = LuBegin { order, width, extra: 1, live_max: 3, is_generated: true, ring };
+    client.send(Kind::LuBegin.code(), &large.encode(), &[]);
+    client.receive_kind(Kind::LuStatus);
+    client.send(Kind::LuGo.code(), &[], &[]);
+    client.receive_kind(Kind::LuRows);
+    for _ in 0..1000 {
+        let ask = LuFill { block: 0, first: 0, rows: 256 };
+        client.send(Kind::LuFetch.code(), &ask.encode(), &[]);
+    }
+    assert!(client.last_words().contains("are not read"));
     worker.is_well();
 }
 

@@ -98,7 +98,7 @@ fn assert_ends(outcome: &Outcome, code: i32, why: &str) {
     assert!(outcome.err.contains(why), "{why:?} was wanted: {}", outcome.err);
 }
 
-fn honest_welcome() -> Welcome {
+pub(crate) fn honest_welcome() -> Welcome {
     Welcome {
         threads: 2,
         memory_bytes: 64 << 20,
@@ -113,7 +113,7 @@ fn honest_welcome() -> Welcome {
 }
 
 /// Receives the hello, and sends these bytes as a welcome.
-fn welcomes(client: &mut Client, welcome: &[u8]) {
+pub(crate) fn welcomes(client: &mut Client, welcome: &[u8]) {
     let came = client.receive().unwrap();
     assert_eq!(came.kind, Kind::Hello.code());
     client.send(Kind::Welcome.code(), welcome, &[]);
@@ -121,7 +121,7 @@ fn welcomes(client: &mut Client, welcome: &[u8]) {
 }
 
 /// The answer to a ping.
-fn pong(nonce: u64) -> Vec<u8> {
+pub(crate) fn pong(nonce: u64) -> Vec<u8> {
     Pong { nonce, clock_ns: 1 << 30 }.encode()
 }
 

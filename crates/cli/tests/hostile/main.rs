@@ -15,6 +15,7 @@ mod catalogue;
 mod client;
 mod crowds;
 mod factorisations;
+mod factors;
 mod garbage;
 mod handles;
 mod introductions;

@@ -3,7 +3,8 @@
 //! Place in the flow: `mod.rs` sends frames and takes the workers' messages one at a time.
 //!
 //! Invariants: a worker that has sent nothing for `SILENCE_MAX`, whose link ends, or that breaks the rules, ends the
-//! run with its name. A worker that has lost its neighbour does not: the neighbour is silent itself soon, and is the
+//! run with its name; the others are told goodbye, so that their connections serve again. Nothing follows a goodbye. A worker
+//! that has lost its neighbour does not: the neighbour is silent itself soon, and is the
 //! one to name; if it is not, the pair is named after `PAIR_PATIENCE`.
 
 use super::fill::Filler;
@@ -14,8 +15,11 @@ use bramble_matrix::Matrix;
 use bramble_sessions::{
     Connection, GOODBYE, KnownConnection, LostConnection, PrimaryError, Session, idle, no_goodbye,
 };
+use bramble_wire::ProtocolError;
 use bramble_wire::limits::{NEIGHBOUR_SILENCE_MAX, PING_AFTER, SILENCE_MAX};
-use bramble_wire::message::{Bye, Kind, LuBegin, LuRows, LuStatus, Reached, decode_error, encode_number};
+use bramble_wire::message::{
+    Bye, Kind, LuBegin, LuFill, LuRows, LuStatus, Reached, decode_error, encode_number,
+};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -35,6 +39,8 @@ const _: () = assert!(PAIR_PATIENCE.as_secs() <= NEIGHBOUR_SILENCE_MAX.as_secs()
 pub(super) enum Heard {
     Report(LuStatus),
     Rows(LuRows, Vec<u8>),
+    /// Rows of a block column of the factors.
+    Columns(LuFill, Vec<u8>),
 }
 
 /// What a reading task has to say.
@@ -58,6 +64,10 @@ struct RingPeer {
     arriving: Rc<Cell<u64>>,
     seen: (u64, Instant),
     link: LinkFacts,
+    /// Its goodbye has come.
+    has_parted: bool,
+    /// Why its link has ended, or which rule it has broken.
+    over: Option<String>,
 }
 
 /// The links of a run.
@@ -112,6 +122,11 @@ impl RingLinks {
         PrimaryError::Unreachable { name: self.name(at).to_owned(), why }
     }
 
+    /// An error for a message that breaks the rules.
+    pub(super) fn broken(&self, at: usize, why: ProtocolError) -> PrimaryError {
+        PrimaryError::Unreachable { name: self.name(at).to_owned(), why: why.0 }
+    }
+
     /// The next thing that a worker says; an error if the run cannot go on.
     pub(super) async fn next(&mut self) -> Result<(usize, Heard), PrimaryError> {
         loop {
@@ -162,11 +177,22 @@ impl RingLinks {
                     Err(e) => return Err(PrimaryError::Failed(format!("reading columns: {e}"))),
                 },
                 event = self.events.recv() => match event {
-                    Some(event) => return Ok(event),
+                    Some((at, event)) => {
+                        self.note(at, &event);
+                        return Ok((at, event));
+                    }
                     None => return Err(PrimaryError::Failed("the links' tasks have ended".to_owned())),
                 },
                 () = tokio::time::sleep(TICK) => self.look()?,
             }
+        }
+    }
+
+    fn note(&mut self, at: usize, event: &Event) {
+        match event {
+            Event::Goodbye(_) => self.peers[at].has_parted = true,
+            Event::Ended(why) => self.peers[at].over = Some(why.clone()),
+            Event::Heard(_) | Event::Apart(_) => {}
         }
     }
 
@@ -219,13 +245,35 @@ impl RingLinks {
         Ok(relayed)
     }
 
-    /// Ends all tasks; the connections that are idle now, if the goodbyes were said.
-    pub(super) async fn end(self, said_goodbye: bool) -> Vec<Result<Connection, LostConnection>> {
+    /// Says goodbye to the workers of a run that has failed for this reason, but for those that are over: for at most `GOODBYE`,
+    /// it waits for their goodbyes.
+    pub(super) async fn part(&mut self, failed: &PrimaryError) {
+        if let PrimaryError::Unreachable { name, why } = failed
+            && let Some(peer) = self.peers.iter_mut().find(|peer| peer.name == *name)
+        {
+            peer.over.get_or_insert_with(|| why.clone());
+        }
+        self.filling.shutdown().await;
+        for at in (0..self.count()).filter(|at| self.peers[*at].over.is_none()) {
+            self.send(at, Frame::new(Kind::Bye.code(), Bye::default().encode(), Body::Empty));
+        }
+        let deadline = tokio::time::Instant::now() + GOODBYE;
+        while self.peers.iter().any(|peer| peer.over.is_none() && !peer.has_parted) {
+            // What was under way does not matter any more.
+            match tokio::time::timeout_at(deadline, self.events.recv()).await {
+                Ok(Some((at, event))) => self.note(at, &event),
+                Ok(None) | Err(_) => break,
+            }
+        }
+    }
+
+    /// Ends all tasks; the connections of the workers whose goodbyes have come are idle now.
+    pub(super) async fn end(self) -> Vec<Result<Connection, LostConnection>> {
         let Self { peers, mut filling, .. } = self;
         filling.shutdown().await;
         let mut ended = Vec::new();
         for peer in peers {
-            ended.push(peer.end(said_goodbye).await);
+            ended.push(peer.end().await);
         }
         ended
     }
@@ -247,17 +295,20 @@ impl RingPeer {
             seen: (arriving.get(), Instant::now()),
             arriving,
             link,
+            has_parted: false,
+            over: None,
         }
     }
 
     /// The connection after both goodbyes. Without them the link is closed.
-    async fn end(self, said_goodbye: bool) -> Result<Connection, LostConnection> {
-        let Self { name, known, frames, columns, writing, reading, link, .. } = self;
+    async fn end(self) -> Result<Connection, LostConnection> {
+        let Self { name, known, frames, columns, writing, reading, link, has_parted, over, .. } = self;
         drop((frames, columns));
-        if !said_goodbye {
+        if !has_parted {
             writing.abort();
             reading.abort();
-            return Err(LostConnection { name, why: "its factorisation was given up".to_owned() });
+            let why = over.unwrap_or_else(|| "its factorisation was given up".to_owned());
+            return Err(LostConnection { name, why });
         }
         let halves = async { (writing.await.ok().flatten(), reading.await.ok().flatten()) };
         match tokio::time::timeout(GOODBYE, halves).await {
@@ -267,7 +318,8 @@ impl RingPeer {
     }
 }
 
-/// Sends frames in order, and columns when no other frame waits, until the queue of frames is closed; then returns the sender.
+/// Sends frames in order, and columns when no other frame waits, until the goodbye, or the queue of frames is closed; then
+/// returns the sender.
 async fn write(
     mut sender: Box<dyn Sender>,
     mut frames: mpsc::UnboundedReceiver<Frame>,
@@ -282,7 +334,11 @@ async fn write(
             },
             Some(frame) = columns.recv() => frame,
         };
+        let is_last = frame.kind == Kind::Bye.code();
         sender.send(frame).await.ok()?;
+        if is_last {
+            return Some(sender);
+        }
     }
 }
 
@@ -320,16 +376,11 @@ async fn message(receiver: &mut dyn Receiver) -> Result<Option<Event>, String> {
         Kind::LuStatus => Event::Heard(Heard::Report(LuStatus::decode(head).map_err(|e| e.0)?)),
         Kind::LuRows => {
             let rows = LuRows::decode(head).map_err(|e| e.0)?;
-            let body = match arrived.body {
-                ArrivedBody::Landed(landing) => {
-                    landing.into_any().downcast::<Vec<u8>>().ok().map(|body| *body)
-                }
-                ArrivedBody::Shared(region) => {
-                    Some((0..region.runs).flat_map(|run| region.run(run)).copied().collect())
-                }
-                ArrivedBody::Empty | ArrivedBody::Leased(_) => None,
-            };
-            Event::Heard(Heard::Rows(rows, body.ok_or("rows without their elements")?))
+            Event::Heard(Heard::Rows(rows, elements(arrived.body)?))
+        }
+        Kind::LuFill => {
+            let rows = LuFill::decode(head).map_err(|e| e.0)?;
+            Event::Heard(Heard::Columns(rows, elements(arrived.body)?))
         }
         Kind::Reached => Event::Apart(Reached::decode(head).map_err(|e| e.0)?),
         Kind::Bye => Event::Goodbye(Bye::decode(head).map_err(|e| e.0)?),
@@ -338,13 +389,25 @@ async fn message(receiver: &mut dyn Receiver) -> Result<Option<Event>, String> {
     }))
 }
 
+/// The bytes of rows.
+fn elements(body: ArrivedBody) -> Result<Vec<u8>, String> {
+    let bytes = match body {
+        ArrivedBody::Landed(landing) => landing.into_any().downcast::<Vec<u8>>().ok().map(|body| *body),
+        ArrivedBody::Shared(region) => {
+            Some((0..region.runs).flat_map(|run| region.run(run)).copied().collect())
+        }
+        ArrivedBody::Empty | ArrivedBody::Leased(_) => None,
+    };
+    bytes.ok_or_else(|| "rows without their elements".to_owned())
+}
+
 /// Places rows in memory of their own.
 struct RowsPlacer;
 
 impl BodyPlacer for RowsPlacer {
     fn place(&mut self, kind: u8, _head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         match Kind::from_code(kind).map_err(|e| e.0)? {
-            Kind::LuRows => Ok(Box::new(vec![0; body_bytes])),
+            Kind::LuRows | Kind::LuFill => Ok(Box::new(vec![0; body_bytes])),
             Kind::Pong => Ok(Box::new(DiscardedBody::new(body_bytes))),
             other => Err(format!("a message of kind {other:?} came with a body")),
         }

@@ -2,7 +2,8 @@
 //!
 //! Place in the flow: a session like that of a product. The workers say how fast they are and how much memory they
 //! offer, `plan` deals the columns, neighbours in the ring are introduced, each worker gets or generates its columns,
-//! all eliminate together (`schedule::lu`), and the right-hand sides go from owner to owner for the back-substitution.
+//! all eliminate together (`schedule::lu`), and the right-hand sides go from owner to owner for the back-substitution,
+//! or the factors come home (`factors.rs`).
 //!
 //! Invariants: nothing begins unless all columns fit. A worker that is lost ends the run with its name: its columns are nowhere
 //! else. Every wait has a deadline. Afterwards the connections are idle again, also after an error, as far as they have survived.
@@ -10,19 +11,21 @@
 //! Deliberately absent: how good the solution is (the caller has the matrix), this process's own threads, and lost columns.
 
 mod accusations;
+mod factors;
 mod fill;
 mod links;
+mod opening;
+
+pub use factors::{FactorsCheck, FactorsRequest, SystemFactors};
 
 use crate::cluster::Cluster;
-use crate::gathering::{OpenedSessions, open_all};
 use crate::product::{ProductObserver, SessionRequest};
 use crate::{PrimaryError, off_loop};
 use bramble_link::{Body, Frame, SharedRegion};
-use bramble_matrix::{DType, Matrix};
-use bramble_plan::{ClusterEstimate, LuCluster, LuMachine, LuPlan, LuPlanError};
-use bramble_sessions::{ConnectedPeers, Opening, Pairing, Session, introduce, measure};
-use bramble_wire::limits::{LU_BLOCKS_MAX, LU_LIVE_MAX, LU_MACHINES_MAX, LU_ORDER_MAX, LU_WIDTH_MAX};
-use bramble_wire::message::{Kind, LuBegin, LuRing, LuRows, LuStatus, Wants, lu_frames};
+use bramble_matrix::Matrix;
+use bramble_plan::ClusterEstimate;
+use bramble_schedule::lu::LuPivots;
+use bramble_wire::message::{Kind, LuBegin, LuRing, LuRows, LuStatus, lu_frames};
 use links::{Heard, RingLinks};
 use std::ops::Range;
 use std::sync::Arc;
@@ -53,6 +56,8 @@ pub struct SystemRequest {
     pub width: Option<usize>,
     /// Number of workers that take part, the first ones; `None`: the fastest number.
     pub workers: Option<usize>,
+    /// Whether the run begins without workers that were lost since the last one; else they are an error.
+    pub outlives_losses: bool,
     /// Kernel of the products, by name, or `auto`.
     pub kernel: String,
     /// The sessions with the machines.
@@ -136,201 +141,11 @@ impl Cluster {
         progress: &dyn Fn(SystemProgress<'_>),
     ) -> Result<SystemSolution, PrimaryError> {
         let began = Instant::now();
-        let (order, extra) = shape(&request.source)?;
-        let workers = self.open_workers(&request, order, extra, watch).await?;
-        let planned = plan(&request, order, extra, &workers);
-        let (plan, ring, names) = match planned {
-            Ok(planned) => planned,
-            Err(e) => {
-                self.idle.release(workers).await;
-                return Err(e);
-            }
-        };
-        let (used, unused) = select(workers, &ring.deal.machines);
-        self.idle.release(unused).await;
-        progress(SystemProgress::Planned(&plan));
-        let begin = LuBegin {
-            order,
-            width: ring.width,
-            extra,
-            live_max: LU_LIVE_MAX,
-            is_generated: matches!(request.source, SystemSource::Hpl(_)),
-            ring: LuRing { owners: ring.deal.owners, machines: used.len(), me: 0 },
-        };
-        let sessions = introduced(used, request.sessions.random, &names).await?;
-        let mut run = SystemRun { links: RingLinks::start(sessions), begin, zero: None, overflow: None };
+        let (mut run, plan) = self.open_run(&request, watch, progress).await?;
         let result = run.complete(&request.source, (plan, began), check, progress).await;
-        let sessions = run.links.end(result.is_ok()).await;
-        for session in sessions {
-            match session {
-                Ok(connection) => self.idle.add(connection),
-                Err(lost) => self.idle.add_lost(lost),
-            }
-        }
+        self.end_run(run, &result).await;
         result
     }
-
-    /// Sessions with all workers, their links measured.
-    async fn open_workers(
-        &mut self,
-        request: &SystemRequest,
-        order: usize,
-        extra: usize,
-        watch: &dyn ProductObserver,
-    ) -> Result<Vec<Session>, PrimaryError> {
-        let n = order as f64;
-        let width = request.width.unwrap_or(256);
-        let whole = LuBegin::bytes_of_part((order, extra, width), order + extra, 64);
-        let opening = Opening {
-            dtype: DType::F64,
-            alpha: 1.0,
-            beta: 1.0,
-            flops: 2.0 / 3.0 * n * n * n,
-            memory_bytes: whole.max(1),
-            kernel: request.kernel.clone(),
-            name: request.sessions.name.clone(),
-            wants: Wants { log: false, account: false },
-        };
-        let OpenedSessions { local, mut workers, lost, .. } =
-            open_all(&request.sessions, &opening, self, watch).await?;
-        let there = workers.len();
-        let most = request.workers.unwrap_or(usize::MAX).min(there);
-        let mut unused = workers.split_off(most);
-        unused.push(local);
-        self.idle.release(unused).await;
-        let (nic_bytes_per_s, silent) = measure(&mut workers, self.nic_bytes_per_s, |_| true).await?;
-        self.nic_bytes_per_s = nic_bytes_per_s;
-        let mut failed = silent.into_iter().map(|e| e.to_string());
-        let few = request.workers.filter(|wanted| *wanted > there);
-        let few = few.map(|wanted| format!("{wanted} workers are to take part, and {there} are there"));
-        let gone = lost.first().map(|lost| format!("worker {}: {}", lost.name, lost.why));
-        let why = failed.next().or(gone).or(few).or_else(|| {
-            let none = "no worker takes part: name some with -w, --hostfile, --await or --local";
-            workers.is_empty().then(|| none.to_owned())
-        });
-        match why {
-            Some(why) => {
-                self.idle.release(workers).await;
-                Err(PrimaryError::Failed(why))
-            }
-            None => Ok(workers),
-        }
-    }
-}
-
-/// Order and right-hand sides of a system.
-fn shape(source: &SystemSource) -> Result<(usize, usize), PrimaryError> {
-    let (order, extra) = match source {
-        SystemSource::Hpl(order) => (*order as u64, 1),
-        SystemSource::Given { a, b } => (a.shape().rows, b.shape().cols),
-    };
-    let within = |x: u64, most: usize| usize::try_from(x).ok().filter(|x| (1..=most).contains(x));
-    let (Some(order), Some(extra)) = (within(order, LU_ORDER_MAX), within(extra, LU_WIDTH_MAX)) else {
-        return Err(PrimaryError::Operands(format!(
-            "a system of order {order} with {extra} right-hand sides: on workers, 1 to {LU_ORDER_MAX} rows and \
-             1 to {LU_WIDTH_MAX} right-hand sides can be solved"
-        )));
-    };
-    Ok((order, extra))
-}
-
-/// The plan, as it is reported and as the planner makes it, and the names of the workers that take part.
-fn plan(
-    request: &SystemRequest,
-    order: usize,
-    extra: usize,
-    workers: &[Session],
-) -> Result<(SystemPlan, LuPlan, Vec<String>), PrimaryError> {
-    let machines: Vec<LuMachine> = workers.iter().map(|worker| machine(request, worker)).collect();
-    let bytes = |width, columns, threads| LuBegin::bytes_of_part((order, extra, width), columns, threads);
-    let cluster = LuCluster {
-        order,
-        extra,
-        width: request.width,
-        machines: &machines,
-        keeps_all: request.workers.is_some(),
-        bytes: &bytes,
-    };
-    let found = cluster.plan().map_err(|e| too_large(order, &e))?;
-    if found.deal.owners.len() > LU_BLOCKS_MAX || found.deal.machines.len() > LU_MACHINES_MAX {
-        return Err(PrimaryError::Operands(format!(
-            "a system of order {order} in {} blocks on {} machines: at most {LU_BLOCKS_MAX} blocks and \
-             {LU_MACHINES_MAX} machines; use wider blocks",
-            found.deal.owners.len(),
-            found.deal.machines.len()
-        )));
-    }
-    let share = |(at, columns): (&usize, &usize)| {
-        let machine = &machines[*at];
-        SystemShare {
-            name: machine.name.clone(),
-            threads: machine.threads,
-            columns: *columns,
-            gflops: machine.gflops,
-            bytes: bytes(found.width, *columns, machine.threads),
-        }
-    };
-    let shares: Vec<SystemShare> = found.deal.machines.iter().zip(&found.deal.columns).map(share).collect();
-    let names = shares.iter().map(|share| share.name.clone()).collect();
-    let left_out = found.left_out.iter().map(|at| machines[*at].name.clone()).collect();
-    let named = SystemPlan { order, width: found.width, shares, left_out, estimate: found.estimate };
-    Ok((named, found, names))
-}
-
-fn machine(request: &SystemRequest, worker: &Session) -> LuMachine {
-    let rate = worker.known.rate;
-    LuMachine {
-        name: worker.name.clone(),
-        threads: usize::from(worker.welcome.threads),
-        gflops: worker.welcome.gflops,
-        memory_bytes: worker.welcome.memory_bytes.min(request.sessions.credits.unwrap_or(u64::MAX)),
-        bytes_per_s: rate.map(|rate| rate.bytes_per_s),
-        round_trip_s: rate.map_or(0.0, |rate| rate.round_trip_s),
-    }
-}
-
-fn too_large(order: usize, e: &LuPlanError) -> PrimaryError {
-    let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
-    let offers: Vec<String> =
-        e.offers.iter().map(|(name, bytes)| format!("{name} offers {}", mib(*bytes))).collect();
-    PrimaryError::Operands(format!(
-        "a system of order {order} takes {} of memory, and {}: use a smaller one, or more machines",
-        mib(e.needed),
-        offers.join(", ")
-    ))
-}
-
-/// The sessions of these machines, by their numbers, and the others.
-fn select(workers: Vec<Session>, used: &[usize]) -> (Vec<Session>, Vec<Session>) {
-    let (mut one, mut other) = (Vec::new(), Vec::new());
-    for (at, session) in workers.into_iter().enumerate() {
-        if used.contains(&at) { one.push(session) } else { other.push(session) }
-    }
-    (one, other)
-}
-
-/// Introduces the workers to their neighbours in the ring: all of them have to reach each other.
-async fn introduced(
-    sessions: Vec<Session>,
-    random: crate::SecretSource,
-    names: &[String],
-) -> Result<Vec<Session>, PrimaryError> {
-    let count = sessions.len();
-    let ConnectedPeers { sessions, neighbours, dead, report } =
-        introduce(Pairing::Ring, sessions, random).await?;
-    if let Some((at, why)) = dead.iter().enumerate().find_map(|(at, why)| Some((at, why.as_ref()?))) {
-        return Err(PrimaryError::Unreachable { name: names[at].clone(), why: why.clone() });
-    }
-    let apart = (0..count).map(|at| (at, (at + 1) % count)).find(|(at, next)| {
-        at != next && !neighbours.get(*at).is_some_and(|neighbours| neighbours.contains(next))
-    });
-    let Some((at, next)) = apart else { return Ok(sessions) };
-    let why = report.unreachable.first().map_or("they have no addresses for each other", |found| &found.why);
-    Err(PrimaryError::Failed(format!(
-        "workers {} and {} cannot reach each other: {why}; in a factorisation panels go from worker to worker, so open their \
-         ports to each other",
-        names[at], names[next]
-    )))
 }
 
 /// A run, with its links.
@@ -349,11 +164,9 @@ impl SystemRun {
         check: SolutionCheck,
         progress: &dyn Fn(SystemProgress<'_>),
     ) -> Result<SystemSolution, PrimaryError> {
-        self.prepare(source).await?;
+        self.start(source, progress).await?;
         let (setup_seconds, clock) = (began.elapsed().as_secs_f64(), Instant::now());
-        progress(SystemProgress::Began);
-        self.links.tell_all(Kind::LuGo, &[]);
-        let y = self.eliminate(progress).await?;
+        let (y, _) = self.eliminate(progress).await?;
         let x = self.substitute(y).await?;
         let seconds = clock.elapsed().as_secs_f64();
         let x = Arc::new(x);
@@ -365,6 +178,18 @@ impl SystemRun {
         let relayed_bytes = self.links.goodbyes().await?;
         let (zero, overflow) = (self.zero, self.overflow);
         Ok(SystemSolution { x, plan, seconds, setup_seconds, zero, overflow, relayed_bytes, wrong })
+    }
+
+    /// Gives each worker its columns, and lets all begin.
+    async fn start(
+        &mut self,
+        source: &SystemSource,
+        progress: &dyn Fn(SystemProgress<'_>),
+    ) -> Result<(), PrimaryError> {
+        self.prepare(source).await?;
+        progress(SystemProgress::Began);
+        self.links.tell_all(Kind::LuGo, &[]);
+        Ok(())
     }
 
     /// Gives each worker its columns; returns when all have them.
@@ -387,18 +212,23 @@ impl SystemRun {
         Ok(())
     }
 
-    /// Waits until all columns are eliminated; returns the right-hand sides as the elimination left them.
-    async fn eliminate(&mut self, progress: &dyn Fn(SystemProgress<'_>)) -> Result<Vec<f64>, PrimaryError> {
-        let (panels, mut waiting) = (self.begin.panels(), self.links.count());
-        let mut y = Vec::new();
-        while waiting > 0 || y.len() < self.begin.order * self.begin.extra {
+    /// Waits until all columns are eliminated; returns the right-hand sides as the elimination left them, and the exchanges of
+    /// rows.
+    async fn eliminate(
+        &mut self,
+        progress: &dyn Fn(SystemProgress<'_>),
+    ) -> Result<(Vec<f64>, LuPivots), PrimaryError> {
+        let panels = self.begin.panels();
+        let (mut pivots, mut y) = (LuPivots::new(&self.begin), Vec::new());
+        while !pivots.is_complete() || y.len() < self.begin.order * self.begin.extra {
             match self.links.next().await? {
-                (_, Heard::Report(LuStatus::Factored(step))) => {
+                (from, Heard::Report(LuStatus::Factored { step, pivots: rows })) => {
+                    pivots.factored(from, step, &rows).map_err(|e| self.links.broken(from, e))?;
                     let left = 1.0 - (step + 1) as f64 / panels as f64;
                     progress(SystemProgress::Eliminated(1.0 - left.max(0.0).powi(3)));
                 }
-                (_, Heard::Report(LuStatus::Eliminated { zero, overflow })) => {
-                    waiting -= 1;
+                (from, Heard::Report(LuStatus::Eliminated { zero, overflow })) => {
+                    pivots.eliminated(from).map_err(|e| self.links.broken(from, e))?;
                     let first = |one: Option<usize>, other: Option<usize>| one.into_iter().chain(other).min();
                     (self.zero, self.overflow) = (first(self.zero, zero), first(self.overflow, overflow));
                 }
@@ -409,10 +239,10 @@ impl SystemRun {
                         return Err(self.links.out_of_place(from));
                     }
                 }
-                (from, Heard::Report(_)) => return Err(self.links.out_of_place(from)),
+                (from, Heard::Report(_) | Heard::Columns(..)) => return Err(self.links.out_of_place(from)),
             }
         }
-        Ok(y)
+        Ok((y, pivots))
     }
 
     /// Appends the next rows; false for any others.

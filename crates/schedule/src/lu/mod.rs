@@ -1,11 +1,14 @@
 //! LU factorisation by block columns: the order of the tasks at one machine, and the exchange of panels between machines.
 //!
-//! Place in the flow: the crate `lu` runs `LuOrder` for one machine; a worker runs `LuNode`, which contains one.
+//! Place in the flow: the crate `lu` runs `LuOrder` for one machine; a worker runs `LuNode`, which contains one. The
+//! primary brings the factors home with `LuHome`.
 //!
 //! Deliberately absent: elements, threads, links, and which machine gets which columns (`plan`).
 
+mod home;
 mod node;
 mod order;
 
+pub use home::{LuHome, LuPivots, LuPlaces};
 pub use node::{LuAction, LuEvent, LuNode};
 pub use order::{LuOrder, LuShape, LuTask};

@@ -20,6 +20,7 @@ use bramble_matrix::DType;
 use bramble_primary::{Cluster, ClusterOptions, SystemProgress, SystemRequest, SystemSolution, SystemSource};
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::progress::ProgressDisplay;
+use bramble_report::quantity::counted;
 use bramble_report::times::Times;
 use bramble_worker::default_threads;
 use std::cell::Cell;
@@ -66,26 +67,34 @@ fn on_workers(args: &BenchHplArgs, spec: TeamSpec) -> Result<Exit, Failure> {
         let measured = measure(args, &mut cluster, (&kernel, is_local), &display).await;
         cluster.close().await;
         drop(processes);
-        measured
+        Ok(measured)
     };
     match done_or_signal(work)? {
         Completion::Signal(exit) => Ok(exit),
-        Completion::Done(points) => {
+        Completion::Done((points, failed)) => {
             let lines: String = match args.json {
                 true => points.iter().map(HplPoint::json_line).collect(),
                 false if args.nodes.len() > 1 => text::text(&points) + &text::scaling(&points),
                 false => text::text(&points),
             };
-            bramble_report::out(lines.as_bytes())?;
-            draw(args, &points)?;
+            if !points.is_empty() {
+                bramble_report::out(lines.as_bytes())?;
+                draw(args, &points)?;
+            }
+            if let Some(failure) = failed {
+                return Err(failure);
+            }
             let is_valid = points.iter().all(|point| point.check.is_valid());
             Ok(if is_valid { Exit::Done } else { Exit::Unverified })
         }
     }
 }
 
-/// Order, columns of a panel and number of workers of a case, with its runs.
-type Case = ((usize, Option<usize>, Option<usize>), Vec<Run>);
+/// Order, columns of a panel and number of workers.
+type CaseKey = (usize, Option<usize>, Option<usize>);
+
+/// A case, with its runs.
+type Case = (CaseKey, Vec<Run>);
 
 /// One run of a case.
 struct Run {
@@ -95,13 +104,14 @@ struct Run {
     check: hpl::HplCheck,
 }
 
-/// Measures all cases, in turns.
+/// Measures all cases, in turns. After a failed run no more are begun: without a lost worker, another cluster would be measured.
+/// The cases with runs that have ended, and the failure.
 async fn measure(
     args: &BenchHplArgs,
     cluster: &mut Cluster,
     (kernel, is_local): (&str, bool),
     display: &ProgressDisplay,
-) -> Result<Vec<HplPoint>, Failure> {
+) -> (Vec<HplPoint>, Option<Failure>) {
     let or_none = |list: &[u16]| -> Vec<Option<usize>> {
         if list.is_empty() { vec![None] } else { list.iter().map(|x| Some(usize::from(*x))).collect() }
     };
@@ -112,19 +122,37 @@ async fn measure(
             cases.extend(blocks.map(|nb| ((order, nb, nodes), Vec::new())));
         }
     }
-    for _ in 0..args.rounds {
+    let (all, mut ended, mut failed) = (cases.len() * usize::from(args.rounds), 0, None);
+    'rounds: for _ in 0..args.rounds {
         for (case, runs) in &mut cases {
-            let ran = one_run(args, cluster, *case, kernel, display).await;
-            runs.push(ran.map_err(|failure| GatheredTeam::failure(is_local, failure))?);
+            match one_run(args, cluster, *case, kernel, display).await {
+                Ok(run) => runs.push(run),
+                Err(failure) => {
+                    failed = Some(GatheredTeam::failure(is_local, told(failure, *case, (ended, all))));
+                    break 'rounds;
+                }
+            }
+            ended += 1;
         }
     }
-    Ok(cases.into_iter().filter_map(|(_, runs)| HplPoint::of_workers(runs)).collect())
+    (cases.into_iter().filter_map(|(_, runs)| HplPoint::of_workers(runs)).collect(), failed)
+}
+
+/// A failure of one of several runs says which, and what has been measured before.
+fn told(failure: Failure, (order, width, workers): CaseKey, (ended, all): (usize, usize)) -> Failure {
+    if all == 1 {
+        return failure;
+    }
+    let width = width.map_or_else(String::new, |width| format!(", NB = {width}"));
+    let workers = workers.map_or_else(String::new, |count| format!(", {}", counted(count as u64, "worker")));
+    let text = format!("{} (N = {order}{width}{workers}; {ended} of {all} runs have ended)", failure.text);
+    Failure { text, ..failure }
 }
 
 async fn one_run(
     args: &BenchHplArgs,
     cluster: &mut Cluster,
-    (order, width, workers): (usize, Option<usize>, Option<usize>),
+    (order, width, workers): CaseKey,
     kernel: &str,
     display: &ProgressDisplay,
 ) -> Result<Run, Failure> {
@@ -132,6 +160,8 @@ async fn one_run(
         source: SystemSource::Hpl(order),
         width,
         workers,
+        // What the others measured would be another cluster.
+        outlives_losses: false,
         kernel: kernel.to_owned(),
         sessions: sessions(args.memory)?,
     };
@@ -154,7 +184,7 @@ async fn one_run(
         SystemProgress::Eliminated(_) => {}
     };
     let solution = cluster.solve(request, Box::new(check), display, &progress).await?;
-    accuse(&solution);
+    accuse(&solution.accusations());
     if let Some(column) = solution.zero {
         return Err(Failure::failed(format!("--size {order}: all pivots of column {column} are 0")));
     }
@@ -164,11 +194,12 @@ async fn one_run(
 }
 
 impl HplPoint {
-    /// The runs of a case on workers: the median of the times, the last run's stamps and plan, and the worst check.
+    /// The runs of a case on workers: the median of the times, the last run's stamps and plan, and the worst check. `None`
+    /// without runs.
     fn of_workers(runs: Vec<Run>) -> Option<Self> {
-        let times = Times::new(runs.iter().map(|run| run.solution.seconds).collect());
         let worst = |a: &&Run, b: &&Run| a.check.scaled_residual.total_cmp(&b.check.scaled_residual);
         let check = runs.iter().max_by(worst)?.check;
+        let times = Times::new(runs.iter().map(|run| run.solution.seconds).collect());
         let Run { solution, start, end, .. } = runs.into_iter().next_back()?;
         let plan = solution.plan;
         let estimate = HplEstimate {

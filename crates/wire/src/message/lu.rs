@@ -3,7 +3,8 @@
 //! Place in the flow: after hello, welcome and introductions. The primary tells each worker the whole system
 //! (`LuBegin`) and, if it is not generated, sends the worker's columns (`LuFill`). Each worker reports when its columns
 //! are there, and again when they are eliminated (`LuStatus`). Panels go from worker to worker (`LuPanelHead`). Then
-//! right-hand sides go through the workers that own the columns, from the last to the first (`LuRows`).
+//! right-hand sides go through the workers that own the columns, from the last to the first (`LuRows`), or the primary
+//! asks for the factors, which come under the heads of its requests (`LuFill`).
 //!
 //! Invariants: as for all messages. A panel's elements are by columns, right-hand sides and filled columns by rows; f64.
 //!
@@ -152,7 +153,7 @@ impl LuBegin {
     }
 }
 
-/// Head of a fill message: rows of a block column. 20 bytes.
+/// Head of a fill message: rows of a block column. 20 bytes. A request for rows has the same head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LuFill {
     /// The block.
@@ -201,34 +202,44 @@ impl LuPanelHead {
         let mut w = FieldWriter::default();
         w.u32(u32::try_from(self.step).unwrap_or(u32::MAX));
         w.u64(to_u64(self.first));
-        w.count(self.pivots.len());
-        self.pivots.iter().for_each(|pivot| w.u32(u32::try_from(*pivot).unwrap_or(u32::MAX)));
+        write_pivots(&mut w, &self.pivots);
         w.finish()
     }
 
     /// Decodes the head.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
         let mut r = FieldReader::new(head);
-        let (step, first, count) = (to_usize(r.u32()?), to_usize_of(r.u64()?), usize::from(r.u16()?));
-        if count > LU_WIDTH_MAX {
-            return Err(ProtocolError::new(format!("a panel of {count} columns")));
-        }
-        let mut pivots = Vec::new();
-        for _ in 0..count {
-            pivots.push(to_usize(r.u32()?));
-        }
+        let (step, first, pivots) = (to_usize(r.u32()?), to_usize_of(r.u64()?), read_pivots(&mut r)?);
         r.end()?;
         Ok(Self { step, first, pivots })
     }
 }
 
+fn write_pivots(w: &mut FieldWriter, pivots: &[usize]) {
+    w.count(pivots.len());
+    pivots.iter().for_each(|pivot| w.u32(u32::try_from(*pivot).unwrap_or(u32::MAX)));
+}
+
+fn read_pivots(r: &mut FieldReader<'_>) -> Result<Vec<usize>, ProtocolError> {
+    let count = usize::from(r.u16()?);
+    if count > LU_WIDTH_MAX {
+        return Err(ProtocolError::new(format!("a panel of {count} columns")));
+    }
+    (0..count).map(|_| r.u32().map(to_usize)).collect()
+}
+
 /// Head of a report, worker to primary.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum LuStatus {
     /// All columns of the worker are there.
     Ready,
-    /// The worker has factored the panel of this step.
-    Factored(usize),
+    /// The worker has factored a panel.
+    Factored {
+        /// Its step.
+        step: usize,
+        /// As in [`LuPanelHead`].
+        pivots: Vec<usize>,
+    },
     /// All columns of the worker are eliminated.
     Eliminated {
         /// The first column of the system whose pivot is 0, among those of this worker.
@@ -256,9 +267,10 @@ impl LuStatus {
                 w.u8(2);
                 w.f64(*deviation);
             }
-            Self::Factored(step) => {
+            Self::Factored { step, pivots } => {
                 w.u8(3);
                 w.u64(to_u64(*step));
+                write_pivots(&mut w, pivots);
             }
         }
         w.finish()
@@ -272,7 +284,7 @@ impl LuStatus {
             0 => Self::Ready,
             1 => Self::Eliminated { zero: column(r.u64()?), overflow: column(r.u64()?) },
             2 => Self::Checked(r.f64()?),
-            3 => Self::Factored(to_usize_of(r.u64()?)),
+            3 => Self::Factored { step: to_usize_of(r.u64()?), pivots: read_pivots(&mut r)? },
             other => return Err(ProtocolError::new(format!("a report of kind {other}"))),
         };
         r.end()?;
@@ -352,7 +364,8 @@ mod tests {
             assert_eq!(LuPanelHead::decode(&panel.encode()), Ok(panel));
         }
         let eliminated = LuStatus::Eliminated { zero: None, overflow: Some(4) };
-        for report in [LuStatus::Ready, LuStatus::Factored(7), eliminated, LuStatus::Checked(0.5)] {
+        let factored = LuStatus::Factored { step: 7, pivots: vec![0, 9, 1 << 20] };
+        for report in [LuStatus::Ready, factored, eliminated, LuStatus::Checked(0.5)] {
             assert_eq!(LuStatus::decode(&report.encode()), Ok(report));
         }
         let rows = LuRows { blocks: 2..5, total: 10, first: 3, rows: 7 };
@@ -380,6 +393,11 @@ mod tests {
         }
         assert!(LuRows::decode(&LuRows { blocks: 0..0, total: 4, first: 3, rows: 2 }.encode()).is_err());
         assert!(LuStatus::decode(&[4]).is_err());
+        let mut factored = LuStatus::Factored { step: 1, pivots: vec![2; 3] }.encode();
+        factored[9] = 4;
+        assert!(LuStatus::decode(&factored).is_err(), "a pivot is missing");
+        let wide = LuStatus::Factored { step: 1, pivots: vec![0; LU_WIDTH_MAX + 1] };
+        assert!(LuStatus::decode(&wide.encode()).is_err());
     }
 
     #[test]

@@ -88,7 +88,7 @@ pub enum Kind {
     Fetch,
     /// Primary to worker: a system that several machines factor together.
     LuBegin,
-    /// Primary to worker: rows of a block column of that system.
+    /// Rows of a block column: primary to worker, of that system; worker to primary, of its factors.
     LuFill,
     /// Primary to worker: all machines have their columns.
     LuGo,
@@ -102,6 +102,8 @@ pub enum Kind {
     LuRows,
     /// Primary to worker: compare your columns with their checksums.
     LuCheck,
+    /// Primary to worker: asks for rows of a block column of the factors.
+    LuFetch,
 }
 
 impl Kind {
@@ -141,6 +143,7 @@ impl Kind {
             34 => Self::LuStatus,
             35 => Self::LuRows,
             36 => Self::LuCheck,
+            37 => Self::LuFetch,
             _ => return Err(ProtocolError::new(format!("a message of unknown kind {code}"))),
         })
     }
@@ -181,6 +184,7 @@ impl Kind {
             Self::LuStatus => 34,
             Self::LuRows => 35,
             Self::LuCheck => 36,
+            Self::LuFetch => 37,
         }
     }
 }

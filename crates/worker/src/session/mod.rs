@@ -150,7 +150,7 @@ async fn run(
     grant: Grant,
 ) -> Result<Option<(Link, Grant)>, WorkerError> {
     // Neither channel needs a limit of its own: they hold tiles and jobs, which the grant bounds, at
-    // most `ANSWERS_MAX` pongs, one credit, one goodbye, one error.
+    // most `ANSWERS_MAX` pongs, `LU_FETCHES_MAX` frames of factors, one credit, one goodbye, one error.
     let (out, leaving) = mpsc::unbounded_channel();
     // Bounded by `NEIGHBOURS_MAX`.
     let (introduced, introductions) = mpsc::unbounded_channel();
@@ -262,16 +262,15 @@ async fn read(
             kind @ (Kind::Put | Kind::Get | Kind::Free | Kind::Reduce | Kind::Make | Kind::Fetch) => {
                 core.borrow_mut().array_message(kind, arrived)?;
             }
-            kind @ (Kind::LuBegin | Kind::LuFill | Kind::LuGo | Kind::LuRows | Kind::LuCheck) => {
+            kind @ (Kind::LuBegin
+            | Kind::LuFill
+            | Kind::LuGo
+            | Kind::LuRows
+            | Kind::LuCheck
+            | Kind::LuFetch) => {
                 core.borrow_mut().lu_message(kind, arrived)?;
             }
-            Kind::Ping => {
-                let nonce = decode_number(&arrived.head)?;
-                if core.borrow().outbox.answers() >= ANSWERS_MAX {
-                    return Err(ProtocolError::new("it sends pings, but does not read the pongs").into());
-                }
-                core.borrow().send(Kind::Pong, Pong { nonce, clock_ns: clock_ns() }.encode(), Body::Empty);
-            }
+            Kind::Ping => answer(&core.borrow(), &arrived.head)?,
             Kind::Bye => {
                 goodbye.set(true);
                 let mut core = core.borrow_mut();
@@ -311,6 +310,16 @@ async fn read(
     }
 }
 
+/// Answers a ping.
+fn answer(core: &Core, head: &[u8]) -> Result<(), ProtocolError> {
+    let nonce = decode_number(head)?;
+    if core.outbox.answers() >= ANSWERS_MAX {
+        return Err(ProtocolError::new("it sends pings, but does not read the pongs"));
+    }
+    core.send(Kind::Pong, Pong { nonce, clock_ns: clock_ns() }.encode(), Body::Empty);
+    Ok(())
+}
+
 /// Sends queued frames in order, until the queue is closed and empty; whether all have been sent. Without goodbyes the link is
 /// closed afterwards.
 async fn write(
@@ -337,6 +346,9 @@ async fn write(
         core.recorder.left(kind);
         if is_answer {
             core.outbox.answered();
+        }
+        if let Some(lu) = core.lu.as_mut().filter(|_| kind == Kind::LuFill.code()) {
+            lu.sent_rows();
         }
         if let Some((tile, buffer)) = last_of {
             core.returned(tile, buffer)?;

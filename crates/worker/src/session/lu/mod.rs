@@ -11,6 +11,7 @@
 //! Deliberately absent: the elements' arithmetic (crate `lu`), and links.
 
 mod panels;
+mod returning;
 
 use self::panels::{ElementBytes, PanelHere, copy_bytes};
 use super::WorkerError;
@@ -80,6 +81,8 @@ pub(in crate::session) struct LuSession {
     overflow: Option<usize>,
     /// Rows that are arriving from the primary.
     rows: Vec<f64>,
+    /// Frames of the factors that wait for the link; `None` before all columns are eliminated.
+    returning: Option<usize>,
 }
 
 impl LuSession {
@@ -122,6 +125,7 @@ impl LuSession {
             zero: None,
             overflow: None,
             rows: Vec::new(),
+            returning: None,
         };
         let mut out = LuOutput::default();
         if new.begin.is_generated {
@@ -180,6 +184,7 @@ impl LuSession {
                 };
                 out.work.push((Box::new(check), Priority(0)));
             }
+            (Kind::LuFetch, None) => out.frames.push(self.returned(LuFill::decode(head)?)?),
             (kind, _) => {
                 return Err(
                     ProtocolError::new(format!("a message of kind {kind:?} has no place here")).into()
@@ -243,7 +248,8 @@ impl LuSession {
             LuDone::Task(task, panel) => {
                 if let (LuTask::Panel(step), Some(panel)) = (&task, panel) {
                     self.judge(*step, &panel);
-                    out.frames.push(report(LuStatus::Factored(*step)));
+                    let pivots = panel.pivots().to_vec();
+                    out.frames.push(report(LuStatus::Factored { step: *step, pivots }));
                     self.panels.insert(*step, PanelHere::Whole(Arc::new(panel)));
                 }
                 self.dispatch(LuEvent::Ended(task), &mut out)?;
@@ -301,6 +307,7 @@ impl LuSession {
 
     fn finished(&mut self, out: &mut LuOutput) -> Result<(), WorkerError> {
         let Self { zero, overflow, .. } = *self;
+        self.returning = Some(0);
         out.frames.push(report(LuStatus::Eliminated { zero, overflow }));
         let y = self.part.right_hand_sides().map_err(|e| WorkerError::Here(e.to_string()))?;
         if let Some(y) = y {

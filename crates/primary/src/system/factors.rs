@@ -1,0 +1,173 @@
+//! Factors of a matrix, computed by the workers and brought home.
+//!
+//! Place in the flow: a run as in `mod.rs` up to the end of the elimination. Then this process asks each worker for its
+//! columns (`schedule::lu::LuHome`), puts the rows of L where the later exchanges of rows have them, and the caller judges
+//! the factors while the links stay alive.
+//!
+//! Invariants: all requests to a worker are answered in order. What has come is written at once, so little memory is needed
+//! beside the output, which may be a mapped file.
+//!
+//! Deliberately absent: right-hand sides. The messages have at least one, so a column of zeros rides along.
+
+use super::links::Heard;
+use super::{SystemPlan, SystemProgress, SystemRequest, SystemRun, SystemSource};
+use crate::cluster::Cluster;
+use crate::product::{ProductObserver, SessionRequest};
+use crate::{PrimaryError, off_loop};
+use bramble_link::{Body, Frame};
+use bramble_matrix::number::to_u64;
+use bramble_matrix::{DType, Layout, Matrix, MatrixError, Output, Rect, Shape, Span};
+use bramble_schedule::lu::{LuHome, LuPivots, LuPlaces};
+use bramble_wire::message::Kind;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A request to factor a square matrix on the workers of a cluster.
+pub struct FactorsRequest {
+    /// The matrix; f32 or f64.
+    pub a: Matrix,
+    /// Columns of a block; `None`: as the cost model says.
+    pub width: Option<usize>,
+    /// Kernel of the products, by name, or `auto`.
+    pub kernel: String,
+    /// The sessions with the machines.
+    pub sessions: SessionRequest,
+    /// Where L and U go; f32 or f64, of the shape of the matrix.
+    pub home: Arc<Output>,
+}
+
+/// Whether the factors in the output are right, with these exchanges of rows. Runs on a thread of its own, while the links
+/// stay alive.
+pub type FactorsCheck = Box<dyn FnOnce(&[usize]) -> bool + Send>;
+
+/// How factors were computed.
+#[derive(Clone, Debug)]
+pub struct SystemFactors {
+    /// For each column, the row with which its diagonal row was exchanged, from 0.
+    pub pivots: Vec<usize>,
+    /// The plan.
+    pub plan: SystemPlan,
+    /// Seconds before the elimination: connections, speeds, columns.
+    pub setup_seconds: f64,
+    /// Seconds of the elimination.
+    pub seconds: f64,
+    /// Seconds in which the factors came home.
+    pub home_seconds: f64,
+    /// The first column whose pivot is 0.
+    pub zero: Option<usize>,
+    /// The first column whose pivot is infinite or NaN.
+    pub overflow: Option<usize>,
+    /// As in [`super::SystemSolution`].
+    pub wrong: Vec<(String, f64)>,
+}
+
+impl Cluster {
+    /// Factors a matrix on the workers, and brings the factors home. `check` says whether they are right: if not, the workers
+    /// compare their columns with their checksums, which shows who has computed wrongly.
+    pub async fn factor(
+        &mut self,
+        request: FactorsRequest,
+        check: FactorsCheck,
+        watch: &dyn ProductObserver,
+        progress: &dyn Fn(SystemProgress<'_>),
+    ) -> Result<SystemFactors, PrimaryError> {
+        let began = Instant::now();
+        let FactorsRequest { a, width, kernel, sessions, home } = request;
+        let source = SystemSource::Given { b: zeros(a.shape().rows)?, a };
+        let request = SystemRequest { source, width, workers: None, outlives_losses: true, kernel, sessions };
+        let (mut run, plan) = self.open_run(&request, watch, progress).await?;
+        let result = run.factors(&request.source, (plan, began), &home, check, progress).await;
+        self.end_run(run, &result).await;
+        result
+    }
+}
+
+/// One column of zeros.
+fn zeros(rows: u64) -> Result<Matrix, MatrixError> {
+    let shape = Shape::new(rows, 1);
+    let too_large = || MatrixError::TooLarge { name: "a column".to_owned(), shape, dtype: DType::F64 };
+    let bytes =
+        shape.bytes(DType::F64).and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(too_large)?;
+    Matrix::from_shared("zeros", Arc::new(vec![0u8; bytes]), 0, shape, DType::F64, Layout::RowMajor)
+}
+
+impl SystemRun {
+    async fn factors(
+        &mut self,
+        source: &SystemSource,
+        (plan, began): (SystemPlan, Instant),
+        home: &Output,
+        check: FactorsCheck,
+        progress: &dyn Fn(SystemProgress<'_>),
+    ) -> Result<SystemFactors, PrimaryError> {
+        self.start(source, progress).await?;
+        let (setup_seconds, clock) = (began.elapsed().as_secs_f64(), Instant::now());
+        let (_, pivots) = self.eliminate(progress).await?;
+        let seconds = clock.elapsed().as_secs_f64();
+        let (mut home_seconds, mut wrong) = (0.0, Vec::new());
+        let pivots = match self.overflow {
+            // Nothing that could be checked.
+            Some(_) => pivots.rows().to_vec(),
+            None => {
+                let pivots = Arc::new(self.bring_home(pivots, home).await?);
+                home_seconds = clock.elapsed().as_secs_f64() - seconds;
+                let exchanged = pivots.clone();
+                let checking = off_loop("checking the factors", move || check(&exchanged));
+                if !self.links.alive_during(checking).await? {
+                    wrong = self.find_wrong().await?;
+                }
+                Arc::try_unwrap(pivots).unwrap_or_else(|pivots| pivots.to_vec())
+            }
+        };
+        self.links.goodbyes().await?;
+        let (zero, overflow) = (self.zero, self.overflow);
+        Ok(SystemFactors { pivots, plan, setup_seconds, seconds, home_seconds, zero, overflow, wrong })
+    }
+
+    /// Asks all workers for their columns until all have come; returns the exchanges of rows.
+    async fn bring_home(&mut self, pivots: LuPivots, home: &Output) -> Result<Vec<usize>, PrimaryError> {
+        let mut state = LuHome::new(pivots);
+        (0..self.links.count()).for_each(|at| self.ask(&mut state, at));
+        while !state.is_over() {
+            match self.links.next().await? {
+                (from, Heard::Columns(head, body)) => {
+                    let places = state.arrived(from, &head, body.len());
+                    let places = places.map_err(|e| self.links.broken(from, e))?;
+                    match home.dtype() {
+                        DType::F32 => place(home, &places, &body, |bytes| {
+                            (f64::from_le_bytes(bytes) as f32).to_ne_bytes()
+                        }),
+                        _ => place(home, &places, &body, |bytes| f64::from_le_bytes(bytes).to_ne_bytes()),
+                    }
+                    self.ask(&mut state, from);
+                }
+                (from, _) => return Err(self.links.out_of_place(from)),
+            }
+        }
+        Ok(state.into_pivots())
+    }
+
+    fn ask(&self, state: &mut LuHome, at: usize) {
+        for request in state.ask(at) {
+            self.links.send(at, Frame::new(Kind::LuFetch.code(), request.encode(), Body::Empty));
+        }
+    }
+}
+
+/// Writes elements that have come to their rows of the output, each as `of` makes it.
+fn place<const SIZE: usize>(
+    home: &Output,
+    places: &LuPlaces<'_>,
+    body: &[u8],
+    of: impl Fn([u8; 8]) -> [u8; SIZE],
+) {
+    let span = |start: usize, end: usize| Span::new(to_u64(start), to_u64(end));
+    let columns = span(places.columns.start, places.columns.end);
+    let line_bytes = places.columns.len() * size_of::<f64>();
+    for (line, row) in body.chunks_exact(line_bytes).zip(places.rows) {
+        let mut lease = home.lease(Rect::new(span(*row, row + 1), columns));
+        let to = lease.line_mut(0).as_chunks_mut::<SIZE>().0;
+        let elements = line.as_chunks::<8>().0;
+        to.iter_mut().zip(elements).for_each(|(to, element)| *to = of(*element));
+    }
+}
