@@ -120,7 +120,7 @@ def signature(function, name, hidden="self"):
 def plain(annotation):
     """An annotation without the names of modules."""
     shown = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    return re.sub(r"\b(?:_array|np|os|_cluster|bramble\.\w+|numpy)\.", "", shown)
+    return re.sub(r"\b(?:_array|_solve|np|os|_cluster|bramble\.\w+|numpy)\.", "", shown)
 
 
 def text(item, name):
