@@ -77,7 +77,7 @@ pub struct Refusal {
     pub why: String,
     /// Whether its link with another machine has ended before. Then the parts that it was making stay.
     pub is_apart: bool,
-    /// What it has answered before.
+    /// Its answers before the refusal.
     pub answers: Vec<Answer>,
 }
 

@@ -4,7 +4,7 @@
 //! does not hold come from other machines, which are introduced for that (`links.rs`), or from this process.
 //!
 //! Invariants: an array is recorded when all its parts are made, and kept when it has passed the check. After the loss of a
-//! machine the others keep what they have made, in the hands of the caller (`UnfinishedArray`); after any other error no machine
+//! machine the others keep their parts, and the caller has the list of these (`UnfinishedArray`); after any other error no machine
 //! holds any of it. An array that was made remembers from what, so that a part whose machine is lost is made again.
 //!
 //! Deliberately absent: which bytes travel where (`plan`), and the comparison of the check.
@@ -180,8 +180,8 @@ impl<X: MatrixInfo> MadeFrom<X> {
 }
 
 impl<M: ArrayMachines> ArrayOperation<'_, M> {
-    /// Makes an array that stays at the machines. At least one operand should be placed. `unfinished`: what machines have made of
-    /// it already; after `ArrayError::PartLost`, what they have made so far.
+    /// Makes an array that stays at the machines. At least one operand should be placed. `unfinished`: parts of it that machines
+    /// hold from an attempt before; after `ArrayError::PartLost`, those that they hold now.
     pub async fn make(
         &mut self,
         order: MakeOrder<'_, M::Matrix>,

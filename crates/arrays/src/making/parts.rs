@@ -1,4 +1,4 @@
-//! Sends the machines the steps that make parts of an array, and notes what they have made.
+//! Sends the machines the steps that make parts of an array, and notes the finished ones.
 //!
 //! Place in the flow: `making.rs` passes the parts in that are to be made: for the first time, again, or further.
 //!
@@ -149,7 +149,7 @@ impl PartsInMaking {
 }
 
 impl<M: ArrayMachines> ArrayOperation<'_, M> {
-    /// Makes what is left of parts.
+    /// Makes the unfinished rest of parts.
     pub(super) async fn make_parts(
         &mut self,
         mut plan: MakingPlan<M::Matrix>,

@@ -1,7 +1,7 @@
 //! Parts that machines are making, and those of a making that a loss has cut short.
 //!
 //! Place in the flow: `parts.rs` notes in each part which of its steps its machine has answered. If a machine is lost, the caller
-//! keeps the `UnfinishedArray`, restores the operands, and passes it to the next `make`, which makes only what is left.
+//! keeps the `UnfinishedArray`, restores the operands, and passes it to the next `make`, which makes only the rest.
 //!
 //! Invariants: a part has a number when its machine has opened it, and until that machine is lost. What a lost machine had made
 //! is divided among the others. Nothing stays at a machine after the caller has given up (`numbers`).
@@ -21,7 +21,7 @@ pub(super) struct UnfinishedPart {
     pub(super) part: PlacedPart,
     /// Its number at the machine, if that has opened it.
     pub(super) number: Option<u64>,
-    /// What is still to be made.
+    /// The rectangles that are not complete.
     pub(super) unmade: UnmadePart,
     /// Its digest, when it is complete.
     pub(super) digest: Option<Digest128>,
@@ -50,7 +50,7 @@ impl UnfinishedPart {
         *self = Self::new(self.part);
     }
 
-    /// It, of which a rectangle is made now; what is left here stands for it until it is given back.
+    /// Lends the part, of which a rectangle is made now; an empty one stands here until it is given back.
     pub(super) fn lent_for(&mut self, rect: Rect) -> Self {
         let lent = core::mem::replace(self, Self::new(self.part));
         Self { now: Some(rect), ..lent }
@@ -61,7 +61,7 @@ impl UnfinishedPart {
         Self { now: None, ..self }
     }
 
-    /// What is to be made of it now.
+    /// The rectangles to make now.
     pub(super) fn to_make_now(&self) -> UnmadePart {
         self.now.map_or_else(|| self.unmade.clone(), |rect| self.unmade.within(rect))
     }
@@ -71,7 +71,7 @@ impl UnfinishedPart {
         self.now.is_none_or(|rect| self.unmade.is_within(rect))
     }
 
-    /// Whether what was to be made of it now is made.
+    /// Whether the rectangles to make now are complete.
     pub(super) fn is_made_now(&self) -> bool {
         match self.now {
             Some(rect) => self.unmade.within(rect).is_empty(),
