@@ -4,8 +4,8 @@
 //! does not hold come from other machines, which are introduced for that (`links.rs`), or from this process.
 //!
 //! Invariants: an array is recorded when all its parts are made, and kept when it has passed the check. After the loss of a
-//! machine the others keep their parts, and the caller has the list of these (`UnfinishedArray`); after any other error no machine
-//! holds any of it. An array that was made remembers from what, so that a part whose machine is lost is made again.
+//! machine the others keep their parts, and the caller has the list of these (`UnfinishedArray`); after any other error no
+//! machine holds any of it. An array that was made remembers from what, so that a part whose machine is lost is made again.
 //!
 //! Deliberately absent: which bytes travel where (`plan`), and the comparison of the check.
 

@@ -18,6 +18,8 @@ const LARGE_ELEMENTS: u64 = 1 << 17;
 const DEEP_LEAST: u64 = 1024;
 const DEEP_SIDE: u64 = 128;
 const DEEP_MOST: u64 = 1 << 25;
+/// Rows of the first operand of a product whose second operand circulates.
+const FEW_ROWS: u64 = 2;
 
 /// How an array should be placed.
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +119,7 @@ impl CallDraw<'_> {
         if ids.is_empty() || ids.len() < 2 && self.world.random.chance(0.7) {
             return self.put();
         }
-        if self.setting.elements_max >= LARGE_ELEMENTS && self.world.random.chance(0.1) {
+        if self.setting.elements_max >= LARGE_ELEMENTS && self.world.random.chance(0.2) {
             return self.deep_product();
         }
         let one = *self.world.random.one_of(&ids);
@@ -265,6 +267,9 @@ impl CallDraw<'_> {
             let matrix = self.matrix(Shape::new(long, DEEP_SIDE));
             return ArrayCall::Put(matrix, PlacementWish::BySpeed(ShardAxis::Rows));
         }
+        if self.world.random.chance(0.5) {
+            return self.circulating_product(&all);
+        }
         let a = self.world.random.one_of(&deep).clone();
         let Shape { rows, cols } = a.matrix.shape();
         let fits = |one: &&ArrayOperand<ArrayMatrix>| {
@@ -275,6 +280,26 @@ impl CallDraw<'_> {
         let b = self.world.random.one_of(&fitting).clone();
         let wish = self.wish(Shape::new(rows, b.matrix.shape().cols));
         ArrayCall::Make(MadeFrom::Product { alpha: self.factor(), a, b, plus: None }, wish)
+    }
+
+    /// A product of a few rows and a matrix that is cut along the depth: its parts come to the machine with the rows, one after
+    /// another. Or a matrix of a few rows for it.
+    fn circulating_product(&mut self, all: &[ArrayOperand<ArrayMatrix>]) -> ArrayCall {
+        let long = self.setting.sides.iter().copied().max().unwrap_or(DEEP_LEAST);
+        let with = |fits: &dyn Fn(Shape) -> bool| -> Vec<_> {
+            all.iter().filter(|one| fits(one.matrix.shape())).cloned().collect()
+        };
+        let few = with(&|shape: Shape| shape.cols == long && shape.rows <= FEW_ROWS);
+        let tall =
+            with(&|shape: Shape| shape.rows == long && (DEEP_SIDE / 2..=DEEP_SIDE).contains(&shape.cols));
+        if few.is_empty() || tall.is_empty() {
+            let shape =
+                if tall.is_empty() { Shape::new(long, DEEP_SIDE) } else { Shape::new(FEW_ROWS, long) };
+            let matrix = self.matrix(shape);
+            return ArrayCall::Put(matrix, PlacementWish::BySpeed(ShardAxis::Rows));
+        }
+        let (a, b) = (self.world.random.one_of(&few).clone(), self.world.random.one_of(&tall).clone());
+        ArrayCall::Make(MadeFrom::Product { alpha: self.factor(), a, b, plus: None }, PlacementWish::Any)
     }
 
     fn make(&mut self) -> Option<ArrayCall> {

@@ -1,8 +1,8 @@
 //! Makes a product whose sums pass from machine to machine.
 //!
 //! Place in the flow: `parts.rs` tries it before it makes parts in the usual way. In each round every stage of `SumPipeline`
-//! makes its sum of another block, as an array of its own, from the sum of the stage before; the sums of the last stage are copied
-//! into the parts of the result.
+//! makes its sum of another block, as an array of its own, from the sum of the stage before; the sums of the last stage are
+//! copied into the parts of the result.
 //!
 //! Invariants: the sum of a block is freed when the next stage has added to it; after an error no machine holds one. A block that
 //! is in the result counts there, also if the making goes on after a loss.
