@@ -119,7 +119,7 @@ impl CallDraw<'_> {
         if ids.is_empty() || ids.len() < 2 && self.world.random.chance(0.7) {
             return self.put();
         }
-        if self.setting.elements_max >= LARGE_ELEMENTS && self.world.random.chance(0.2) {
+        if self.setting.elements_max >= LARGE_ELEMENTS && self.world.random.chance(0.3) {
             return self.deep_product();
         }
         let one = *self.world.random.one_of(&ids);
@@ -216,7 +216,7 @@ impl CallDraw<'_> {
         let placed: Vec<ArrayOperand<ArrayMatrix>> =
             self.operands().into_iter().filter(|one| fits(one.matrix.shape())).collect();
         let is_large = new.and_then(Shape::elements).is_some_and(|elements| elements >= LARGE_ELEMENTS);
-        let chance = if is_large { 0.2 } else { 0.7 };
+        let chance = if is_large { 0.1 } else { 0.7 };
         if !placed.is_empty() && (new.is_none() || self.world.random.chance(chance)) {
             return Some(self.world.random.one_of(&placed).clone());
         }

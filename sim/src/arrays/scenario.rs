@@ -68,7 +68,7 @@ pub(super) struct ArrayScenario {
 impl ArrayScenario {
     /// Draws a scenario.
     pub(super) fn drawn(random: &mut SeededRandom) -> Self {
-        let is_large = random.chance(0.24);
+        let is_large = random.chance(0.26);
         let verifies = random.chance(0.6);
         let count = 2 + random.index(4);
         let unit = if is_large { 1 << 20 } else { 8 << 10 };
@@ -89,7 +89,7 @@ impl ArrayScenario {
         let all = [
             (ArrayFault::Death, 0.7),
             (ArrayFault::Cut, 0.35),
-            (ArrayFault::Parting, if is_large { 0.5 } else { 0.0 }),
+            (ArrayFault::Parting, if is_large { 0.8 } else { 0.0 }),
             (ArrayFault::WrongStep, if verifies { 0.35 } else { 0.0 }),
             (ArrayFault::Garbled, 0.15),
             (ArrayFault::Corruption, if verifies { 0.15 } else { 0.0 }),
