@@ -202,7 +202,7 @@ def test_parts_of_a_lost_worker_are_made_again(tmp_path):
 def test_parts_of_two_lost_workers_are_made_again_at_once(tmp_path):
     """Several missing parts, whose operands pass between the two workers that are left."""
     with workers(4, "--threads", 1) as (addresses, runs), Stream("-w", ",".join(addresses), *MACHINES) as stream:
-        for line in ("W = put random:1024x1024:f64:1 shard=0", "V = put random:1024x1024:f64:2 shard=0", "P = W @ V"):
+        for line in ("W = put random:1024x1024:f64:1 shard=0 units=1:1:1:1", "V = put random:1024x1024:f64:2 shard=0 units=1:1:1:1", "P = W @ V"):
             assert len(stream.task(line)["parts"]) == 4
         digest = stream.task(f"P -> {tmp_path}/p.npy")["digest"]
         for lost in (0, 2):
