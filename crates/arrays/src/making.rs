@@ -180,8 +180,8 @@ impl<X: MatrixInfo> MadeFrom<X> {
 }
 
 impl<M: ArrayMachines> ArrayOperation<'_, M> {
-    /// Makes an array that stays at the machines. At least one operand should be placed. `unfinished`: parts of it that machines
-    /// hold from an attempt before; after `ArrayError::PartLost`, those that they hold now.
+    /// Makes an array that stays at the machines. At least one operand should be placed. `unfinished`: the parts of it that
+    /// machines hold from an earlier attempt; after `ArrayError::PartLost`, those that they hold by then.
     pub async fn make(
         &mut self,
         order: MakeOrder<'_, M::Matrix>,

@@ -293,7 +293,7 @@ impl Client {
         retries.again().map_err(gave_up)?;
         if !self.options.progress.is_quiet {
             bramble_report::say(&format!(
-                "bramble: {why}; it is placed on other machines, and the task runs again"
+                "bramble: {why}; it is placed on other machines, and the task goes on"
             ));
         }
         self.has_restored = true;

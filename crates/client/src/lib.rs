@@ -6,7 +6,7 @@
 //!
 //! Invariants: a call returns a result that has passed its check, or an error; after an error the cluster and all placed
 //! matrices are as before. A call that finds a part lost restores it and runs again, as often as
-//! `LossRetries` allows.
+//! `LossRetries` allows; the making of an array goes on where it was.
 //!
 //! Deliberately absent: names of matrices, files, and the text of reports.
 

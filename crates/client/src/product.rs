@@ -63,6 +63,7 @@ impl Client {
         }
         Ok(finished)
     }
+
     /// The plan that `multiply` would carry out now. Nothing is computed; the output is only measured.
     pub async fn plan(
         &mut self,

@@ -1,4 +1,4 @@
-//! The quality of a solution: its residual B − A X, from the matrix as it was read; and of factors.
+//! The quality of a solution, by its residual B − A X from the matrix as it was read; and of factors, by P A w against L U w.
 //!
 //! Invariant: computed in f64 also for `f32` matrices, whose products are then exact, so that the residual shows the error of
 //! the solution and not its own.

@@ -54,12 +54,12 @@ pub struct Making {
     pub depth: Span,
 }
 
-/// What is to be made of a part.
+/// A part of the result, at its machine.
 #[derive(Clone, Copy, Debug)]
 pub struct PartOfMaking<'a> {
     /// Its machine.
     pub machine: usize,
-    /// What is not made.
+    /// Its rectangles that are not complete.
     pub unmade: &'a UnmadePart,
 }
 
@@ -155,7 +155,10 @@ impl Making {
             Err(_) => {}
         }
         let travel = |layout: &ArrayLayout| {
-            let of = |part: &PlacedPart| travel_bytes(&self.steps(part, &|_, _| true, block_bytes), dtype);
+            let of = |part: &PlacedPart| {
+                let unmade = &UnmadePart::all_of(part.rect);
+                self.travel_to(PartOfMaking { machine: part.machine, unmade }, block_bytes)
+            };
             layout.parts.iter().map(of).fold(0, u64::saturating_add)
         };
         // The first of equals.
@@ -243,6 +246,11 @@ impl Making {
             }
             _ => regions.flat_map(|region| sum_steps(&self.operands, 0, &at(region), linked, most)).collect(),
         }
+    }
+
+    /// Bytes that come to the machine of a part, if all machines are linked.
+    fn travel_to(&self, part: PartOfMaking<'_>, block_bytes: u64) -> u64 {
+        travel_bytes(&self.steps_left(part.machine, part.unmade, &|_, _| true, block_bytes), self.dtype)
     }
 
     /// The lines of the depth that a region still needs.

@@ -9,16 +9,16 @@
 //! Deliberately absent: matrices that are not square.
 
 use crate::factors::unverified;
-use crate::on_workers::{accuse, announce, display, sessions};
+use crate::on_workers::{OpenTeam, accuse, announce, display, sessions};
 use crate::report::{LuReport, LuTimes};
 use crate::setup::{check_kernels, sides};
 use crate::{LuArgs, failure, write};
-use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec};
+use bramble_cluster::team::{GatheredTeam, TeamSpec};
 use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_kernel::lu::LuElement;
 use bramble_lu::{LuError, LuOptions, MatrixNorms, accepted_error, factors_error, norms};
 use bramble_matrix::{DType, Matrix, MatrixError, Output, OutputTarget, Rect, Shape, Span};
-use bramble_primary::{Cluster, ClusterOptions, FactorsRequest, SystemFactors, SystemProgress, off_loop};
+use bramble_primary::{ClusterOptions, FactorsRequest, SystemFactors, SystemProgress, off_loop};
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::out_file::{self, OutFile};
 use bramble_report::quantity::bytes;
@@ -138,11 +138,9 @@ async fn compute<T: LuElement>(
     let (matrix, threads) = (a.clone(), default_threads());
     let norms = off_loop("reading A", move || norms::<T>(&matrix, threads)).await?.map_err(failure)?;
     let read = lap();
-    let purpose = Purpose { kernel: args.factor.kernel, dtype: DType::F64, flops: 0.0 };
-    let gathered = spec.gather(&args.machines.team(), purpose).await?;
-    let GatheredTeam { ends, kernel, is_local, processes, .. } = gathered;
-    let display = display(args.factor.quiet, args.factor.json);
-    let mut cluster = Cluster::open(ends, ClusterOptions { keeps_links: false }, &display).await?;
+    let (display, options) =
+        (display(args.factor.quiet, args.factor.json), ClusterOptions { keeps_links: false });
+    let mut team = OpenTeam::open((spec, &args.machines), args.factor.kernel, display, options).await?;
     let found: Arc<Mutex<Option<Result<f64, Failure>>>> = Arc::default();
     let (judged, matrix, factors) = (found.clone(), a.clone(), home.clone());
     let check = move |pivots: &[usize]| {
@@ -156,12 +154,12 @@ async fn compute<T: LuElement>(
         _ => {}
     };
     let width = args.factor.block.map(usize::from);
+    let kernel = team.kernel.clone();
     let request = FactorsRequest { a, width, kernel, sessions: sessions(args.factor.memory)?, home };
-    let ran = cluster.factor(request, Box::new(check), &display, &progress).await;
-    let factors = ran.map_err(|e| GatheredTeam::failure(is_local, e))?;
+    let ran = team.cluster.factor(request, Box::new(check), &team.display, &progress).await;
+    let factors = ran.map_err(|e| GatheredTeam::failure(team.is_local, e))?;
     let whole = lap();
-    cluster.close().await;
-    drop(processes);
+    team.close().await;
     // A zero pivot is no error: the factors are right.
     if let Some(why) = LuError::of_pivots(None, factors.overflow) {
         return Err(failure(why));

@@ -1,7 +1,12 @@
 //! What `solve`, `lu` and `bench hpl` on workers have in common: the settings of a run, and what the user is told.
 
+use bramble_cluster::args::MachineArgs;
+use bramble_cluster::local::LocalWorkers;
 use bramble_cluster::random::session_request;
-use bramble_primary::{SessionRequest, SystemPlan};
+use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec};
+use bramble_kernel::Choice;
+use bramble_matrix::DType;
+use bramble_primary::{Cluster, ClusterOptions, SessionRequest, SystemPlan};
 use bramble_report::exit::Failure;
 use bramble_report::progress::{ProgressDisplay, ProgressOptions};
 use bramble_report::quantity::{counted, seconds};
@@ -17,6 +22,38 @@ pub(crate) fn display(is_quiet: bool, is_json: bool) -> ProgressDisplay {
     let options =
         ProgressOptions { is_quiet, is_json, is_verbose: false, is_brief: true, keeps_journal: false };
     ProgressDisplay::new(options, lost)
+}
+
+/// Workers that are connected, for systems that are computed in f64.
+pub(crate) struct OpenTeam {
+    pub(crate) cluster: Cluster,
+    pub(crate) display: ProgressDisplay,
+    pub(crate) kernel: String,
+    /// Whether the workers are processes of this machine.
+    pub(crate) is_local: bool,
+    processes: LocalWorkers,
+}
+
+impl OpenTeam {
+    /// Connects to the machines that the options name.
+    pub(crate) async fn open(
+        (spec, machines): (TeamSpec, &MachineArgs),
+        kernel: Choice,
+        display: ProgressDisplay,
+        options: ClusterOptions,
+    ) -> Result<Self, Failure> {
+        let purpose = Purpose { kernel, dtype: DType::F64, flops: 0.0 };
+        let gathered = spec.gather(&machines.team(), purpose).await?;
+        let GatheredTeam { ends, kernel, is_local, processes, .. } = gathered;
+        let cluster = Cluster::open(ends, options, &display).await?;
+        Ok(Self { cluster, display, kernel, is_local, processes })
+    }
+
+    /// Closes the connections, and ends processes of this machine.
+    pub(crate) async fn close(self) {
+        self.cluster.close().await;
+        drop(self.processes);
+    }
 }
 
 /// The sessions of a run; each worker offers at most `memory` bytes.

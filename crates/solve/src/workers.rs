@@ -7,17 +7,17 @@
 //!
 //! Deliberately absent: the condition, which needs the factors in one place, and refinement.
 
-use crate::on_workers::{accuse, announce, display, sessions};
+use crate::on_workers::{OpenTeam, accuse, announce, display, sessions};
 use crate::report::{SolveReport, SolveTimes};
 use crate::setup::check_kernels;
 use crate::system::{SolveProblem, Solved, right_hand_sides};
 use crate::{SolveArgs, failure};
-use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec};
+use bramble_cluster::team::{GatheredTeam, TeamSpec};
 use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_lu::{LuError, LuOptions, Residual, accepted_error, norms, residual, rounded};
 use bramble_matrix::DType;
 use bramble_primary::{
-    Cluster, ClusterOptions, SystemProgress, SystemRequest, SystemSolution, SystemSource, off_loop,
+    ClusterOptions, SystemProgress, SystemRequest, SystemSolution, SystemSource, off_loop,
 };
 use bramble_report::exit::Failure;
 use bramble_worker::default_threads;
@@ -64,14 +64,12 @@ pub(crate) fn solve(
         };
         let norms = off_loop("reading A", of_a).await?.map_err(failure)?;
         let read = lap();
-        let purpose = Purpose { kernel: args.factor.kernel, dtype: DType::F64, flops: 0.0 };
-        let gathered = spec.gather(&args.machines.team(), purpose).await?;
-        let GatheredTeam { ends, kernel, is_local, processes, .. } = gathered;
-        let display = display(args.factor.quiet, args.factor.json);
-        let mut cluster = Cluster::open(ends, ClusterOptions { keeps_links: false }, &display).await?;
+        let (display, options) =
+            (display(args.factor.quiet, args.factor.json), ClusterOptions { keeps_links: false });
+        let mut team = OpenTeam::open((spec, &args.machines), args.factor.kernel, display, options).await?;
         let checking = check_kernels(threads)?;
         let tolerance = accepted_error(problem.n, dtype);
-        let request = request(args, kernel, SystemSource::Given { a: a.clone(), b })?;
+        let request = request(args, team.kernel.clone(), SystemSource::Given { a: a.clone(), b })?;
         let found: Arc<Mutex<Option<Judged>>> = Arc::default();
         let (judged, width) = (found.clone(), problem.width);
         let check = move |x: &[f64]| {
@@ -85,11 +83,10 @@ pub(crate) fn solve(
             SystemProgress::Planned(plan) if !args.factor.quiet => announce(plan),
             _ => {}
         };
-        let ran = cluster.solve(request, Box::new(check), &display, &progress).await;
-        let solution = ran.map_err(|e| GatheredTeam::failure(is_local, e))?;
+        let ran = team.cluster.solve(request, Box::new(check), &team.display, &progress).await;
+        let solution = ran.map_err(|e| GatheredTeam::failure(team.is_local, e))?;
         let whole = lap();
-        cluster.close().await;
-        drop(processes);
+        team.close().await;
         singular(&solution)?;
         let found = found.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (x, judged) = found.ok_or_else(|| Failure::failed("the solution was not checked"))?;

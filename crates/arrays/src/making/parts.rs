@@ -353,14 +353,10 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
     ) -> Result<SumsOfParts, MakeFailure<M::Error>> {
         let (mut sums, mut failure) = (SumsOfParts::new(), None);
         for TaskEnd { machine, outcome } in ended {
-            let own = |one: &&mut UnfinishedPart| one.part.machine == machine;
             match outcome {
                 // A machine without a part is missed by the next operation only.
                 None if making.parts.iter().all(|one| one.part.machine != machine) => {}
-                None => {
-                    making.parts.iter_mut().filter(own).for_each(UnfinishedPart::forget);
-                    failure = Some(MakeFailure::Lost(machine));
-                }
+                None => failure = Some(MakeFailure::Lost(machine)),
                 Some(TaskOutcome::Answered(answers)) => {
                     making.note(plan_of, asked, &answers);
                     let own = making.parts.iter().filter(|one| one.part.machine == machine);
@@ -372,7 +368,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
                 }
                 // The parts that it has just opened are freed already. How far the others are is not known.
                 Some(TaskOutcome::Refused(refusal)) => {
-                    for one in making.parts.iter_mut().filter(own) {
+                    for one in making.parts.iter_mut().filter(|one| one.part.machine == machine) {
                         if let Some(number) = one.number {
                             self.machines.free(machine, &[number]).await;
                         }

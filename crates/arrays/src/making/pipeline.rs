@@ -134,11 +134,8 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
         let (mut plans, mut places, mut now) = (Vec::new(), Vec::new(), PartsInMaking::default());
         for stage in 0..=pipeline.stages.len() {
             let Some(block) = pipeline.block_at(round, stage) else { continue };
-            plans.push(plan.of_stage(
-                pipeline,
-                stage,
-                stage.checked_sub(1).and_then(|at| sums.get(&at).copied()),
-            ));
+            let before = stage.checked_sub(1).and_then(|at| sums.get(&at).copied());
+            plans.push(plan.of_stage(pipeline, stage, before));
             places.push((stage, block.part));
             now.parts.push(match pipeline.stages.get(stage) {
                 Some(stage) => UnfinishedPart::new(PlacedPart { machine: stage.machine, rect: block.rect }),
@@ -166,10 +163,10 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
     }
 
     async fn free_sums(&mut self, sums: BlockSums) {
-        for (part, number) in
-            sums.into_values().filter(|(part, _)| self.holders.is_there(part.machine)).collect::<Vec<_>>()
-        {
-            self.machines.free(part.machine, &[number]).await;
+        for (part, number) in sums.into_values() {
+            if self.holders.is_there(part.machine) {
+                self.machines.free(part.machine, &[number]).await;
+            }
         }
     }
 }

@@ -3,8 +3,8 @@
 //! Place in the flow: `parts.rs` notes in each part which of its steps its machine has answered. If a machine is lost, the caller
 //! keeps the `UnfinishedArray`, restores the operands, and passes it to the next `make`, which makes only the rest.
 //!
-//! Invariants: a part has a number when its machine has opened it, and until that machine is lost. What a lost machine had made
-//! is divided among the others. Nothing stays at a machine after the caller has given up (`numbers`).
+//! Invariants: a part has a number when its machine has opened it. The part of a lost machine is divided among
+//! the others. Nothing stays at a machine after the caller has given up (`numbers`).
 //!
 //! Deliberately absent: replicas that are made on further machines in place of lost ones.
 
@@ -45,7 +45,7 @@ impl UnfinishedPart {
         Self { part, number: None, unmade: UnmadePart::all_of(part.rect), digest: None, now: None }
     }
 
-    /// Its machine is lost.
+    /// Its machine has freed it.
     pub(super) fn forget(&mut self) {
         *self = Self::new(self.part);
     }
@@ -56,7 +56,7 @@ impl UnfinishedPart {
         Self { now: Some(rect), ..lent }
     }
 
-    /// It, after a rectangle was made.
+    /// The part, after the rectangle was made.
     pub(super) fn given_back(self) -> Self {
         Self { now: None, ..self }
     }
@@ -116,8 +116,8 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
         has_any.then_some(UnfinishedArray { layout, parts, bytes_between })
     }
 
-    /// The parts of an unfinished array: those that machines have, and the others divided anew. If they have no room for these,
-    /// nothing is left of it.
+    /// The parts of an unfinished array: those at machines that are there, and the parts of lost machines, divided among them.
+    /// Without room for these, all parts are freed, and the answer is `None`.
     pub(super) async fn continued(
         &mut self,
         unfinished: UnfinishedArray,

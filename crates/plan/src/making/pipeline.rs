@@ -5,7 +5,7 @@
 //! its own lines, and so on; the last sum goes to the machine that holds the block. Several blocks are under way at once.
 //!
 //! Invariants: the stages cover the depth once, in rising order, so the bits are those of a sum at one machine. The blocks cover
-//! what is to be made once. Each machine holds the lines of its stage of both operands.
+//! the rectangles that are not complete once. Each machine holds the lines of its stage of both operands.
 //!
 //! Deliberately absent: products to which a C is added; sums in another order, which would keep all machines busy from the first
 //! block on, with other bits for each number of machines.
@@ -17,7 +17,7 @@ use bramble_base::{Rect, Span};
 
 /// Blocks for each stage, if they are not too small: of b blocks and s stages, machines compute in b of b + s rounds.
 const BLOCKS_A_STAGE: u64 = 4;
-/// Multiplications of a block at a stage are at least so many, if there are: else the rounds take longer than the work.
+/// Multiplications of a block at a stage, at least, unless the product has fewer: fewer take less time than a round's messages.
 const BLOCK_WORK_LEAST: u64 = 1 << 20;
 
 /// A machine that adds its lines of the depth to each block.
@@ -69,7 +69,7 @@ impl SumPipeline {
 
 impl Making {
     /// The pipeline for parts of the result, if both operands are cut along the depth at the same machines and that lets at most
-    /// half the bytes travel, and nothing of the parts is made in part.
+    /// half the bytes travel, and no rectangle is begun.
     pub fn pipeline(&self, parts: &[PartOfMaking<'_>], block_bytes: u64) -> Option<SumPipeline> {
         let (MakingForm::Product, [a, b]) = (self.form, &self.operands[..]) else { return None };
         let stages = stages(a, b, self.depth)?;
@@ -87,7 +87,9 @@ impl Making {
         let size = self.dtype.size_bytes() as u64;
         let hops = stages.len() as u64;
         let passing = all.saturating_mul(size).saturating_mul(hops);
-        if hops < 2 || passing.saturating_mul(2) > self.travel(parts, block_bytes) {
+        let otherwise =
+            parts.iter().map(|one| self.travel_to(*one, block_bytes)).fold(0, u64::saturating_add);
+        if hops < 2 || passing.saturating_mul(2) > otherwise {
             return None;
         }
         let least = BLOCK_WORK_LEAST * hops / self.depth.len().max(1);
@@ -102,17 +104,6 @@ impl Making {
             places.collect::<Vec<_>>()
         });
         Some(SumPipeline { stages, blocks: blocks.collect() })
-    }
-
-    /// Bytes that come to the machines of these parts otherwise, if all are linked.
-    fn travel(&self, parts: &[PartOfMaking<'_>], block_bytes: u64) -> u64 {
-        let of = |one: &PartOfMaking<'_>| {
-            super::travel_bytes(
-                &self.steps_left(one.machine, one.unmade, &|_, _| true, block_bytes),
-                self.dtype,
-            )
-        };
-        parts.iter().map(of).fold(0, u64::saturating_add)
     }
 }
 

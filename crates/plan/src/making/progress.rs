@@ -1,4 +1,4 @@
-//! What is still to be made of a part.
+//! The rectangles of a part that are not complete, and how far they are.
 //!
 //! Place in the flow: a part whose making was cut short stays at its machine; the steps that its machine has answered are told to
 //! `advance`, and `Making::steps_left` makes the others, also if the operands lie elsewhere by then.
@@ -86,7 +86,7 @@ impl UnmadePart {
     }
 }
 
-/// What is left of a rectangle without an inner one, as rectangles: above, left, right and below.
+/// The rectangles around an inner one: above, left, right and below.
 fn around(outer: Rect, inner: Rect) -> Vec<Rect> {
     let Rect { rows, cols } = inner;
     let all = [

@@ -55,8 +55,8 @@ pub struct MakeReport {
 }
 
 impl Cluster {
-    /// Makes an array that stays at the machines, from what they have of it if it is `unfinished`. After
-    /// `PrimaryError::PartLost` they hold what is unfinished then: for the next call, or for `free_unfinished`.
+    /// Makes an array that stays at the machines. `unfinished`: the parts of it that they hold from an earlier attempt. After
+    /// `PrimaryError::PartLost` it lists the parts that they hold by then, for the next call or for `free_unfinished`.
     pub async fn make(
         &mut self,
         request: MakeRequest,

@@ -53,9 +53,9 @@ impl Primary {
         let mut peers: Vec<(f64, f64)> =
             active().map(|peer| (peer.known_rate(), peer.stream.speed.left())).collect();
         peers.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let left: f64 = peers.iter().map(|peer| peer.1).sum();
+        let own_work: f64 = peers.iter().map(|peer| peer.1).sum();
         let copies = if self.plan.relay { 1.0 } else { nearest_f64(to_u64(peers.len())) };
-        let own = self.plan.problem.operand_bytes() * copies * left / self.all_work();
+        let own = self.plan.problem.operand_bytes() * copies * own_work / self.all_work();
         let seconds = |count: usize| {
             let lost = shorter * nearest_f64(to_u64(count)) + longer;
             let sent = if link > 0.0 { (own + lost) / link } else { 0.0 };

@@ -11,15 +11,14 @@ use super::BenchHplArgs;
 use super::point::{HplEstimate, HplPlace, HplPoint};
 use super::stamp::Stamp;
 use super::{draw, text};
-use crate::on_workers::{accuse, announce, display, sessions};
-use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec};
+use crate::on_workers::{OpenTeam, accuse, announce, display, sessions};
+use bramble_cluster::team::{GatheredTeam, TeamSpec};
 use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_kernel::KernelName;
 use bramble_lu::{LuKernels, hpl};
 use bramble_matrix::DType;
-use bramble_primary::{Cluster, ClusterOptions, SystemProgress, SystemRequest, SystemSolution, SystemSource};
+use bramble_primary::{ClusterOptions, SystemProgress, SystemRequest, SystemSolution, SystemSource};
 use bramble_report::exit::{Exit, Failure};
-use bramble_report::progress::ProgressDisplay;
 use bramble_report::quantity::counted;
 use bramble_report::times::Times;
 use bramble_worker::default_threads;
@@ -58,15 +57,10 @@ fn refuse(args: &BenchHplArgs) -> Result<(), Failure> {
 
 fn on_workers(args: &BenchHplArgs, spec: TeamSpec) -> Result<Exit, Failure> {
     let work = async {
-        let purpose = Purpose { kernel: args.kernel, dtype: DType::F64, flops: 0.0 };
-        let gathered = spec.gather(&args.machines.team(), purpose).await?;
-        let (kernel, is_local) = (gathered.kernel.clone(), gathered.is_local);
-        let display = display(args.json, args.json);
-        let GatheredTeam { ends, processes, .. } = gathered;
-        let mut cluster = Cluster::open(ends, ClusterOptions { keeps_links: true }, &display).await?;
-        let measured = measure(args, &mut cluster, (&kernel, is_local), &display).await;
-        cluster.close().await;
-        drop(processes);
+        let (display, options) = (display(args.json, args.json), ClusterOptions { keeps_links: true });
+        let mut team = OpenTeam::open((spec, &args.machines), args.kernel, display, options).await?;
+        let measured = measure(args, &mut team).await;
+        team.close().await;
         Ok(measured)
     };
     match done_or_signal(work)? {
@@ -106,12 +100,7 @@ struct Run {
 
 /// Measures all cases, in turns. After a failed run no more are begun: without a lost worker, another cluster would be measured.
 /// The cases with runs that have ended, and the failure.
-async fn measure(
-    args: &BenchHplArgs,
-    cluster: &mut Cluster,
-    (kernel, is_local): (&str, bool),
-    display: &ProgressDisplay,
-) -> (Vec<HplPoint>, Option<Failure>) {
+async fn measure(args: &BenchHplArgs, team: &mut OpenTeam) -> (Vec<HplPoint>, Option<Failure>) {
     let or_none = |list: &[u16]| -> Vec<Option<usize>> {
         if list.is_empty() { vec![None] } else { list.iter().map(|x| Some(usize::from(*x))).collect() }
     };
@@ -125,10 +114,10 @@ async fn measure(
     let (all, mut ended, mut failed) = (cases.len() * usize::from(args.rounds), 0, None);
     'rounds: for _ in 0..args.rounds {
         for (case, runs) in &mut cases {
-            match one_run(args, cluster, *case, kernel, display).await {
+            match one_run(args, team, *case).await {
                 Ok(run) => runs.push(run),
                 Err(failure) => {
-                    failed = Some(GatheredTeam::failure(is_local, told(failure, *case, (ended, all))));
+                    failed = Some(GatheredTeam::failure(team.is_local, told(failure, *case, (ended, all))));
                     break 'rounds;
                 }
             }
@@ -151,10 +140,8 @@ fn told(failure: Failure, (order, width, workers): CaseKey, (ended, all): (usize
 
 async fn one_run(
     args: &BenchHplArgs,
-    cluster: &mut Cluster,
+    team: &mut OpenTeam,
     (order, width, workers): CaseKey,
-    kernel: &str,
-    display: &ProgressDisplay,
 ) -> Result<Run, Failure> {
     let request = SystemRequest {
         source: SystemSource::Hpl(order),
@@ -162,7 +149,7 @@ async fn one_run(
         workers,
         // What the others measured would be another cluster.
         outlives_losses: false,
-        kernel: kernel.to_owned(),
+        kernel: team.kernel.clone(),
         sessions: sessions(args.memory)?,
     };
     // Our own kernel, since a library that has computed wrongly may do so again.
@@ -183,7 +170,7 @@ async fn one_run(
         SystemProgress::Began => start.set(Stamp::now()),
         SystemProgress::Eliminated(_) => {}
     };
-    let solution = cluster.solve(request, Box::new(check), display, &progress).await?;
+    let solution = team.cluster.solve(request, Box::new(check), &team.display, &progress).await?;
     accuse(&solution.accusations());
     if let Some(column) = solution.zero {
         return Err(Failure::failed(format!("--size {order}: all pivots of column {column} are 0")));
