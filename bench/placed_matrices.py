@@ -10,7 +10,8 @@
   chain     ten products H = H @ W, W placed and cut between columns, H stays: against H brought home and sent again each time
   gram      G = X.T @ Y and X.T @ X, both placed and cut between rows, G stays: sums pass from worker to worker. Against the same
             with Y fetched and sent, as for an operand that is an array, and against NumPy on one of the machines
-  speeds    workers of 4 : 2 : 2 : 1: columns by speed against equal columns
+  speeds    workers of 4 : 2 : 2 : 1: columns by speed against equal columns; x sent and y fetched, and, with x replicated and y
+            kept, without anything that travels
   first     the first product of a process: connections, links and workers' speeds are measured before its first job
   owner     one of the machines killed while W is put, at half time of a product, of P = W @ V as above, and before a product
   top       the ten largest elements of each row of V @ V.T, V as large as the word vectors of a small language model, placed:
@@ -275,21 +276,25 @@ def speeds(args, folder):
     cores, taken, shares, own = [0.44, 0.22, 0.22, 0.11], {}, {}, 0
     with Cluster(args, [Machine(part, args.mbit) for part in cores], args.mbit) as cluster, \
             Session(args, cluster, "--verify", "off") as batch:
-        for who, words in (("by speed", "shard=1"), ("equal", "shard=1 units=1:1:1:1")):
+        batch.task(f"X = put {path_x} replicate")
+        for columns, words in (("by speed", "shard=1"), ("equal", "shard=1 units=1:1:1:1")):
             put = batch.task(f"W = put {path_w} {words}")
-            shares[who] = [part["cols"] for part in put["parts"]]
-            reports = [batch.task(f"{args.home}/y.npy = {path_x} @ W") for _ in range(count + 1)][1:]
-            taken[who] = [report["product"]["seconds"] for report in reports]
-            own = sum(worker["gflops"] for worker in reports[-1]["product"]["workers"])
+            for moves, task in (("x sent, y fetched", f"{args.home}/y.npy = {path_x} @ W"), ("nothing", "P = X @ W")):
+                who = columns, moves
+                shares[who] = [part["cols"] for part in put["parts"]]
+                reports = [batch.task(task) for _ in range(count + 1)][1:]
+                taken[who] = [report["round_trip_s"] for report in reports]
+                own = sum(worker["gflops"] for worker in reports[-1].get("product", {}).get("workers", [])) or own
             batch.task("free W")
-    record(args, "placed_matrices", "speeds 4 : 2 : 2 : 1", taken, n=n, m=m, dtype=args.dtype, cores=cores, mbit=args.mbit,
-           own_gflops=own, shares=shares)
+    record(args, "placed_matrices", "speeds 4 : 2 : 2 : 1", {", ".join(who): each for who, each in taken.items()}, n=n, m=m,
+           dtype=args.dtype, cores=cores, mbit=args.mbit, own_gflops=own, shares=list(shares.values()))
     rate = {who: 2e-9 * m * n * n / statistics.median(figures) for who, figures in taken.items()}
+    fastest = taken["by speed", "x sent, y fetched"]
     table(f"x ({m} rows) @ W, W {n} x {n} {args.dtype}, workers of {'/'.join(map(str, cores))} processors, which measured "
           f"{own:.1f} Gflop/s together",
-          ["columns", "each", "seconds: median (range)", "Gflop/s", "of the sum", "times as long as by speed"],
-          [[who, "/".join(map(str, shares[who])), spread(figures), f"{rate[who]:.1f}", f"{rate[who] / own:.2f}",
-            f"{ratio(taken['by speed'], figures):.2f}"] for who, figures in taken.items()])
+          ["columns", "each", "what travels", "seconds: median (range)", "Gflop/s", "of the sum", "times as long as the first"],
+          [[who[0], "/".join(map(str, shares[who])), who[1], spread(figures), f"{rate[who]:.1f}", f"{rate[who] / own:.2f}",
+            f"{ratio(fastest, figures):.2f}"] for who, figures in taken.items()])
 
 
 def first(args, folder):
