@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import time
 from pathlib import Path
 
@@ -150,15 +151,37 @@ def test_a_source_that_was_changed_is_not_put_again(tmp_path):
     w = save(tmp_path, "w.npy", matrix(900, 60, "f64", 2))
     with workers(2, "--threads", 1) as (addresses, runs), Stream("-w", ",".join(addresses), *MACHINES, "--keep-going") as stream:
         assert len(stream.task(f"W = put {w} shard=0")["parts"]) == 2
-        with open(w, "r+b") as file:
-            file.seek(-8, 2)
-            file.write(b"\1" * 8)
+        overwrite_last(w)
         runs[1].process.kill()
         runs[1].process.wait()
         failed = stream.task("H = random:5x900:f64:1 @ W")
         message = failed["error"]["message"]
         assert "rows 512 to 899" in message and "was changed since it was placed" in message and str(w) in message, failed
         assert stream.finish()[0] == 1
+
+
+def test_a_file_that_is_written_while_it_is_put_is_not_placed(tmp_path):
+    w = save(tmp_path, "w.npy", matrix(900, 60, "f64", 2))
+    with workers(2, "--threads", 1) as (addresses, runs), Stream("-w", ",".join(addresses), *MACHINES, "--keep-going") as stream:
+        stream.task("V = put random:600x60:f64:2 shard=0")
+        runs[1].process.send_signal(signal.SIGSTOP)
+        stream.process.stdin.write(f"W = put {w} shard=0\n")
+        stream.process.stdin.flush()
+        while str(w) not in Path(f"/proc/{stream.process.pid}/maps").read_text():
+            time.sleep(0.01)
+        overwrite_last(w)
+        runs[1].process.send_signal(signal.SIGCONT)
+        message = json.loads(stream.process.stdout.readline())["error"]["message"]
+        assert str(w) in message and "changed meanwhile" in message, message
+        assert len(stream.task(f"W = put {w} shard=0")["parts"]) == 2
+        assert stream.finish()[0] == 1
+
+
+def overwrite_last(path):
+    """Changes the last element of a file."""
+    with open(path, "r+b") as file:
+        file.seek(-8, 2)
+        file.write(b"\1" * 8)
 
 
 def resident(pid):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers import DTYPES, assert_product, assert_refused, bramble, matrix, save, succeed, workers
 from test_batch import Stream, batch_file, objects
-from test_batch_placed import MACHINES, PLACEMENTS, TEAMS
+from test_batch_placed import MACHINES, PLACEMENTS, TEAMS, overwrite_last
 from wire_worker import WireWorker
 
 M, K, N = 90, 700, 530
@@ -243,6 +243,26 @@ def test_a_part_that_cannot_be_made_again_is_named(tmp_path):
         message = stream.task(f"G -> {tmp_path}/g.npy")["error"]["message"]
         assert "a part of G is lost" in message and "H, from which it was made, was freed" in message, message
         assert not (tmp_path / "g.npy").exists()
+        assert stream.finish()[0] == 1
+
+
+def test_a_part_is_not_made_again_from_a_file_that_has_changed(tmp_path):
+    """Without a check, which would find it, too. Tasks that do not need the result go on."""
+    x = save(tmp_path, "x.npy", matrix(40, 600, "f64", 2))
+    with workers(2, "--threads", 1) as (addresses, runs), \
+            Stream("-w", ",".join(addresses), *MACHINES, "--keep-going", "--verify", "off") as stream:
+        stream.task("W = put random:600x600:f64:1 shard=1 units=1:1")
+        stream.task(f"H = {x} @ W")
+        whole = stream.task(f"{tmp_path}/p.npy = random:3x600:f64:3 @ W")["digest"]
+        overwrite_last(x)
+        runs[1].process.kill()
+        runs[1].process.wait()
+        message = stream.task(f"H -> {tmp_path}/h.npy")["error"]["message"]
+        assert "a part of H is lost" in message and f"{x}, from which it was made, was changed" in message, message
+        assert not (tmp_path / "h.npy").exists()
+        assert stream.task(f"{tmp_path}/p.npy = random:3x600:f64:3 @ W")["digest"] == whole
+        for line in (f"G = {x} @ W", f"I, T = topk({x} @ W, 3)"):
+            assert "error" not in stream.task(line)
         assert stream.finish()[0] == 1
 
 

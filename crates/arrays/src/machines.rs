@@ -120,8 +120,9 @@ pub trait ArrayMachines {
     /// The matrix in an output that is complete.
     fn matrix(&mut self, output: Self::Output) -> Result<Self::Matrix, Self::Error>;
 
-    /// Why a matrix has other elements than before, if that is known.
-    fn change(&self, matrix: &Self::Matrix) -> Option<String>;
+    /// Why a matrix may have other elements than before, if that is known. `is_doubted`: elements are wrong, so that the least
+    /// sign counts.
+    fn change(&self, matrix: &Self::Matrix, is_doubted: bool) -> Option<String>;
 
     /// The data to keep beside an array that was put.
     fn kept_of_put(&mut self, matrix: &Self::Matrix) -> Self::Kept;

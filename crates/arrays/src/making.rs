@@ -111,6 +111,12 @@ impl<X: MatrixInfo> MadeFrom<X> {
         }
     }
 
+    /// The operands that this process may have read: also those that are placed, for machines that get no blocks from others.
+    fn read_here(&self) -> impl Iterator<Item = &X> {
+        let all = self.operands().into_iter().map(|operand| &operand.matrix);
+        all.filter(|matrix| !matrix.is_remote())
+    }
+
     fn operands_mut(&mut self) -> Vec<&mut ArrayOperand<X>> {
         match self {
             Self::Product { a, b, plus, .. } => {
@@ -204,7 +210,9 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
             }
         };
         let MadeParts { held, matrices, begun } = made;
-        let kept = match self.machines.kept_of_made(&subject, &matrices, self.arrays) {
+        let as_opened = subject.read_here().try_for_each(|matrix| self.still_as_opened(matrix));
+        let kept = as_opened.and_then(|()| self.machines.kept_of_made(&subject, &matrices, self.arrays));
+        let kept = match kept {
             Ok(kept) => kept,
             Err(e) => {
                 self.free_parts(&held).await;
@@ -300,7 +308,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
             })?);
         }
         // All at once: machines are introduced to each other once in a session.
-        let plan = self.making_plan(subject, false)?;
+        let plan = self.making_plan(subject.clone(), false)?;
         let parts = pieces.into_iter().map(UnfinishedPart::new).collect();
         let mut making = PartsInMaking { parts, is_replicated: layout.axis.is_none(), bytes_between: 0 };
         let mut held = match self.make_parts(plan, &mut making, relays).await {
@@ -310,6 +318,15 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
                 return Err(e);
             }
         };
+        // The parts that are left were made from the sources as they were then.
+        if let Some((of, change)) = subject.read_here().find_map(|matrix| {
+            self.machines.change(matrix, false).map(|change| (matrix.name().to_owned(), change))
+        }) {
+            self.free_parts(&held).await;
+            return Err(ArrayError::PartLost(format!(
+                "a part of {name} is lost, and {of}, from which it was made, was changed since ({change}): make {name} again"
+            )));
+        }
         let connections = self.holders.connections();
         // From the last to the first, so that the indices of the others stay.
         for part in missing.into_iter().rev() {

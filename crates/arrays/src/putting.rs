@@ -3,7 +3,8 @@
 //! Place in the flow: a matrix is placed, a lost part is put again, or an operand is spread before an array is made from it.
 //!
 //! Invariants: all parts are held at the end, or none of them. A machine is given one part at a time. Parts of a machine that is
-//! lost meanwhile are placed anew on the others. A part is held when its machine names the digest of the source.
+//! lost meanwhile are placed anew on the others. A part is held when its machine names the digest of the source. A matrix that
+//! was changed meanwhile is not placed.
 //!
 //! Deliberately absent: which machine gets which part (`plan/src/layout.rs`).
 
@@ -51,6 +52,11 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
         layout: ArrayLayout,
     ) -> Result<ArrayId, ArrayError<M::Error>> {
         let held = self.put_all(&matrix, &layout, layout.parts.clone()).await?;
+        // Each part equals the source as it was when that part was read; together they do if it stayed as it was.
+        if let Err(e) = self.still_as_opened(&matrix) {
+            self.free_parts(&held).await;
+            return Err(e);
+        }
         let (parts, recorded) = held.into_iter().unzip();
         let array = PlacedArray {
             name: matrix.name().to_owned(),
@@ -138,7 +144,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
             TaskOutcome::Held { digest, own: Ok(own) } if own.is_none_or(|own| own == digest) => {
                 return Ok(digest);
             }
-            TaskOutcome::Held { own: Ok(_), .. } => self.machines.change(source).map_or_else(
+            TaskOutcome::Held { own: Ok(_), .. } => self.machines.change(source, true).map_or_else(
                 || format!("{machine} holds other elements than were sent: check its memory"),
                 |change| format!("it was changed meanwhile ({change})"),
             ),
@@ -147,6 +153,14 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
             TaskOutcome::Answered(_) => format!("{machine} has answered without a part"),
         };
         Err(format!("{name} cannot be placed: {why}"))
+    }
+}
+
+impl<M: ArrayMachines> ArrayOperation<'_, M> {
+    /// The error if a matrix that this process has read was changed since it was opened.
+    pub(crate) fn still_as_opened(&self, matrix: &M::Matrix) -> Result<(), ArrayError<M::Error>> {
+        let Some(change) = self.machines.change(matrix, false) else { return Ok(()) };
+        Err(ArrayError::Failed(format!("{} was changed meanwhile ({change}): run this again", matrix.name())))
     }
 }
 

@@ -230,6 +230,9 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
             }
         }
         parts.machines.sort();
+        if let (None, Some(matrix)) = (&failed, &plan.travelling) {
+            self.still_as_opened(matrix)?;
+        }
         failed.map_or(Ok(parts), Err)
     }
 

@@ -54,9 +54,13 @@ impl Restoring {
         holders: &ArrayHolders,
     ) -> Result<(), ArrayError<E>> {
         match result {
-            Err(ArrayError::PartLost(why)) => {
+            Err(ArrayError::PartLost(why) | ArrayError::Failed(why) | ArrayError::Operands(why)) => {
                 self.unrestored.get_or_insert(why);
             }
+            Err(ArrayError::Layout(why)) => {
+                self.unrestored.get_or_insert_with(|| format!("{why}"));
+            }
+            // Wrong elements, or an error of this process: the user should hear of it at once.
             other => other?,
         }
         let there: Vec<u64> =

@@ -54,7 +54,23 @@ impl FailedCall<'_> {
         if why.contains("was freed") {
             return self.has_freed;
         }
+        if let Some(has_cause) = self.may_refuse(why, StruckClient::default()) {
+            return has_cause;
+        }
         why.contains("the machines have left") || self.lost_in_restores >= LOSSES_MAX
+    }
+
+    /// Whether a machine's refusal, or a changed source, has a cause since `before`; `None`: the failure is another.
+    fn may_refuse(&self, why: &str, before: StruckClient) -> Option<bool> {
+        let after = self.after;
+        if why.contains("no room") {
+            return Some(after.refusals > before.refusals);
+        }
+        if why.contains("holds other elements") {
+            return Some(after.garbled > before.garbled);
+        }
+        // A placed operand that travels may have been changed before the call.
+        why.contains("changed meanwhile").then_some(after.changes > 0)
     }
 
     fn may_have(&self, error: &ArrayError<String>) -> bool {
@@ -65,12 +81,7 @@ impl FailedCall<'_> {
                 let is_product = matches!(self.call, ArrayCall::Reduce(_, ReducedFrom::Product { .. }));
                 is_product && why.contains("is cut along the depth")
             }
-            ArrayError::Failed(why) if why.contains("no room") => after.refusals > before.refusals,
-            ArrayError::Failed(why) if why.contains("holds other elements") => after.garbled > before.garbled,
-            ArrayError::Failed(why) if why.contains("it was changed meanwhile") => {
-                after.changes > before.changes || after.garbled > before.garbled && after.changes > 0
-            }
-            ArrayError::Failed(_) => false,
+            ArrayError::Failed(why) => self.may_refuse(why, before).unwrap_or(false),
             ArrayError::Wrong(_) => {
                 after.wrong_steps > before.wrong_steps || after.changes > 0 || after.corrupted > 0
             }

@@ -26,8 +26,6 @@ pub(super) type ClientArrays = PlacedArrays<ArrayMatrix, KeptValue>;
 pub(super) struct KeptValue {
     /// Its elements as stored.
     pub(super) value: Elements,
-    /// Whether a source was changed meanwhile, so that its elements are not known.
-    pub(super) is_mixed: bool,
     /// Whether its sources count as far.
     pub(super) is_far: bool,
 }
@@ -37,40 +35,38 @@ pub(super) struct ArrayCheck {
     pub(super) value: Elements,
 }
 
-/// The elements of an operand as it is used, and whether they are not known.
-pub(super) fn operand_value(operand: &ArrayOperand<ArrayMatrix>, arrays: &ClientArrays) -> (Elements, bool) {
-    let Some(placed) = operand.placed else { return (operand.matrix.whole(), false) };
+/// The elements of an operand as it is used.
+pub(super) fn operand_value(operand: &ArrayOperand<ArrayMatrix>, arrays: &ClientArrays) -> Elements {
+    let Some(placed) = operand.placed else { return operand.matrix.whole() };
     let Ok(array) = arrays.get::<String>(placed.array) else { panic!("violation: an operand is not placed") };
     let kept = &array.kept;
     if !placed.transposed {
-        return (kept.value.clone(), kept.is_mixed);
+        return kept.value.clone();
     }
     let stored = array.layout.shape.rect();
-    (Rc::new(viewed(stored, &kept.value, stored.transposed(), true)), kept.is_mixed)
+    Rc::new(viewed(stored, &kept.value, stored.transposed(), true))
 }
 
-/// The elements of a result, computed from those of its operands; and whether they are not known.
-pub(super) fn expected(made: &MadeFrom<ArrayMatrix>, arrays: &ClientArrays) -> (Elements, bool) {
+/// The elements of a result, computed from those of its operands.
+pub(super) fn expected(made: &MadeFrom<ArrayMatrix>, arrays: &ClientArrays) -> Elements {
     let operands = made.operands();
-    let values: Vec<(Elements, bool)> =
-        operands.iter().map(|operand| operand_value(operand, arrays)).collect();
-    let is_mixed = values.iter().any(|(_, is_mixed)| *is_mixed);
+    let values: Vec<Elements> = operands.iter().map(|operand| operand_value(operand, arrays)).collect();
     let value = match made {
         MadeFrom::Product { alpha, a, b, plus } => {
             let (left, right) = (a.matrix.shape(), b.matrix.shape());
             let sides = [left.rows, left.cols, right.cols];
-            let made = product(factor(*alpha), sides, &values[0].0, &values[1].0);
+            let made = product(factor(*alpha), sides, &values[0], &values[1]);
             match plus {
-                Some((beta, _)) => scaled_sum(1, &made, Some((factor(*beta), &values[2].0))),
+                Some((beta, _)) => scaled_sum(1, &made, Some((factor(*beta), &values[2]))),
                 None => made,
             }
         }
         MadeFrom::Sum { x: (alpha, _), y } => {
-            let y = y.as_ref().map(|(beta, _)| (factor(*beta), &values[1].0[..]));
-            scaled_sum(factor(*alpha), &values[0].0, y)
+            let y = y.as_ref().map(|(beta, _)| (factor(*beta), &values[1][..]));
+            scaled_sum(factor(*alpha), &values[0], y)
         }
     };
-    (Rc::new(value), is_mixed)
+    Rc::new(value)
 }
 
 impl ArrayCheck {
@@ -201,9 +197,7 @@ fn check_array(array: &PlacedArray<ArrayMatrix, KeptValue>, world: &ArrayWorld) 
             place.number
         );
     }
-    if !array.kept.is_mixed
-        && let Some((number, rect, machine)) = first_wrong(array, world)
-    {
+    if let Some((number, rect, machine)) = first_wrong(array, world) {
         panic!("violation: part {number} of {name} at {machine} has wrong elements in {rect}");
     }
 }

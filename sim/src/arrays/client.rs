@@ -9,7 +9,7 @@
 
 use super::calls::{ArrayCall, CallDraw, PlacementWish};
 use super::causes::{CallFailure, FailedCall, check_cause};
-use super::check::{ClientArrays, check_rules, first_wrong};
+use super::check::{ClientArrays, check_rules};
 use super::machines::{ClientMachines, turn};
 use super::matrix::{ArrayMatrix, ArrayOutput};
 use super::scenario::ClientSetting;
@@ -149,7 +149,14 @@ impl ArrayClient {
             self.lost_in_restores += self.struck().losses - losses;
             match restored {
                 Err(ArrayError::PartLost(why)) => retries.unrestored(why),
-                Err(e) => return Err(CallFailure::Error(e)),
+                Err(e) => {
+                    let ends_all = matches!(e, ArrayError::Wrong(_) | ArrayError::Shell(_));
+                    assert!(
+                        ends_all,
+                        "violation: one array that is not restored keeps others from it: {e:?}"
+                    );
+                    return Err(CallFailure::Error(e));
+                }
                 Ok(()) => {}
             }
         }
@@ -191,7 +198,6 @@ impl ArrayClient {
                 self.check_restored(id, &holders.connections());
             }
             self.count_restored(id, had_lost, &restored);
-            self.settle(id, false);
             self.check();
             restoring.restored(restored, &holders)?;
         }
@@ -220,14 +226,6 @@ impl ArrayClient {
             Err(ArrayError::PartLost(why)) if why.contains("was changed") => seen.again.stale_found += 1,
             _ => {}
         }
-    }
-
-    /// An array of which sources were changed meanwhile may have elements that the model does not know. `is_put`: its source
-    /// was changed while it was placed.
-    fn settle(&mut self, id: ArrayId, is_put: bool) {
-        let may_be_mixed = is_put || !self.setting.verifies && self.struck().changes > 0;
-        let Some(array) = self.arrays.get_mut(id).filter(|array| is_put || array.is_made()) else { return };
-        array.kept.is_mixed |= may_be_mixed && first_wrong(array, &self.world.borrow()).is_some();
     }
 
     pub(super) fn check(&self) {
@@ -259,7 +257,6 @@ impl ArrayClient {
     }
 
     async fn put(&mut self, matrix: &ArrayMatrix, wish: PlacementWish) -> CallOutcome<()> {
-        let changes = matrix.changes();
         let (mut machines, mut holders) = self.open();
         let count = holders.connections().len();
         let placement = wish.placement(count, &mut self.world.borrow_mut());
@@ -267,9 +264,6 @@ impl ArrayClient {
             ArrayOperation { arrays: &mut self.arrays, machines: &mut machines, holders: &mut holders };
         let put = operation.put(matrix.clone(), placement.as_ref()).await;
         machines.close().await;
-        if let Ok(id) = put {
-            self.settle(id, matrix.changes() > changes);
-        }
         self.check();
         put.map(drop)
     }
@@ -291,12 +285,11 @@ impl ArrayClient {
         let result = operation.make(order, &mut self.unfinished).await;
         self.world.borrow_mut().seen.spreads += machines.puts;
         machines.close().await;
-        if let Ok(MadeArray { id, lines_recomputed, .. }) = result {
+        if let Ok(MadeArray { lines_recomputed, .. }) = result {
             assert!(
                 lines_recomputed.is_some() == self.setting.verifies,
                 "violation: an array was not checked"
             );
-            self.settle(id, false);
             self.world.borrow_mut().seen.again.made_further += u64::from(was_begun);
         }
         self.check();
@@ -318,8 +311,7 @@ impl ArrayClient {
             assert!(world.struck[self.index].corrupted > 0, "violation: {} is called corrupted", array.name);
         }
         let elements = got?.into_elements();
-        let is_right = array.kept.is_mixed || elements == array.kept.value;
-        assert!(is_right, "violation: {} was fetched with wrong elements", array.name);
+        assert!(elements == array.kept.value, "violation: {} was fetched with wrong elements", array.name);
         Ok(())
     }
 }

@@ -317,13 +317,13 @@ impl ArrayMachines for ClientMachines {
         Ok(ArrayMatrix::here("fetched", output.shape, output.dtype, output.elements))
     }
 
-    fn change(&self, matrix: &ArrayMatrix) -> Option<String> {
+    fn change(&self, matrix: &ArrayMatrix, _: bool) -> Option<String> {
         (matrix.changes() > 0).then(|| "its elements were changed".to_owned())
     }
 
     fn kept_of_put(&mut self, matrix: &ArrayMatrix) -> KeptValue {
         self.puts += 1;
-        KeptValue { value: matrix.whole(), is_mixed: false, is_far: false }
+        KeptValue { value: matrix.whole(), is_far: false }
     }
 
     fn kept_of_made(
@@ -333,8 +333,8 @@ impl ArrayMachines for ClientMachines {
         arrays: &ArraysOf<Self>,
     ) -> Result<KeptValue, ArrayError<String>> {
         let is_far = self.world.borrow_mut().random.chance(FAR);
-        let (value, is_mixed) = expected(made, arrays);
-        Ok(KeptValue { value, is_mixed, is_far })
+        let value = expected(made, arrays);
+        Ok(KeptValue { value, is_far })
     }
 
     fn is_far(&self, array: &PlacedArray<ArrayMatrix, KeptValue>) -> bool {
@@ -347,7 +347,7 @@ impl ArrayMachines for ClientMachines {
         _matrices: &[ArrayMatrix],
         arrays: &ArraysOf<Self>,
     ) -> Result<Option<ArrayCheck>, ArrayError<String>> {
-        Ok(self.verifies.then(|| ArrayCheck { value: expected(made, arrays).0 }))
+        Ok(self.verifies.then(|| ArrayCheck { value: expected(made, arrays) }))
     }
 
     fn begin_check_again(&mut self, array: &PlacedArray<ArrayMatrix, KeptValue>) -> Option<ArrayCheck> {

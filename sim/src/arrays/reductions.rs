@@ -17,7 +17,6 @@ impl ArrayClient {
         reduction: Reduction,
         subject: &ReducedFrom<ArrayMatrix>,
     ) -> CallOutcome<()> {
-        let changes = self.struck().changes;
         let (mut machines, mut holders) = self.open();
         let mut operation =
             ArrayOperation { arrays: &mut self.arrays, machines: &mut machines, holders: &mut holders };
@@ -28,27 +27,14 @@ impl ArrayClient {
         machines.close().await;
         self.check();
         let answers = answers?;
-        let struck = self.struck();
-        // A placed operand that travels comes from its source as it is now.
-        let is_known = struck.changes == 0 || struck.changes == changes && self.travels_as_placed(subject);
-        if is_known && !self.is_doubtful(subject) {
+        if !self.is_corrupted(subject) {
             self.compare_reduced(reduction, subject, answers);
         }
         Ok(())
     }
 
-    /// Whether no placed operand has a source that was changed.
-    fn travels_as_placed(&self, subject: &ReducedFrom<ArrayMatrix>) -> bool {
-        match subject {
-            ReducedFrom::Matrix(_) => true,
-            ReducedFrom::Product { a, b, .. } => {
-                [a, b].iter().all(|one| one.placed.is_none() || one.matrix.changes() == 0)
-            }
-        }
-    }
-
-    /// Whether the elements of an operand are not known.
-    fn is_doubtful(&self, subject: &ReducedFrom<ArrayMatrix>) -> bool {
+    /// Whether a part of an operand was corrupted where it lies.
+    fn is_corrupted(&self, subject: &ReducedFrom<ArrayMatrix>) -> bool {
         let operands = match subject {
             ReducedFrom::Matrix(of) => vec![of],
             ReducedFrom::Product { a, b, .. } => vec![a, b],
@@ -56,7 +42,7 @@ impl ArrayClient {
         let world = self.world.borrow();
         operands.into_iter().filter_map(|one| one.placed).any(|placed| {
             let array = self.arrays.get::<String>(placed.array);
-            array.is_ok_and(|array| array.kept.is_mixed || is_corrupted(array, &world))
+            array.is_ok_and(|array| is_corrupted(array, &world))
         })
     }
 
@@ -69,10 +55,10 @@ impl ArrayClient {
     ) {
         let (name, shape, dtype) = subject.described();
         let (value, is_product) = match subject {
-            ReducedFrom::Matrix(of) => (operand_value(of, &self.arrays).0, false),
+            ReducedFrom::Matrix(of) => (operand_value(of, &self.arrays), false),
             ReducedFrom::Product { alpha, a, b } => {
                 let sides = [shape.rows, a.matrix.shape().cols, shape.cols];
-                let (a, b) = (operand_value(a, &self.arrays).0, operand_value(b, &self.arrays).0);
+                let (a, b) = (operand_value(a, &self.arrays), operand_value(b, &self.arrays));
                 (Rc::new(product(factor(*alpha), sides, &a, &b)), true)
             }
         };

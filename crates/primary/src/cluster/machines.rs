@@ -181,8 +181,9 @@ impl ArrayMachines for OpenMachines<'_> {
         Ok(whole_again(output)?.seal()?.matrix()?)
     }
 
-    fn change(&self, matrix: &Matrix) -> Option<String> {
-        matrix.change().map(|change| change.to_string())
+    fn change(&self, matrix: &Matrix, is_doubted: bool) -> Option<String> {
+        let change = matrix.change().filter(|change| is_doubted || change.is_of_contents());
+        change.map(|change| change.to_string())
     }
 
     fn kept_of_put(&mut self, matrix: &Matrix) -> KeptSource {
