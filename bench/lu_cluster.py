@@ -1,14 +1,19 @@
-"""The Linpack benchmark on a cluster in one machine: Bramble's workers, and the HPL inside hpcc over Open MPI, in turns.
+"""The Linpack benchmark on a cluster in one machine: Bramble's workers, and official HPL over Open MPI, in turns.
 
 Each machine is a network namespace; `tc tbf` limits its link, a cgroup its fraction of a processor. hpcc runs one process in each
-machine, in every grid with every width of panels, and its best run counts. Both have the same quotas; hpcc's own DGEMM on all
-processes at once (star DGEMM) shows what its BLAS gets under them. Needs Linux, root, iproute2; hpcc and openmpi-bin for the rival.
+machine, in every grid with every width of panels, and its best run counts; or xhpl, if --xhpl names it, since hpcc's other tests take
+longer than its HPL at a tenth of a processor. Both have the same quotas; hpcc's own DGEMM on all processes at once (star DGEMM) shows
+what its BLAS gets under them, and products of 2048 x 2048 by Bramble's kernel in all machines at once what that gets. Needs Linux,
+root, iproute2; hpcc and openmpi-bin for the rival.
 """
 
+import json
 import re
 import shutil
 import statistics
+import subprocess
 import sys
+from pathlib import Path
 
 import lab
 from common import arguments, bramble, in_turns, parse, ratio, record, scratch, spread, table
@@ -27,18 +32,30 @@ def ours(args, cluster, n):
     return max(runs, key=lambda run: run["gflops"])
 
 
-def hpcc(mpi, folder, n, blocks, grid):
-    """The best Gflop/s of HPL in a run of hpcc with that grid, which NB it was, and star DGEMM on all."""
+def star_dgemm(args, cluster, size):
+    """Gflop/s of products of that size by all machines at once, each alone: the sum."""
+    command = [args.bramble, "bench", "kernel", "--size", size, "--kernel", "simd", "--rounds", 3, "--json"]
+    running = [subprocess.Popen(list(map(str, [*cluster.at(number), *command])), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+               for number in range(1, cluster.workers + 1)]
+    outputs = [one.communicate()[0] for one in running]
+    rates = [json.loads(out.splitlines()[-1])["gflops"] for out in outputs]
+    return {"gflops": sum(rates), "each": rates}
+
+
+def official(mpi, folder, n, blocks, grid, program):
+    """The best Gflop/s of HPL in a run of hpcc or xhpl with that grid, which NB it was, and hpcc's star DGEMM on all."""
     p, q = grid
-    (folder / "hpccoutf.txt").unlink(missing_ok=True)
-    (folder / "hpccinf.txt").write_text(INPUT.format(n=n, count=len(blocks), blocks=" ".join(map(str, blocks)), p=p, q=q))
-    mpi.run("hpcc", first=1)
-    out = (folder / "hpccoutf.txt").read_text()
+    is_hpcc = Path(program).name == "hpcc"
+    asks, tells = (folder / name for name in (("hpccinf.txt", "hpccoutf.txt") if is_hpcc else ("HPL.dat", "HPL.out")))
+    tells.unlink(missing_ok=True)
+    asks.write_text(INPUT.format(n=n, count=len(blocks), blocks=" ".join(map(str, blocks)), p=p, q=q))
+    mpi.run(program, first=1)
+    out = tells.read_text()
     found = re.findall(r"^W[RC]\S+ +\d+ +(\d+) +\d+ +\d+ +[\d.]+ +(\S+)$", out, re.MULTILINE)
     assert len(found) == len(blocks) and out.count("PASSED") >= len(blocks), out[-3000:]
     gflops, block = max((float(rate), int(block)) for block, rate in found)
     dgemm = re.search(r"StarDGEMM_Gflops=([\d.]+)", out)
-    return {"gflops": gflops, "nb": block, "dgemm_gflops": float(dgemm[1]) * p * q}
+    return {"gflops": gflops, "nb": block, "dgemm_gflops": float(dgemm[1]) * p * q if dgemm else None}
 
 
 def main():
@@ -48,7 +65,8 @@ def main():
     parser.add_argument("--grid", action="append", help="hpcc's grids, as in 2x2 (1x4 and 2x2)")
     parser.add_argument("--nb", type=lab.numbers(int), default=[64, 128, 192, 256], help="hpcc's widths of panels (64,128,192,256)")
     parser.add_argument("--own-nb", type=lab.numbers(int), help="Bramble's widths of panels (its own choice)")
-    parser.add_argument("--alone", action="store_true", help="without hpcc")
+    parser.add_argument("--alone", action="store_true", help="without a rival")
+    parser.add_argument("--xhpl", metavar="PATH", help="this program instead of hpcc; it needs an MPI of the same kind as mpirun")
     args = parse(parser)
     cores = args.cores or [0.1] * 4
     machines = [Machine(part, args.mbit or 1000) for part in cores]
@@ -57,26 +75,30 @@ def main():
     with scratch(args) as folder, Cluster(args, machines) as cluster:
         mpi = Mpi(folder, cluster)
         for n in args.size or [500 if args.quick else 12288]:
-            contestants = {"bramble": lambda n=n: ours(args, cluster, n)}
-            if not args.alone and shutil.which("hpcc") and shutil.which("mpirun"):
+            contestants = {"bramble": lambda n=n: ours(args, cluster, n), "DGEMM, each alone": lambda: star_dgemm(args, cluster, 2048)}
+            rival = args.xhpl or shutil.which("hpcc")
+            if not args.alone and rival and shutil.which("mpirun"):
                 for grid in grids:
-                    contestants[f"hpcc {grid[0]} x {grid[1]}"] = lambda n=n, grid=grid: hpcc(mpi, folder, n, args.nb, grid)
+                    contestants[f"{Path(rival).name} {grid[0]} x {grid[1]}"] = (
+                        lambda n=n, grid=grid: official(mpi, folder, n, args.nb, grid, rival))
             elif not args.alone:
                 print("hpcc or mpirun is not installed (Debian: apt install hpcc openmpi-bin): no rival", file=sys.stderr)
             taken = in_turns(contestants, args.rounds, warm_up=0)
             record(args, "lu_cluster", f"{n} on {cores} at {args.mbit or 1000:g} Mbit/s", taken)
-            seconds = [one["seconds"] for one in taken["bramble"]]
+            alone = statistics.median(one["gflops"] for one in taken.pop("DGEMM, each alone"))
+            rates = {name: [one["gflops"] for one in figures] for name, figures in taken.items()}
             for name, figures in taken.items():
-                rates = [one["gflops"] for one in figures]
-                own = statistics.median(one["dgemm_gflops"] for one in figures)
-                times = [2 * n ** 3 / 3 / rate / 1e9 for rate in rates]
+                measured = [one["dgemm_gflops"] for one in figures if one["dgemm_gflops"]]
                 told = figures[0].get("predicted", {}).get("seconds")
                 bound = figures[0].get("bound", {})
-                rows.append([n, name, spread(rates), " ".join(sorted({str(one["nb"]) for one in figures})), f"{own:.1f}",
-                             f"{statistics.median(rates) / own:.2f}", f"{ratio(seconds, times):.2f}",
-                             f"{told:.1f} s" if told else "", f"{bound['seconds']:.1f} s ({bound['by']})" if bound else ""])
+                rows.append([n, name, spread(rates[name]), " ".join(sorted({str(one["nb"]) for one in figures})),
+                             f"{statistics.median(measured):.1f}" if measured else "", f"{statistics.median(rates[name]) / alone:.2f}",
+                             f"{ratio(rates[name], rates['bramble']):.2f}", f"{told:.1f} s" if told else "",
+                             f"{statistics.median(one['seconds'] for one in figures):.1f} s" if name == "bramble" else "",
+                             f"{bound['seconds']:.1f} s ({bound['by']})" if bound else "", f"{alone:.1f}" if name == "bramble" else ""])
     table(f"HPL on workers of {', '.join(f'{part:g}' for part in cores)} processors, links of {args.mbit or 1000:g} Mbit/s",
-          ["N", "who", "Gflop/s", "NB", "own DGEMM on all", "of own DGEMM", "Bramble is faster by", "predicted", "bound"], rows)
+          ["N", "who", "Gflop/s", "NB", "own DGEMM on all", "of Bramble's, each alone", "Bramble is faster by", "predicted", "taken", "bound",
+           "DGEMM, each alone"], rows)
 
 
 if __name__ == "__main__":

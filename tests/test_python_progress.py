@@ -51,6 +51,13 @@ def test_a_long_product_shows_how_far_it_is_and_then_nothing_more():
     assert percents == sorted(percents)
 
 
+def test_arrays_that_are_made_show_their_steps():
+    made = 'W = c.put("random:1500x1500:f64:1", Shard(0))\nP = W @ W\nprint(P.shape)'
+    written, out = on_a_terminal(made)
+    assert out == "(1500, 1500)\n"
+    assert re.search(r"\r[█░]{24} +\d+ %  \d+/\d+ steps", written), written
+
+
 def test_short_calls_show_nothing():
     """On a machine that stands still for a second meanwhile, a call is not short."""
     written, out = on_a_terminal("""

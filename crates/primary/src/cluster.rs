@@ -19,6 +19,7 @@ mod nodes;
 mod part;
 mod placing;
 mod reducing;
+mod task_count;
 
 use crate::product::{Finished, ProductObserver, ProductPlan, Request, one_product, plan_only};
 pub use bramble_arrays::{ArrayId, PlacedOperand};
@@ -34,6 +35,7 @@ pub(crate) use part::digest_of;
 pub use placing::{PartReport, PutReport, PutRequest};
 pub use reducing::{ReduceReport, ReduceRequest, ReduceSubject};
 use std::rc::Rc;
+pub use task_count::{TaskProgress, TaskUnit};
 
 /// The placed matrices of a cluster.
 pub(crate) type ClusterArrays = PlacedArrays<Matrix, KeptSource>;

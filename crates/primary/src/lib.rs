@@ -35,7 +35,8 @@ pub use bramble_sessions::{
 };
 pub use cluster::{
     ArrayId, Cluster, ClusterOptions, MakeReport, MakeRequest, MakeSubject, NodeReport, PartReport,
-    PlacedOperand, PutReport, PutRequest, ReduceReport, ReduceRequest, ReduceSubject, multiply,
+    PlacedOperand, PutReport, PutRequest, ReduceReport, ReduceRequest, ReduceSubject, TaskProgress, TaskUnit,
+    multiply,
 };
 pub use product::{
     CheckRequest, Finished, ProductObserver, ProductOperand, ProductPlan, Request, SessionRequest, prepared,

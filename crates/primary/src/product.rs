@@ -9,7 +9,7 @@ use crate::account::{
     relay_after,
 };
 use crate::bodies::Bodies;
-use crate::cluster::{Cluster, sketch_of};
+use crate::cluster::{Cluster, TaskProgress, sketch_of};
 use crate::gathering::{Participants, connect_members, select_sessions};
 use crate::inspector::Inspector;
 use crate::levels;
@@ -125,6 +125,8 @@ pub trait ProductObserver {
     fn progress(&self, progress: &ProductProgress);
     /// C is complete and is being checked.
     fn verifying(&self);
+    /// Called regularly while machines take, make or send parts of placed matrices.
+    fn tasks(&self, progress: TaskProgress);
 }
 
 /// A finished product.

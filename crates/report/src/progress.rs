@@ -5,7 +5,8 @@ use crate::meter::{PARTS, ProgressMeter};
 use crate::quantity::{bytes, counted, seconds};
 use bramble_plan::Decision;
 use bramble_primary::{
-    PrimaryError, ProductObserver, ProductProgress as State, RelayReport, Resumed, Unreachable,
+    PrimaryError, ProductObserver, ProductProgress as State, RelayReport, Resumed, TaskProgress, TaskUnit,
+    Unreachable,
 };
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::RefCell;
@@ -235,10 +236,57 @@ impl ProductObserver for ProgressDisplay {
         self.bar.set_position(shown.position);
     }
 
+    fn tasks(&self, progress: TaskProgress) {
+        if self.bar.is_hidden() && self.board.is_none() {
+            return;
+        }
+        let TaskProgress { unit, done, of } = progress;
+        let text = match unit {
+            TaskUnit::PlacedBytes => format!("{} of {} placed", bytes(done as f64), bytes(of as f64)),
+            TaskUnit::FetchedBytes => format!("{} of {} fetched", bytes(done as f64), bytes(of as f64)),
+            TaskUnit::Answers => format!("{done}/{of} steps"),
+        };
+        let part = if of > 0 { done as f64 / of as f64 } else { 0.0 };
+        self.post(Some((part, text.clone())));
+        self.bar.set_message(text);
+        self.bar.set_position((part * PARTS as f64) as u64);
+    }
+
     fn verifying(&self) {
         self.post(Some((1.0, "verifying".to_owned())));
         self.bar.set_position(PARTS);
         self.bar.set_message("verifying");
         self.bar.tick();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_board_shows_bytes_and_steps_until_the_call_is_over() {
+        let options = ProgressOptions {
+            is_quiet: true,
+            is_json: false,
+            is_verbose: false,
+            is_brief: true,
+            keeps_journal: false,
+        };
+        let board = ProgressBoard::default();
+        let (lost, _) = tokio::sync::mpsc::unbounded_channel();
+        let display = ProgressDisplay::new(options, lost).with_board(Some(board.clone()));
+        let of = |unit, done, of| TaskProgress { unit, done, of };
+        for (progress, shown) in [
+            (of(TaskUnit::PlacedBytes, 1_000_000, 4_000_000), (0.25, "1.00 MB of 4.00 MB placed")),
+            (of(TaskUnit::FetchedBytes, 4_000_000, 4_000_000), (1.0, "4.00 MB of 4.00 MB fetched")),
+            (of(TaskUnit::Answers, 3, 4), (0.75, "3/4 steps")),
+            (of(TaskUnit::Answers, 0, 0), (0.0, "0/0 steps")),
+        ] {
+            display.tasks(progress);
+            assert_eq!(board.read(), Some((shown.0, shown.1.to_owned())));
+        }
+        display.done();
+        assert_eq!(board.read(), None);
     }
 }

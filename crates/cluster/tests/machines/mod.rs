@@ -8,7 +8,7 @@ use bramble_matrix::{Buffer, DType, Generator, Layout, Matrix, Output, Rect, Sha
 use bramble_plan::{Decision, PlanOptions, Preference, TileSize};
 use bramble_primary::{
     CheckRequest, Finished, MachineLink, MachineLinks, PrimaryError, ProductObserver, ProductProgress,
-    RelayReport, Request, Resumed, SessionRequest, Stop, Unreachable,
+    RelayReport, Request, Resumed, SessionRequest, Stop, TaskProgress, Unreachable,
 };
 use bramble_worker::{Config, SessionLedger, serve_link};
 use std::cell::RefCell;
@@ -147,6 +147,7 @@ impl ProductObserver for Watch {
         hook.into_iter().for_each(|hook| hook());
     }
     fn introduced(&self, _relay: &RelayReport) {}
+    fn tasks(&self, _progress: TaskProgress) {}
     fn parted(&self, _pair: &Unreachable) {}
     fn missing(&self, why: &str) {
         self.missing.borrow_mut().push(why.to_owned());

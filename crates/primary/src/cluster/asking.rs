@@ -8,6 +8,7 @@
 //! Deliberately absent: the order of blocks and questions.
 
 use super::part::{free_numbers, send_elements, silence};
+use super::task_count::TaskCount;
 use bramble_arrays::{
     Answer, Asking, HeldMeaning, NextMessage, Question, QuestionMessage, QuestionRound, Refusal, TaskOutcome,
 };
@@ -20,12 +21,14 @@ use bramble_wire::message::{
     Kind, PlacedHead, PutOutcome, Reached, ReducedHead, decode_error, encode_number,
 };
 use std::cell::RefCell;
+use std::rc::Rc;
 use tokio::sync::Notify;
 
 /// A conversation, of which the task that sends and the one that receives each have a half.
 struct Talk {
     asking: RefCell<Asking<Matrix>>,
     heard: Notify,
+    count: Rc<TaskCount>,
 }
 
 /// The answers, or why the machine refuses.
@@ -35,10 +38,11 @@ type Answered = Result<Vec<Answer>, Refusal>;
 pub(super) async fn ask(
     mut session: Session,
     rounds: Vec<QuestionRound<Matrix>>,
+    count: Rc<TaskCount>,
 ) -> (Result<UsedSession, LostConnection>, TaskOutcome) {
     let before = session.link.sender.bytes_sent();
     let expected = rounds.iter().flat_map(|round| &round.questions).map(ComingAnswer::of).collect();
-    let talk = Talk { asking: RefCell::new(Asking::new(rounds)), heard: Notify::new() };
+    let talk = Talk { asking: RefCell::new(Asking::new(rounds)), heard: Notify::new(), count };
     let outcome = match exchange(&mut session, &talk, expected).await {
         Ok(Ok(answers)) => TaskOutcome::Answered(answers),
         Ok(Err(refusal)) => TaskOutcome::Refused(refusal),
@@ -85,7 +89,7 @@ async fn send(sender: &mut dyn Sender, talk: &Talk) -> Result<(), String> {
                 Frame::new(Kind::Ping.code(), encode_number(0), Body::Empty)
             }
             NextMessage::Send(QuestionMessage::Put(part)) => {
-                send_elements(sender, &part, &|| talk.asking.borrow().has_refused()).await?;
+                send_elements(sender, &part, &|_| talk.asking.borrow().has_refused()).await?;
                 continue;
             }
             NextMessage::Send(QuestionMessage::Fetch(fetch)) => {
@@ -169,6 +173,7 @@ async fn receive(
                 if to_u64(bytes.len()) == total {
                     answers.push(Answer::Reduced(reduction, rect, std::mem::take(bytes)));
                     coming.swap_remove(at);
+                    talk.count.add(1);
                     talk.hear(|asking| asking.answered(head.number));
                 }
             }
@@ -180,6 +185,7 @@ async fn receive(
                         let meaning = talk.hear(|asking| asking.held(array));
                         let step = coming.iter().position(is_step);
                         if let Some(at) = step.filter(|_| meaning == HeldMeaning::Answer) {
+                            talk.count.add(1);
                             answers.push(Answer::Made(array, digest));
                             coming.swap_remove(at);
                         }

@@ -10,6 +10,7 @@
 
 use super::machines::{OpenMachines, primary_error};
 use super::part::silence;
+use super::task_count::TaskCount;
 use super::{ArrayId, Cluster};
 use crate::bodies::TileRows;
 use crate::product::{ProductObserver, SessionRequest};
@@ -52,16 +53,18 @@ pub(super) async fn get(
     slots: &mut [Option<Session>],
     wanted: Vec<(usize, RectToGet)>,
     output: &Arc<Output>,
+    watch: &dyn ProductObserver,
 ) -> Result<Vec<EndedJob<()>>, PrimaryError> {
+    let count = TaskCount::of_rects(&wanted, output.dtype());
     let mut of_machines: BTreeMap<usize, Vec<RectToGet>> = BTreeMap::new();
     for (machine, rect) in wanted {
         of_machines.entry(machine).or_default().push(rect);
     }
     let job = |(machine, rects): (usize, Vec<RectToGet>)| -> MachineJob<()> {
-        let output = output.clone();
-        (machine, Box::new(move |session| Box::pin(get_rects(session, rects, output))))
+        let (output, count) = (output.clone(), count.clone());
+        (machine, Box::new(move |session| Box::pin(get_rects(session, rects, output, count))))
     };
-    at_once(slots, of_machines.into_iter().map(job).collect()).await
+    count.told(watch, at_once(slots, of_machines.into_iter().map(job).collect())).await
 }
 
 /// Gets rectangles from one machine, one after another.
@@ -69,6 +72,7 @@ async fn get_rects(
     mut session: Session,
     rects: Vec<RectToGet>,
     output: Arc<Output>,
+    count: Rc<TaskCount>,
 ) -> (Result<UsedSession, LostConnection>, ()) {
     let before = session.link.sender.bytes_sent();
     let (is_silent_link, dtype) = (session.link.shares_memory, output.dtype());
@@ -86,7 +90,7 @@ async fn get_rects(
             while !coming.borrow().pieces.is_empty() {
                 let arrived = receiver.receive(&mut placer).await.map_err(|e| e.to_string())?;
                 match Kind::from_code(arrived.kind).map_err(|e| e.0)? {
-                    Kind::Part => coming.borrow_mut().landed(&arrived.head, arrived.body)?,
+                    Kind::Part => count.add(coming.borrow_mut().landed(&arrived.head, arrived.body)?),
                     Kind::Pong | Kind::Reached | Kind::Placed => {}
                     Kind::Error => return Err(decode_error(&arrived.head).map_err(|e| e.0)?),
                     other => return Err(format!("it sent a message of kind {other:?} instead of elements")),
@@ -137,8 +141,8 @@ impl ComingPieces {
         self.output.lease(Rect::new(rows, moved(piece.rect.cols, rect.cols.start, col)))
     }
 
-    /// A piece has come.
-    fn landed(&mut self, head: &[u8], body: ArrivedBody) -> Result<(), String> {
+    /// A piece has come; its bytes.
+    fn landed(&mut self, head: &[u8], body: ArrivedBody) -> Result<u64, String> {
         match body {
             ArrivedBody::Landed(landing) => drop(landing),
             ArrivedBody::Shared(region) => {
@@ -149,8 +153,8 @@ impl ComingPieces {
                 return Err("it sent elements without bytes".to_owned());
             }
         }
-        self.pieces.pop_front();
-        Ok(())
+        let piece = self.pieces.pop_front();
+        Ok(piece.and_then(|piece| piece.rect.shape().bytes(self.output.dtype())).unwrap_or(0))
     }
 }
 

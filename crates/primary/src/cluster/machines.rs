@@ -11,6 +11,7 @@ use super::checking::BegunCheck;
 use super::getting::{digest_at, get, whole_again};
 use super::kept::{KeptSource, expression_here};
 use super::part::{digest_of, free_numbers, put_part};
+use super::task_count::TaskCount;
 use super::{ClusterArrays, MakeSubject, PlacedMatrix};
 use crate::gathering::early_loss;
 use crate::product::{CheckRequest, ProductObserver};
@@ -89,17 +90,20 @@ impl ArrayMachines for OpenMachines<'_> {
         &mut self,
         tasks: Vec<(usize, MachineTask<Matrix>)>,
     ) -> Result<Vec<TaskEnd>, PrimaryError> {
+        let count = TaskCount::of_tasks(&tasks);
         let job = |(machine, task): (usize, MachineTask<Matrix>)| -> MachineJob<TaskOutcome> {
+            let count = count.clone();
             match task {
                 MachineTask::Put(part) => {
-                    (machine, Box::new(move |session| Box::pin(put_part(session, part))))
+                    (machine, Box::new(move |session| Box::pin(put_part(session, part, count))))
                 }
                 MachineTask::Ask(rounds) => {
-                    (machine, Box::new(move |session| Box::pin(ask(session, rounds))))
+                    (machine, Box::new(move |session| Box::pin(ask(session, rounds, count))))
                 }
             }
         };
-        let ended = at_once(&mut self.slots, tasks.into_iter().map(job).collect()).await?;
+        let working = at_once(&mut self.slots, tasks.into_iter().map(job).collect());
+        let ended = count.told(self.watch, working).await?;
         let end = |EndedJob { machine, result }: EndedJob<TaskOutcome>| {
             let outcome = match result {
                 Ok((sent, outcome)) => {
@@ -161,7 +165,7 @@ impl ArrayMachines for OpenMachines<'_> {
         output: Arc<Output>,
     ) -> Result<(Arc<Output>, Vec<usize>), PrimaryError> {
         let mut lost = Vec::new();
-        for EndedJob { machine, result } in get(&mut self.slots, wanted, &output).await? {
+        for EndedJob { machine, result } in get(&mut self.slots, wanted, &output, self.watch).await? {
             match result {
                 Ok((sent, ())) => self.bytes_sent += sent,
                 Err(connection) => {

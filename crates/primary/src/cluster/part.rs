@@ -7,9 +7,11 @@
 //!
 //! Deliberately absent: which part goes where, and what follows if the digests differ.
 
+use super::task_count::TaskCount;
 use crate::bodies::rows_of;
 use bramble_arrays::{PartToPut, Refusal, TaskOutcome};
 use bramble_link::{Body, Frame, NoBodies, Receiver, SendProgressProbe, Sender, SharedRegion};
+use bramble_matrix::number::to_u64;
 use bramble_matrix::{Digest128, Digester, Matrix, Rect};
 use bramble_sessions::{LostConnection, PrimaryError, Session, UsedSession, off_loop};
 use bramble_wire::limits::{PING_AFTER, SILENCE_MAX};
@@ -29,10 +31,11 @@ const LOOK: Duration = Duration::from_millis(500);
 pub(super) async fn put_part(
     mut session: Session,
     part: PartToPut<Matrix>,
+    count: Rc<TaskCount>,
 ) -> (Result<UsedSession, LostConnection>, TaskOutcome) {
     let before = session.link.sender.bytes_sent();
     let own = tokio::task::spawn_local(digest_of(part.source.clone(), part.rect));
-    let outcome = match exchange(&mut session, &part).await {
+    let outcome = match exchange(&mut session, &part, &count).await {
         Ok(outcome) => outcome,
         Err(why) => {
             let lost = LostConnection { name: session.name, why: why.clone() };
@@ -70,13 +73,17 @@ pub(crate) async fn digest_of(source: Matrix, rect: Rect) -> Result<Option<Diges
 }
 
 /// Sends the part and waits for the machine's answer; or why its link is lost.
-async fn exchange(session: &mut Session, part: &PartToPut<Matrix>) -> Result<PutOutcome, String> {
+async fn exchange(
+    session: &mut Session,
+    part: &PartToPut<Matrix>,
+    count: &TaskCount,
+) -> Result<PutOutcome, String> {
     let is_silent_link = session.link.shares_memory;
     let (sender, receiver) = (&mut *session.link.sender, &mut *session.link.receiver);
     let silence = silence(receiver.arriving(), sender.send_progress(), is_silent_link);
     let (answered, is_answered) = watch::channel(false);
     let both = async {
-        let sending = send(sender, part, is_answered);
+        let sending = send(sender, part, is_answered, count);
         let answer = async {
             let outcome = answer(receiver, part.number).await?;
             let _ = answered.send(true);
@@ -96,8 +103,13 @@ async fn send(
     sender: &mut dyn Sender,
     part: &PartToPut<Matrix>,
     mut is_answered: watch::Receiver<bool>,
+    count: &TaskCount,
 ) -> Result<(), String> {
-    send_elements(sender, part, &|| *is_answered.borrow()).await?;
+    send_elements(sender, part, &|bytes| {
+        count.add(bytes);
+        *is_answered.borrow()
+    })
+    .await?;
     // An answer that is overdue shows by its pings that the machine is alive.
     loop {
         tokio::select! {
@@ -110,11 +122,11 @@ async fn send(
     }
 }
 
-/// Sends the frames of a part, until `is_over`.
+/// Sends the frames of a part, until `is_over`, which is asked before each frame and told how many bytes the last one had.
 pub(super) async fn send_elements(
     sender: &mut dyn Sender,
     part: &PartToPut<Matrix>,
-    is_over: &dyn Fn() -> bool,
+    is_over: &dyn Fn(u64) -> bool,
 ) -> Result<(), String> {
     let dtype = part.source.dtype();
     let head = |first: u64, source: PartSource| {
@@ -127,13 +139,16 @@ pub(super) async fn send_elements(
         let body = SharedRegion::whole(Arc::new(description));
         return sender.send(frame(head(0, PartSource::Generated), body)).await.map_err(|e| e.to_string());
     }
+    let mut sent = 0;
     for piece in part_pieces(part.rect, dtype) {
-        if is_over() {
-            break;
+        if is_over(sent) {
+            return Ok(());
         }
         let body = rows_of(&part.source, piece.rect).map_err(|e| e.to_string())?;
+        sent = to_u64(body.len());
         sender.send(frame(head(piece.first, PartSource::Data), body)).await.map_err(|e| e.to_string())?;
     }
+    is_over(sent);
     Ok(())
 }
 
