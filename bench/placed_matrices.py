@@ -18,9 +18,12 @@
   small     x (64 x 256) @ W (256 x 256) over four local workers, W placed and sent; and resident memory, threads and descriptors
             while a matrix of 4 MB is placed and freed 1,000 times
 
+With `--from python` the Python package carries out the tasks, with arrays for files (sessions.py).
+
 Each machine is a network namespace; `tc tbf` limits its link, a cgroup its fraction of a processor. Needs Linux, root, iproute2.
 """
 
+import importlib.util
 import os
 import signal
 import statistics
@@ -431,6 +434,8 @@ def main():
         raise SystemExit("without Bramble there is no cluster")
     if args.source == "python" and (unknown := set(args.case or []) & set(WITHOUT_ARRAYS)):
         raise SystemExit(f"--from python measures no {' '.join(sorted(unknown))}: leave out --from")
+    if args.source == "python" and not importlib.util.find_spec("bramble"):
+        raise SystemExit("the package is not installed here: pip install ./python")
     if why := Cluster.missing():
         raise SystemExit(f"no lab: {why}")
     args.cores, args.mbit, args.dtype = args.cores or [0.25] * 4, args.mbit or 1000, args.dtype or "f32"
