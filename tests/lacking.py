@@ -17,6 +17,7 @@ NAMES = {
     "clock": "faketime",
     "dask": "Dask and mpi4py",
     "deny": "cargo-deny",
+    "free-threaded": "a free-threaded Python interpreter",
     "glibc": "the C library whose memory use is known",
     "hpcc": "the official Linpack benchmark",
     "kubernetes": "the published schemas of Kubernetes",

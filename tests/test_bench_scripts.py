@@ -54,6 +54,28 @@ def test_a_quick_look(tmp_path, script, heads):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("script, words, heads", [
+    ("placed_matrices", ["--case", "chain", "--case", "top"], ["10 products H = H @ W", "the same columns"]),
+    ("placed_matrices", ["--from", "python", "--case", "chain", "--case", "top"], ["10 products H = H @ W", "the same columns"]),
+    ("placed_matrices", ["--from", "python", "--case", "gram", "--case", "steps", "--case", "small"],
+     ["sums pass", "5 steps x = W @ x", "to the last tile", "placed and freed 50 times"]),
+    ("python_package", ["--case", "kmeans"], ["5 rounds of k-means", "scikit-learn"]),
+])
+def test_a_quick_look_at_placed_matrices(tmp_path, script, words, heads):
+    if os.geteuid() != 0:
+        skip("lab", "only root may make network namespaces")
+    command = [sys.executable, ROOT / "bench" / f"{script}.py", *words, "--quick", "--no-record", "--bramble", BRAMBLE, "--dir", tmp_path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        out, err = run.communicate(timeout=240)
+    if "not installed: " in err:
+        skip("lab", err.strip())
+    assert run.returncode == 0, err
+    for head in heads:
+        assert head in out, out
+    assert list(tmp_path.iterdir()) == []
+    assert not spaces_of(run.pid)
+
+
 def lab(tmp_path, case, *words):
     """The command of a lab script."""
     return [sys.executable, ROOT / "bench" / "lab_products.py", "--case", case, "--no-record", "--bramble", BRAMBLE,
