@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from helpers import Run, matrix, save, succeed
+from helpers import BRAMBLE, Run, matrix, save, succeed
 from lacking import unless
 from test_lab import inside, lab, why_not
 from test_loss import wait_for_work
@@ -71,6 +71,26 @@ def test_machines_whose_network_swallows_everything_are_lost_after_8_s(tmp_path,
     assert len(report["faults"]["lost"]) == len(cut), report["faults"]
     assert all("silent for 8 s" in lost["why"] for lost in report["faults"]["lost"]), report["faults"]
     assert result.err.count("was lost") == len(cut), result
+
+
+def test_a_factorisation_ends_with_the_name_of_the_one_whose_network_swallows_everything(tmp_path):
+    with lab(tmp_path, THREE) as (name, made):
+        pids = [machine["worker"]["pid"] for machine in made["machines"]]
+        hosts = ",".join(f"{machine['address']}:7400" for machine in made["machines"])
+        run = Run("lab", "exec", "--name", name, "--", BRAMBLE, "bench", "hpl", "--size", 7000, "-w", hosts, "--insecure",
+                  "--i-trust-this-network")
+        try:
+            assert wait_for_work(pids, run, 0.5), run.finish()
+            assert inside(name, "ip", "link", "set", "eth0", "down", at="pi2").code == 0
+            begun = time.monotonic()
+            result = run.finish(deadline_s=40)
+        finally:
+            run.end()
+        # It is given up after 8 s of silence.
+        assert time.monotonic() - begun < 13, result
+    told = result.err.splitlines()[-1]
+    lost = made["machines"][1]["address"]
+    assert result.code == 5 and f"worker {lost}" in told and "lost, so the run has ended" in told, result
 
 
 @pytest.mark.parametrize("after", [0.3, 0.8])
