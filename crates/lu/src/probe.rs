@@ -29,6 +29,8 @@ pub struct LuProbe {
     pub panel_gflops: f64,
     /// One thread, reading memory, bytes/s.
     pub read_bytes_per_s: f64,
+    /// All threads at once, each reading memory of its own, bytes/s.
+    pub read_all_bytes_per_s: f64,
 }
 
 /// Measures the rates for matrices of order `n`.
@@ -42,6 +44,7 @@ pub fn probe<T: LuElement>(n: usize, kernels: &LuKernels, options: LuOptions) ->
         update_gflops: on_all(options.threads, || update_rate::<T>(&*kernels.one, rows, options.block)),
         panel_gflops: panels,
         read_bytes_per_s: read_rate::<T>(),
+        read_all_bytes_per_s: on_all(options.threads, read_rate::<f64>),
     }
 }
 

@@ -4,7 +4,7 @@
 //! two threads never hold overlapping rectangles (the output's leases see to it).
 
 use bramble_kernel::lu::LuElement;
-use bramble_matrix::{Lines, MatrixError, Output, Rect, Shape, Span, TileLease};
+use bramble_matrix::{Lines, Matrix, MatrixError, Output, Rect, Shape, Span, TileLease};
 use std::ops::Range;
 
 /// Bytes of a cache line.
@@ -49,6 +49,11 @@ impl WorkingMatrix {
 }
 
 impl WorkingMatrix {
+    /// All elements as a matrix, without a copy. An error if a rectangle is leased.
+    pub fn matrix(&self) -> Result<Matrix, MatrixError> {
+        Ok(self.memory.matrix()?.part(rect(0..self.rows, 0..self.cols)))
+    }
+
     /// A copy of all elements in contiguous rows.
     pub fn rows_of<T: LuElement>(&self) -> Result<Vec<T>, MatrixError> {
         let lines = self.lines()?;
