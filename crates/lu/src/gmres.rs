@@ -3,8 +3,8 @@
 //!
 //! Place in the flow: HPL-MxP (`mxp.rs`) and `solve --refine` (`refine.rs`) correct a solution by f32 factors with it.
 //!
-//! Invariants: the factors are f32 numbers, but the substitution with them computes in f64: by f32 arithmetic a matrix of
-//! condition 10⁸ would take ten times as many iterations. The preconditioner stands right of A, so the norms that the iteration
+//! Invariants: the factors are f32 numbers, but the substitution with them computes in f64: f32 arithmetic would
+//! take more iterations for ill-conditioned matrices. The preconditioner stands right of A, so the norms that the iteration
 //! minimises are those of the residual itself. A solution counts as converged only by a residual that was computed from A.
 //!
 //! Deliberately absent: several right-hand sides at once.
@@ -15,10 +15,14 @@ use crate::{LuError, MixedSystem};
 /// Most iterations before the iteration begins again from the corrected solution; each keeps two vectors.
 pub const KRYLOV_MAX: usize = 50;
 
+/// The backward error counts the largest element of the residual, and the iteration knows its length ‖r‖₂ alone. Elements of even
+/// size are ‖r‖₂/√n each; the largest is assumed to be this many times as long. Where it is longer, the iteration begins again.
+const EVEN_SHARE: f64 = 8.0;
+
 /// A solution of one system, corrected by GMRES.
 #[derive(Clone, Debug)]
 pub struct GmresSolution {
-    /// The solution; of those that were found, the one with the smallest residual.
+    /// The solution with the smallest residual.
     pub x: Vec<f64>,
     /// Its residual.
     pub residual: Residual,
@@ -52,7 +56,8 @@ impl MixedSystem<'_> {
             if best.has_converged || error.is_infinite() || best.iterations >= iterations_max {
                 return Ok(best);
             }
-            let enough = goal * (self.norms.inf * largest(&best.x) + largest(b));
+            let scale = self.norms.inf * largest(&best.x) + largest(b);
+            let enough = goal * scale * ((b.len() as f64).sqrt() / EVEN_SHARE).max(1.0);
             let left = (iterations_max - best.iterations).min(KRYLOV_MAX);
             let step = correction(&best.residual.elements, enough, left, precondition, multiply)?;
             best.iterations += step.iterations;
@@ -71,7 +76,7 @@ impl MixedSystem<'_> {
     }
 }
 
-/// What one run of the iteration found.
+/// The result of one run of the iteration.
 struct Correction {
     /// An approximate solution of A d = r.
     d: Vec<f64>,

@@ -13,11 +13,13 @@
 use crate::hpl::{HplCheck, Jump};
 use crate::load::AbsoluteSums;
 use crate::working::WorkingMatrix;
-use crate::{GmresSolution, LuError, LuFactors, LuKernels, LuOptions, MixedSystem, load, memory_bytes};
+use crate::{
+    GmresSolution, LuError, LuFactors, LuKernels, LuOptions, MatrixNorms, MixedSystem, memory_bytes,
+};
 use crate::{KRYLOV_MAX, threads, working};
-use bramble_kernel::lu::scatter;
-use bramble_kernel::{Product, even};
-use bramble_matrix::{View, ViewMut};
+use bramble_kernel::lu::{round_rows, scatter};
+use bramble_kernel::{Product, even, part};
+use bramble_matrix::{MatrixError, View, ViewMut};
 use std::ops::Range;
 use std::time::Instant;
 
@@ -159,11 +161,12 @@ pub fn solve(
     options: LuOptions,
 ) -> Result<MxpSolution, LuError> {
     let order = a.rows();
-    let a = a.matrix()?;
     let narrow = WorkingMatrix::zeros::<f32>(order, order)?;
+    // The memory is there before the clock runs, as in HPL's program.
+    narrow.touch::<f32>(options.threads);
     let mut at = Instant::now();
     let mut lap = || std::mem::replace(&mut at, Instant::now()).elapsed().as_secs_f64();
-    let norms = load::<f64, f32>(&a, &narrow, 0, options.threads)?;
+    let norms = rounded_copy(a, &narrow, options.threads)?;
     let convert = lap();
     let factors = LuFactors::<f32>::new(&narrow, order, low, options)?;
     factors.check()?;
@@ -171,12 +174,28 @@ pub fn solve(
     let factor = lap();
     let mut x = b.to_vec();
     factors.solve_in_f64(&mut x);
-    let system = MixedSystem { a: &a, norms: &norms, factors: &factors, kernels: high };
+    let matrix = a.matrix()?;
+    let system = MixedSystem { a: &matrix, norms: &norms, factors: &factors, kernels: high };
     let found = system.gmres(b, x, ITERATIONS_MAX)?;
     let seconds = MxpTimes { convert, factor, iterate: lap() };
     let pivots = &factors.elimination().pivots;
     let exchanges = pivots.iter().enumerate().filter(|(row, pivot)| row != *pivot).count();
     Ok(MxpSolution { found, exchanges, seconds })
+}
+
+/// Copies A to `narrow`, rounded to f32. Returns ‖A‖∞, the only norm that the iteration needs; the others are 0.
+fn rounded_copy(
+    a: &WorkingMatrix,
+    narrow: &WorkingMatrix,
+    threads: usize,
+) -> Result<MatrixNorms, MatrixError> {
+    let (order, lines) = (a.rows(), a.lines()?);
+    let bands = even(order, threads).collect();
+    let largest = threads::each(threads, bands, |band: Range<usize>| {
+        let from = part(lines.view::<f64>(), band.clone(), 0..order);
+        round_rows(from, &mut narrow.lease(band, 0..order).view_mut::<f32>())
+    });
+    Ok(MatrixNorms { inf: largest.into_iter().fold(0.0, f64::max), ..MatrixNorms::default() })
 }
 
 /// Checks a solution against a system that is generated again.

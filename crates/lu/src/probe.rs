@@ -82,7 +82,8 @@ fn timed_panels<T: LuElement>(kernel: &dyn Kernel, rows: usize, width: usize) ->
 /// The rate of updates by this thread, Gflop/s.
 fn update_rate<T: LuElement>(kernel: &dyn Kernel, rows: usize, depth: usize) -> f64 {
     let (l, u): (Vec<T>, Vec<T>) = (noise(rows * depth), noise(depth * COLUMNS));
-    let cols = (2 * COLUMNS).max(rows) / COLUMNS * COLUMNS;
+    // As many bytes in every type, so that the updated columns come from memory as in a factorisation.
+    let cols = (2 * COLUMNS).max(rows) / COLUMNS * COLUMNS * (size_of::<f64>() / size_of::<T>());
     let mut c: Vec<T> = noise(rows * cols);
     let (mut products, mut first) = (0, 0);
     let start = Instant::now();

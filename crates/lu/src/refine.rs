@@ -17,7 +17,7 @@ const ROUNDS_MAX: usize = 30;
 /// A square matrix with its factors in f32.
 #[derive(Clone, Copy)]
 pub struct MixedSystem<'a> {
-    /// The matrix as it was read.
+    /// The matrix in its own precision.
     pub a: &'a Matrix,
     /// Its norms.
     pub norms: &'a MatrixNorms,
@@ -91,7 +91,7 @@ impl MixedSystem<'_> {
         x.iter_mut().zip(&d).enumerate().for_each(|(at, (x, d))| *x += f64::from(*d) * scale(at % width));
     }
 
-    /// Goes on from `found` by GMRES, one right-hand side after another, until one of them does not converge.
+    /// Corrects `found` by GMRES, one right-hand side after another, and stops at one that does not converge.
     fn by_gmres(
         &self,
         b: &[f64],

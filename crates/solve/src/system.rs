@@ -205,7 +205,8 @@ fn refined(problem: &SolveProblem, setup: &Setup, full: Result<Setup, Failure>) 
     Ok(Solved { x: found.x, report })
 }
 
-/// Columns for each iteration of GMRES that may come before factors in f64: so many take less than half as long as these.
+/// Columns of A for each permitted iteration of GMRES: n/256 iterations take less time than factors in f64 (`bench/lu.py --part
+/// refine`).
 const COLUMNS_EACH: usize = 256;
 
 /// Most iterations of GMRES for all right-hand sides together. Where factors in f64 do not fit, nothing else is left.

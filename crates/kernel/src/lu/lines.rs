@@ -47,6 +47,27 @@ pub fn dot_in_f64<T: LuElement>(x: &[T], y: &[f64]) -> f64 {
     )
 }
 
+/// Rounds `from` to `to`, and returns the sum of the absolute values of `from`, which is not finite if one of them is not.
+/// Panics if the lengths differ: a bug of the caller.
+pub(super) fn round_line<T: LuElement>(from: &[f64], to: &mut [T]) -> f64 {
+    assert_eq!(from.len(), to.len(), "lines of one length");
+    pulp::Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            let mut sums = [0.0; LANES];
+            let ((xs, x_rest), (ys, y_rest)) = (from.as_chunks::<LANES>(), to.as_chunks_mut::<LANES>());
+            for (x, y) in xs.iter().zip(ys) {
+                for lane in 0..LANES {
+                    sums[lane] += x[lane].abs();
+                    y[lane] = T::from_f64(x[lane]);
+                }
+            }
+            y_rest.iter_mut().zip(x_rest).for_each(|(y, x)| *y = T::from_f64(*x));
+            x_rest.iter().chain(&sums).fold(0.0, |sum, x| sum + x.abs())
+        },
+    )
+}
+
 /// `y[i] -= a x[i]`. Panics if the lengths differ: a bug of the caller.
 pub fn subtract_multiple<T: LuElement>(y: &mut [T], a: T, x: &[T]) {
     assert_eq!(x.len(), y.len(), "lines of one length");
@@ -80,6 +101,14 @@ mod tests {
             let factors = vec![1.0 + f64::from(f32::EPSILON) / 4.0; narrow.len()];
             let exact = sum + sum * f64::from(f32::EPSILON) / 4.0;
             assert!((dot_in_f64(&narrow, &factors) - exact).abs() <= 1e-13 * exact, "{len}");
+            let signed: Vec<f64> = x.iter().map(|x| if x % 2.0 == 0.0 { 0.1 - x } else { *x }).collect();
+            let mut rounded = vec![0.0f32; signed.len()];
+            let total = round_line(&signed, &mut rounded);
+            assert!(
+                (total - signed.iter().map(|x| x.abs()).sum::<f64>()).abs() <= 1e-12 * sum.max(1.0),
+                "{len}"
+            );
+            assert!(rounded.iter().zip(&signed).all(|(y, x)| *y == *x as f32), "{len}");
             let mut y = x.clone();
             subtract_multiple(&mut y, 2.0, &x);
             assert!(y.iter().zip(&x).all(|(y, x)| *y == -x), "{len}");

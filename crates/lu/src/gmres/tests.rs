@@ -169,6 +169,33 @@ fn a_condition_beyond_f32_is_solved_by_gmres_and_not_by_plain_corrections() {
 }
 
 #[test]
+fn a_preconditioner_in_f32_arithmetic_takes_more_iterations() {
+    let n = 60;
+    let (elements, b) = (hard(n), numbers(n, 9));
+    Case::new(&elements).system(1, |system| {
+        let in_f32 = |v: &[f64]| {
+            let mut z: Vec<f32> = v.iter().map(|x| *x as f32).collect();
+            system.factors.solve(&mut z, 1);
+            z.into_iter().map(f64::from).collect::<Vec<f64>>()
+        };
+        let in_f64 = |v: &[f64]| {
+            let mut z = v.to_vec();
+            system.factors.solve_in_f64(&mut z);
+            z
+        };
+        let multiply = |z: &[f64]| Ok::<_, Infallible>(product(&elements, z));
+        let iterations = |found: Result<Correction, Infallible>| match found {
+            Ok(found) => found.iterations,
+            Err(never) => match never {},
+        };
+        let enough = 1e-12 * norm(&b);
+        let low = iterations(correction(&b, enough, n, in_f32, multiply));
+        let high = iterations(correction(&b, enough, n, in_f64, multiply));
+        assert!(high < low, "{high} {low}");
+    });
+}
+
+#[test]
 fn a_solution_that_is_right_already_takes_no_iteration() {
     let n = 20;
     let elements: Vec<f64> = with_singular_values(&vec![2.0; n]);

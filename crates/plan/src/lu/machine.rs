@@ -42,8 +42,8 @@ pub fn estimate_lu(n: usize, block: usize, rates: &LuRates) -> LuEstimate {
     LuEstimate { bound_seconds, seconds: seconds.max(bound_seconds) }
 }
 
-/// Iterations of GMRES on the matrix of HPL-MxP, which is well conditioned at every order.
-const MXP_ITERATIONS: f64 = 1.0;
+/// Iterations of GMRES on the matrix of HPL-MxP, which is well conditioned at every order: each leaves 10⁻⁷ of the residual.
+const MXP_ITERATIONS: f64 = 2.0;
 
 /// The estimate for HPL-MxP with a matrix of order `n` in panels of `block` columns, by rates in `f32`, and the rate at which all
 /// threads read memory at once. The bound is that of the factorisation.
@@ -110,10 +110,11 @@ mod tests {
 
     #[test]
     fn hpl_mxp_adds_its_passes_over_both_copies() {
-        let passes = |read| {
-            estimate_mxp(4000, 100, &RATES, read).seconds - estimate_mxp(4000, 100, &RATES, 1e18).seconds
-        };
-        assert!((passes(1e10) / (4000.0f64.powi(2) * 48.0 / 1e10) - 1.0).abs() < 1e-6, "{}", passes(1e10));
+        // Slow updates keep the prediction away from the bound.
+        let rates = LuRates { update_gflops: 50.0, ..RATES };
+        let of = |read_all| estimate_mxp(4000, 100, &rates, read_all).seconds;
+        let passes = of(1e10) - of(1e18);
+        assert!((passes / (4000.0f64.powi(2) * 60.0 / 1e10) - 1.0).abs() < 1e-6, "{passes}");
     }
 
     proptest! {
