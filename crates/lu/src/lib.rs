@@ -4,8 +4,8 @@
 //! `substitute` solves with the factors, and `quality` says how good the solution is. `hpl` and `mxp` generate the matrices
 //! of the benchmarks HPL and HPL-MxP and apply their rules.
 //!
-//! Invariants: no step is skipped and no precision lowered unless `refine` or `mxp` is asked; every solution comes with its backward
-//! error, computed from the matrix as it was read and not from the factors; elements that are no numbers are refused before
+//! Invariants: no step is skipped and no precision lowered unless `refine` or `mxp` is asked; every solution comes with its
+//! backward error, computed from the matrix as it was read and not from the factors; elements that are no numbers are refused before
 //! the factorisation, with their place.
 //!
 //! `part` has the columns of one machine of several; the machines' shells carry panels between them.

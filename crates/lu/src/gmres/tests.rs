@@ -1,3 +1,5 @@
+//! GMRES on systems whose solutions are known, and on those that end the iteration early.
+
 use super::*;
 use crate::{LuFactors, LuKernels, LuOptions, MatrixNorms, WorkingMatrix, load};
 use bramble_kernel::KernelName;

@@ -1,3 +1,5 @@
+//! The system of HPL-MxP against a direct transcription of its recurrence, and solutions of small orders.
+
 use super::*;
 use bramble_kernel::KernelName;
 use bramble_matrix::DType;

@@ -6,7 +6,8 @@
 //! Invariants: the rules of HPL: its matrix, its count of operations, f64, no Strassen, a residual below 16. The clock runs from
 //! the generated system to the solution. All cases of one order take turns.
 //!
-//! `mxp` runs HPL-MxP, which is another benchmark; `cluster` runs HPL on workers; `official` runs the official program beside ours, where it is installed.
+//! `mxp` runs HPL-MxP, which is another benchmark; `cluster` runs HPL on workers; `official` runs the official program beside
+//! ours, where it is installed.
 
 mod args;
 mod cluster;
