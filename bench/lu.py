@@ -4,6 +4,9 @@
 its factorisation and substitution, and, in a row of their own, those of the whole process beside NumPy's load, solve and save.
 `--part hpl`: `bench hpl` and hpcc in turns, hpcc in every layout of two processors with every width of panels; its best counts. hpcc
 runs all of its tests each time, so a round takes minutes. `--blas blis` links hpcc to BLIS where that is installed.
+`--part mxp`: `bench hpl --mxp`, `bench hpl`, and LAPACK's mixed-precision solver `dsgesv` from SciPy's OpenBLAS on HPL-MxP's system, in turns.
+dsgesv's seconds are those of the call alone, warm, with the system in memory.
+`--part refine`: `solve --refine` and `solve` on systems of condition 1e8, where plain corrections do not converge.
 """
 
 import json
@@ -37,6 +40,49 @@ def error(x):
     scale = np.abs(a).sum(axis=1).max() * np.abs(x).max() + np.abs(b).max()
     return float(np.abs(b - a @ x).max() / scale)
 print(json.dumps({"whole": whole, "numpy": timed(np.linalg.solve), "scipy": timed(scipy.linalg.solve), "error": error(x)}))
+"""
+
+DSGESV = """
+import ctypes, json, pathlib, sys, time
+import numpy as np, scipy
+n = int(sys.argv[1])
+pattern = str(pathlib.Path(scipy.__file__).parent.parent / "scipy.libs")
+[library] = pathlib.Path(pattern).glob("libscipy_openblas-*.so")
+dsgesv = ctypes.CDLL(str(library)).scipy_dsgesv_
+def draws(state, count):
+    for _ in range(count):
+        state = (state * 6364136223846793005 + 1) % 2**64
+        yield state
+# One column after another: each is the one before it, jumped ahead by n draws.
+a, c = 1, 0
+for _ in range(n):
+    a, c = a * 6364136223846793005 % 2**64, (c * 6364136223846793005 + 1) % 2**64
+column = np.fromiter(draws(1, n), np.uint64, n)
+A = np.empty((n, n), order="F")
+sums = np.zeros(n)
+for j in range(n):
+    A[:, j] = column.astype(float) * 2.0**-64 - 0.5
+    sums += np.abs(A[:, j])
+    column = column * np.uint64(a) + np.uint64(c)
+A[np.diag_indices(n)] = sums - np.abs(np.diag(A))
+b = np.fromiter(draws(2, n), np.uint64, n).astype(float) * 2.0**-64 - 0.5
+def solve(A, b):
+    n = len(b)
+    x, work, narrow = np.empty(n), np.empty(n), np.empty(n * (n + 1), np.float32)
+    pivots, rounds, info = np.empty(n, np.int32), ctypes.c_int(), ctypes.c_int()
+    narrow[:], size, one = 0, ctypes.c_int(n), ctypes.c_int(1)
+    address = lambda of: of.ctypes.data_as(ctypes.c_void_p)
+    began = time.perf_counter()
+    dsgesv(ctypes.byref(size), ctypes.byref(one), address(A), ctypes.byref(size), address(pivots), address(b), ctypes.byref(size),
+           address(x), ctypes.byref(size), address(work), address(narrow), ctypes.byref(rounds), ctypes.byref(info))
+    seconds = time.perf_counter() - began
+    assert info.value == 0 and rounds.value >= 0, (info.value, rounds.value)
+    return x, seconds, rounds.value
+solve(np.asfortranarray(np.eye(300) * 300 + A[:300, :300]), b[:300].copy())
+x, seconds, rounds = solve(A, b)
+scale = np.abs(A).sum(axis=1).max() * np.abs(x).max() + np.abs(b).max()
+residual = float(np.abs(b - A @ x).max() / scale / n / 2.0**-53)
+print(json.dumps({"seconds": seconds, "gflops": (2 / 3 * n + 1.5) * n * n / seconds / 1e9, "iterations": rounds, "residual": residual}))
 """
 
 INPUT = """HPLinpack benchmark input file
@@ -168,15 +214,69 @@ def solve_part(args):
            "backward error", "NumPy's"], rows)
 
 
+def mxp_part(args):
+    if not args.bramble:
+        return
+    rows = []
+    for n in [300] if args.quick else args.size or [4000, 8000, 12000]:
+        def dsgesv(n=n):
+            words = [sys.executable, "-c", DSGESV, str(n)]
+            done = subprocess.run(words, env=with_threads(args.threads), capture_output=True, text=True, check=True)
+            return json.loads(done.stdout)
+
+        def ours(*words, n=n):
+            return bramble(args, "bench", "hpl", "--size", n, "--threads", args.threads, *words)
+
+        taken = in_turns({"HPL-MxP": lambda: ours("--mxp"), "HPL": ours, "dsgesv": dsgesv}, args.rounds, warm_up=0)
+        record(args, "lu", f"mxp {n}", taken)
+        rates = {name: [one.get("mxp_gflops") or one["gflops"] for one in figures] for name, figures in taken.items()}
+        for name, figures in taken.items():
+            own = [one.get("sgemm_gflops") or one.get("dgemm_gflops") for one in figures]
+            of_own = f"{statistics.median(rate / one for rate, one in zip(rates[name], own, strict=True)):.2f}" if all(own) else ""
+            measured = [one.get("mxp_seconds") or one["seconds"] for one in figures]
+            predicted = "" if name == "dsgesv" else f"{statistics.median(one['predicted']['seconds'] for one in figures):.3g} : " \
+                f"{statistics.median(measured):.3g}"
+            times = statistics.median(a / b for a, b in zip(rates["HPL-MxP"], rates[name], strict=True))
+            residual = max(one.get("mxp_residual", one.get("residual")) for one in figures)
+            iterations = " ".join(map(str, sorted({one["iterations"] for one in figures}))) if name != "HPL" else ""
+            rows.append([n, name, spread(rates[name]), of_own, predicted, iterations, f"{residual:.2g}", f"{times:.2f}"])
+    table("HPL-MxP and HPL, Gflop/s by the same count of operations: median (range)",
+          ["N", "who", "Gflop/s", "of own products", "predicted : measured, s", "iterations", "residual, below 16", "HPL-MxP is faster by"], rows)
+
+
+def refine_part(args):
+    if not args.bramble:
+        return
+    rows = []
+    with scratch(args) as folder:
+        for n in [300] if args.quick else args.size or [2000, 4096]:
+            random = np.random.default_rng(n)
+            (u, _), (v, _) = (np.linalg.qr(random.standard_normal((n, n))) for _ in range(2))
+            a, b = folder / "a.npy", folder / "b.npy"
+            np.save(a, (u * np.append(np.ones(n - 1), 1e-8)) @ v)
+            np.save(b, random.standard_normal(n))
+            words = ["solve", a, b, "--threads", args.threads, "--no-condition"]
+            taken = in_turns({"f64": lambda: bramble(args, *words), "--refine": lambda: bramble(args, *words, "--refine")}, args.rounds)
+            record(args, "lu", f"refine {n}", taken)
+            core = {name: [one["seconds"]["total"] for one in figures] for name, figures in taken.items()}
+            for name, figures in taken.items():
+                done = figures[-1]["refinement"]
+                how = f"{done['rounds']} corrections, {done['gmres_iterations']} of GMRES, converged: {done['converged']}" if done else ""
+                rows.append([n, name, spread(core[name]), f"{ratio(core[name], core['f64']):.2f}", how,
+                             f"{statistics.median(one['backward_error'] for one in figures):.1e}"])
+    table("Systems of condition 1e8, seconds to read, factor, solve and check: median (range)",
+          ["n", "who", "seconds", "f64 takes times", "how", "backward error"], rows)
+
+
 def main():
     parser = arguments(__doc__, rounds=5)
-    parser.add_argument("--part", choices=["solve", "hpl"], action="append", help="which (both)")
+    parser.add_argument("--part", choices=["solve", "hpl", "mxp", "refine"], action="append", help="which (all)")
     parser.add_argument("--size", type=int, action="append", help="orders")
     parser.add_argument("--one-process", action="store_true", help="hpcc as one process with all threads only")
     parser.add_argument("--blas", choices=["openblas", "blis"], action="append", help="of hpcc (openblas)")
     args = parse(parser)
-    for part in args.part or ["solve", "hpl"]:
-        {"solve": solve_part, "hpl": hpl_part}[part](args)
+    for part in args.part or ["solve", "hpl", "mxp", "refine"]:
+        {"solve": solve_part, "hpl": hpl_part, "mxp": mxp_part, "refine": refine_part}[part](args)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def needs(*modules):
     ("resume_kept", ["multiplied", "kept of that", "digest"]),
     ("losses", ["killed: until it is said", "started again: until it computes"]),
     ("soak", ["workers killed", "failures"]),
-    ("lu", ["Systems of equations, f64"]),
+    ("lu", ["Systems of equations, f64", "dsgesv", "condition 1e8"]),
     ("thin_shapes", ["dot product, 2e7", "outer product"]),
     ("under_attack", ["four other addresses", "strangers of this machine"]),
 ])

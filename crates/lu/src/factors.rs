@@ -6,7 +6,7 @@
 
 use crate::factor::{LuOptions, factor, finish};
 use crate::load::MatrixNorms;
-use crate::substitute::{substitute, substitute_transposed};
+use crate::substitute::{substitute, substitute_in_f64, substitute_transposed};
 use crate::working::WorkingMatrix;
 use crate::{Elimination, LuError};
 use bramble_kernel::lu::{LuElement, Triangle};
@@ -160,6 +160,16 @@ impl<T: LuElement> LuFactors<T> {
         self.substitute(Triangle::Upper, x, width);
     }
 
+    /// `x = A⁻¹ x` for one right-hand side in f64: the factors have their type, the arithmetic is that of f64.
+    pub fn solve_in_f64(&self, x: &mut [f64]) {
+        for (i, &p) in self.made.pivots.iter().enumerate() {
+            x.swap(i, p);
+        }
+        for which in [Triangle::UnitLower, Triangle::Upper] {
+            substitute_in_f64(which, self.square(), x, SUBSTITUTED_ROWS, self.options.threads);
+        }
+    }
+
     /// `L U x` with the rows of L in their original order, for one vector in f64: what the factors say that `A x` is.
     pub fn apply(&self, x: &[f64]) -> Vec<f64> {
         multiplied_back(self.view(), &self.made.pivots, x)
@@ -239,6 +249,9 @@ pub fn multiplied_back<T: LuElement>(factors: View<'_, T>, pivots: &[usize], x: 
     }
     y
 }
+
+/// Rows that [`LuFactors::solve_in_f64`] takes at a time: one thread solves their triangle, all threads do the rest.
+const SUBSTITUTED_ROWS: usize = 256;
 
 /// Most rounds of the estimate; two are usual.
 const ROUNDS_MAX: usize = 5;

@@ -31,21 +31,22 @@ pub const THRESHOLD: f64 = 16.0;
 
 /// The map of a number of draws: x ↦ a x + c.
 #[derive(Clone, Copy)]
-struct Jump {
+pub(crate) struct Jump {
     a: u64,
     c: u64,
 }
 
 impl Jump {
     const IDENTITY: Self = Self { a: 1, c: 0 };
-    const ONE: Self = Self { a: MULTIPLIER, c: INCREMENT };
+    pub(crate) const ONE: Self = Self { a: MULTIPLIER, c: INCREMENT };
 
     /// First this map, then the other.
     fn then(self, next: Self) -> Self {
         Self { a: next.a.wrapping_mul(self.a), c: next.a.wrapping_mul(self.c).wrapping_add(next.c) }
     }
 
-    fn of(mut draws: u64) -> Self {
+    /// The map of that number of draws.
+    pub(crate) fn of(mut draws: u64) -> Self {
         let (mut all, mut power) = (Self::IDENTITY, Self::ONE);
         while draws > 0 {
             if draws & 1 == 1 {
@@ -57,7 +58,7 @@ impl Jump {
         all
     }
 
-    fn apply(self, x: u64) -> u64 {
+    pub(crate) fn apply(self, x: u64) -> u64 {
         self.a.wrapping_mul(x).wrapping_add(self.c)
     }
 }
@@ -149,6 +150,23 @@ impl HplCheck {
     pub fn is_valid(&self) -> bool {
         self.scaled_residual < THRESHOLD
     }
+
+    /// The check of the solution `x` with the residual `r`, for a matrix with these norms and ‖b‖∞.
+    pub(crate) fn of(norms: MatrixNorms, b_inf: f64, x: &[f64], r: &[f64]) -> Self {
+        let largest = |of: &[f64]| {
+            of.iter().fold(0.0, |most: f64, x| if x.is_nan() { f64::INFINITY } else { most.max(x.abs()) })
+        };
+        let (x_inf, residual_inf) = (largest(x), largest(r));
+        let scaled = residual_inf / (<f64 as LuElement>::UNIT * (norms.inf * x_inf + b_inf) * x.len() as f64);
+        Self {
+            norms,
+            b_inf,
+            x_one: x.iter().map(|x| x.abs()).sum(),
+            x_inf,
+            residual_inf,
+            scaled_residual: if scaled.is_nan() { f64::INFINITY } else { scaled },
+        }
+    }
 }
 
 /// Checks a solution against a system that is generated again.
@@ -163,7 +181,7 @@ pub fn check(x: &[f64], threads: usize, kernels: &LuKernels) -> HplCheck {
         all.r.iter_mut().zip(part.r).for_each(|(sum, x)| *sum += x);
         all.b_inf = all.b_inf.max(part.b_inf);
     }
-    all.conclude(x)
+    HplCheck::of(MatrixNorms { one: all.one, ..all.rows.norms() }, all.b_inf, x, &all.r)
 }
 
 /// What some of the columns contribute to the check.
@@ -196,24 +214,6 @@ impl CheckPart {
             (View::new(elements, order, in_a, width, 1), View::row_major(&x[first..first + in_a], in_a, 1));
         let r = ViewMut::row_major(&mut self.r, order, 1);
         kernels.one.multiply(Product::new(-1.0, a, x, 1.0, r).into());
-    }
-
-    fn conclude(self, x: &[f64]) -> HplCheck {
-        let largest = |of: &[f64]| {
-            of.iter().fold(0.0, |most: f64, x| if x.is_nan() { f64::INFINITY } else { most.max(x.abs()) })
-        };
-        let norms = MatrixNorms { one: self.one, ..self.rows.norms() };
-        let (x_inf, residual_inf) = (largest(x), largest(&self.r));
-        let scale = <f64 as LuElement>::UNIT * (norms.inf * x_inf + self.b_inf) * x.len() as f64;
-        let scaled = residual_inf / scale;
-        HplCheck {
-            norms,
-            b_inf: self.b_inf,
-            x_one: x.iter().map(|x| x.abs()).sum(),
-            x_inf,
-            residual_inf,
-            scaled_residual: if scaled.is_nan() { f64::INFINITY } else { scaled },
-        }
     }
 }
 

@@ -29,6 +29,8 @@ pub struct LuProbe {
     pub panel_gflops: f64,
     /// One thread, reading memory, bytes/s.
     pub read_bytes_per_s: f64,
+    /// All threads at once, each reading memory of its own, bytes/s.
+    pub read_all_bytes_per_s: f64,
 }
 
 /// Measures the rates for matrices of order `n`.
@@ -42,6 +44,7 @@ pub fn probe<T: LuElement>(n: usize, kernels: &LuKernels, options: LuOptions) ->
         update_gflops: on_all(options.threads, || update_rate::<T>(&*kernels.one, rows, options.block)),
         panel_gflops: panels,
         read_bytes_per_s: read_rate::<T>(),
+        read_all_bytes_per_s: on_all(options.threads, read_rate::<f64>),
     }
 }
 
@@ -79,7 +82,8 @@ fn timed_panels<T: LuElement>(kernel: &dyn Kernel, rows: usize, width: usize) ->
 /// The rate of updates by this thread, Gflop/s.
 fn update_rate<T: LuElement>(kernel: &dyn Kernel, rows: usize, depth: usize) -> f64 {
     let (l, u): (Vec<T>, Vec<T>) = (noise(rows * depth), noise(depth * COLUMNS));
-    let cols = (2 * COLUMNS).max(rows) / COLUMNS * COLUMNS;
+    // As many bytes in every type, so that the updated columns come from memory as in a factorisation.
+    let cols = (2 * COLUMNS).max(rows) / COLUMNS * COLUMNS * (size_of::<f64>() / size_of::<T>());
     let mut c: Vec<T> = noise(rows * cols);
     let (mut products, mut first) = (0, 0);
     let start = Instant::now();

@@ -33,6 +33,11 @@ pub fn accepted_error(order: usize, dtype: DType) -> f64 {
     THRESHOLD * order.max(1) as f64 * unit
 }
 
+/// The backward error from which on a solution that was corrected is as good as one by f64 factors (LAPACK's `dsgesv`).
+pub(crate) fn refined_error(order: usize) -> f64 {
+    (order as f64).sqrt() * <f64 as LuElement>::UNIT
+}
+
 /// Elements as a matrix of that type has them.
 pub fn rounded(x: &[f64], dtype: DType) -> Vec<f64> {
     match dtype {
@@ -55,6 +60,12 @@ pub fn residual(
     let is_row = a.layout() == Layout::RowMajor;
     let (lines, within) = if is_row { (rows, cols) } else { (cols, rows) };
     let mut elements = b.to_vec();
+    if let Some(lines) = a.lines(rect(0..rows, 0..cols)) {
+        let (x, c) = (View::row_major(x, cols, width), ViewMut::row_major(&mut elements, rows, width));
+        kernels.all.multiply(Product::new(-1.0, lines.view(), x, 1.0, c).into());
+        let (backward_error, norm) = worst(&elements, norms, b, x.data(), width);
+        return Ok(Residual { elements, backward_error, norm });
+    }
     let step = (PIECE_BYTES / 8 / (within as u64).max(1)).max(1) as usize;
     let mut piece = Vec::new();
     for start in (0..lines).step_by(step) {

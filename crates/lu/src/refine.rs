@@ -7,13 +7,25 @@
 //! f64.
 
 use crate::load::MatrixNorms;
-use crate::quality::{Residual, residual};
+use crate::quality::{Residual, refined_error, residual};
 use crate::{LuError, LuFactors, LuKernels};
-use bramble_kernel::lu::LuElement;
 use bramble_matrix::Matrix;
 
 /// Most corrections, as in LAPACK.
 const ROUNDS_MAX: usize = 30;
+
+/// A square matrix with its factors in f32.
+#[derive(Clone, Copy)]
+pub struct MixedSystem<'a> {
+    /// The matrix in its own precision.
+    pub a: &'a Matrix,
+    /// Its norms.
+    pub norms: &'a MatrixNorms,
+    /// The factors of the matrix rounded to f32.
+    pub factors: &'a LuFactors<f32>,
+    /// Kernels for f64.
+    pub kernels: &'a LuKernels,
+}
 
 /// A refined solution.
 #[derive(Clone, Debug)]
@@ -24,44 +36,81 @@ pub struct Refined {
     pub residual: Residual,
     /// Corrections after the first solution.
     pub rounds: usize,
+    /// Iterations of GMRES after them, for all right-hand sides together.
+    pub iterations: usize,
     /// Whether the backward error is as small as by f64 factors.
     pub has_converged: bool,
 }
 
-/// Solves A X = B with the factors of A rounded to f32. `kernels` are for f64.
-pub fn refine(
-    a: &Matrix,
-    norms: &MatrixNorms,
-    b: &[f64],
-    width: usize,
-    factors: &LuFactors<f32>,
-    kernels: &LuKernels,
-) -> Result<Refined, LuError> {
-    let n = a.shape().rows as usize;
-    let goal = (n as f64).sqrt() * <f64 as LuElement>::UNIT;
-    let mut x = vec![0.0; b.len()];
-    let (mut left, mut error, mut rounds) = (b.to_vec(), f64::INFINITY, 0);
-    loop {
-        correct(&mut x, &left, width, factors);
-        let now = residual(a, norms, b, &x, width, kernels)?;
-        let has_converged = now.backward_error <= goal;
-        // A round that does not halve the error is followed by others like it.
-        let is_stuck = now.backward_error.is_nan() || now.backward_error > error / 2.0;
-        if has_converged || is_stuck || rounds == ROUNDS_MAX {
-            return Ok(Refined { x, residual: now, rounds, has_converged });
-        }
-        (left, error, rounds) = (now.elements, now.backward_error, rounds + 1);
+impl MixedSystem<'_> {
+    /// B − A X for `width` right-hand sides in rows.
+    pub(crate) fn residual(&self, b: &[f64], x: &[f64], width: usize) -> Result<Residual, LuError> {
+        residual(self.a, self.norms, b, x, width, self.kernels)
     }
-}
 
-/// `x += A⁻¹ r`, each right-hand side scaled to 1 for the f32 factors, whose range is short.
-fn correct(x: &mut [f64], r: &[f64], width: usize, factors: &LuFactors<f32>) {
-    let mut scales = vec![0.0f64; width];
-    for row in r.chunks_exact(width.max(1)) {
-        scales.iter_mut().zip(row).for_each(|(scale, r)| *scale = scale.max(r.abs()));
+    /// The backward error from which on a solution counts as refined.
+    pub(crate) fn goal(&self) -> f64 {
+        refined_error(self.a.shape().rows as usize)
     }
-    let scale = |column: usize| if scales[column] > 0.0 { scales[column] } else { 1.0 };
-    let mut d: Vec<f32> = r.iter().enumerate().map(|(at, r)| (r / scale(at % width)) as f32).collect();
-    factors.solve(&mut d, width);
-    x.iter_mut().zip(&d).enumerate().for_each(|(at, (x, d))| *x += f64::from(*d) * scale(at % width));
+
+    /// Solves A X = B for `width` right-hand sides in rows. Where plain corrections do not converge, as for a condition of 10⁸,
+    /// GMRES goes on, with at most `iterations_max` iterations for all right-hand sides together.
+    pub fn refine(&self, b: &[f64], width: usize, iterations_max: usize) -> Result<Refined, LuError> {
+        let mut x = vec![0.0; b.len()];
+        let (mut left, mut error, mut rounds) = (b.to_vec(), f64::INFINITY, 0);
+        loop {
+            let before = x.clone();
+            self.correct(&mut x, &left, width);
+            let now = self.residual(b, &x, width)?;
+            let has_converged = now.backward_error <= self.goal();
+            // A round that does not halve the error is followed by others like it.
+            let is_stuck = now.backward_error.is_nan() || now.backward_error > error / 2.0;
+            let is_better = now.backward_error < error;
+            let found = Refined { x, residual: now, rounds, iterations: 0, has_converged };
+            if has_converged || rounds == ROUNDS_MAX || is_stuck && iterations_max == 0 {
+                return Ok(found);
+            }
+            if is_stuck {
+                let x = if is_better { found.x } else { before };
+                return self.by_gmres(b, width, iterations_max, Refined { x, ..found });
+            }
+            (x, left, error, rounds) =
+                (found.x, found.residual.elements, found.residual.backward_error, rounds + 1);
+        }
+    }
+
+    /// `x += A⁻¹ r`, each right-hand side scaled to 1 for the f32 factors, whose range is short.
+    fn correct(&self, x: &mut [f64], r: &[f64], width: usize) {
+        let mut scales = vec![0.0f64; width];
+        for row in r.chunks_exact(width.max(1)) {
+            scales.iter_mut().zip(row).for_each(|(scale, r)| *scale = scale.max(r.abs()));
+        }
+        let scale = |column: usize| if scales[column] > 0.0 { scales[column] } else { 1.0 };
+        let mut d: Vec<f32> = r.iter().enumerate().map(|(at, r)| (r / scale(at % width)) as f32).collect();
+        self.factors.solve(&mut d, width);
+        x.iter_mut().zip(&d).enumerate().for_each(|(at, (x, d))| *x += f64::from(*d) * scale(at % width));
+    }
+
+    /// Corrects `found` by GMRES, one right-hand side after another, and stops at one that does not converge.
+    fn by_gmres(
+        &self,
+        b: &[f64],
+        width: usize,
+        iterations_max: usize,
+        mut found: Refined,
+    ) -> Result<Refined, LuError> {
+        let column = |of: &[f64], at: usize| of.iter().skip(at).step_by(width).copied().collect::<Vec<f64>>();
+        for at in 0..width {
+            let left = iterations_max - found.iterations;
+            let one = self.gmres(&column(b, at), column(&found.x, at), left)?;
+            found.x.iter_mut().skip(at).step_by(width).zip(&one.x).for_each(|(x, new)| *x = *new);
+            found.iterations += one.iterations;
+            if !one.has_converged {
+                break;
+            }
+        }
+        found.residual = self.residual(b, &found.x, width)?;
+        found.has_converged = found.residual.backward_error <= self.goal();
+        Ok(found)
+    }
 }

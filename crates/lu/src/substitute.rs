@@ -5,8 +5,8 @@
 //!
 //! Invariant: every element of the factors is read once, which bounds the time with few right-hand sides.
 
-use bramble_kernel::lu::{LuElement, Triangle, dot, solve_triangle, subtract_multiple};
-use bramble_kernel::{Kernel, Product, part};
+use bramble_kernel::lu::{LuElement, Triangle, dot, dot_in_f64, solve_triangle, subtract_multiple};
+use bramble_kernel::{Kernel, Product, even, part};
 use bramble_matrix::{View, ViewMut};
 use std::ops::Range;
 
@@ -44,6 +44,43 @@ pub(crate) fn substitute<T: LuElement>(
         let (l, x) = (part(t, rows.clone(), b.clone()), View::row_major(solved, b.len(), width));
         let c = ViewMut::row_major(target, rows.len(), width);
         kernel.multiply(T::any(Product::new(T::ZERO.minus(T::ONE), l, x, T::ONE, c)));
+    }
+}
+
+/// Elements of a block of rows from which on the threads share its dot products: fewer take less time than starting a thread.
+const SHARED_ELEMENTS: usize = 1 << 17;
+
+/// `x = T⁻¹ x` for one right-hand side in f64, with a triangle of any type, by blocks of rows. Each row is one dot product with
+/// the elements of x that are known, so the bits do not depend on the threads.
+pub(crate) fn substitute_in_f64<T: LuElement>(
+    which: Triangle,
+    t: View<'_, T>,
+    x: &mut [f64],
+    block: usize,
+    threads: usize,
+) {
+    let n = t.rows();
+    let line = |i: usize, cols: Range<usize>| &t.data()[i * t.row_stride() + cols.start..][..cols.len()];
+    let starts = (0..n).step_by(block.max(1));
+    let starts: Vec<usize> = if which == Triangle::Upper { starts.rev().collect() } else { starts.collect() };
+    for start in starts {
+        let b = start..n.min(start + block.max(1));
+        let known = if which == Triangle::Upper { b.end..n } else { 0..b.start };
+        let sharing = if known.len() * b.len() < SHARED_ELEMENTS { 1 } else { threads };
+        let given = &x[known.clone()];
+        let parts = crate::threads::each(sharing, even(b.len(), sharing).collect(), |rows: Range<usize>| {
+            rows.map(|row| dot_in_f64(line(b.start + row, known.clone()), given)).collect::<Vec<f64>>()
+        });
+        x[b.clone()].iter_mut().zip(parts.concat()).for_each(|(x, sum)| *x -= sum);
+        match which {
+            Triangle::UnitLower => {
+                b.clone().for_each(|i| x[i] -= dot_in_f64(line(i, b.start..i), &x[b.start..i]))
+            }
+            Triangle::Upper => b.clone().rev().for_each(|i| {
+                let sum = dot_in_f64(line(i, i + 1..b.end), &x[i + 1..b.end]);
+                x[i] = (x[i] - sum) / t.at(i, i).to_f64();
+            }),
+        }
     }
 }
 

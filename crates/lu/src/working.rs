@@ -3,12 +3,15 @@
 //! Invariants: rows begin an odd number of cache lines apart, so that the lines of a column do not share one set of a cache;
 //! two threads never hold overlapping rectangles (the output's leases see to it).
 
+use bramble_kernel::even;
 use bramble_kernel::lu::LuElement;
-use bramble_matrix::{Lines, MatrixError, Output, Rect, Shape, Span, TileLease};
+use bramble_matrix::{Lines, Matrix, MatrixError, Output, Rect, Shape, Span, TileLease};
 use std::ops::Range;
 
 /// Bytes of a cache line.
 const CACHE_LINE: usize = 64;
+/// Bytes of the smallest pages of memory.
+const PAGE: usize = 4096;
 
 /// A matrix in memory that is factored in place, with the columns that ride along.
 pub struct WorkingMatrix {
@@ -22,6 +25,19 @@ impl WorkingMatrix {
     pub fn zeros<T: LuElement>(rows: usize, cols: usize) -> Result<Self, MatrixError> {
         let shape = Shape::new(rows as u64, pitch::<T>(cols) as u64);
         Ok(Self { memory: Output::anonymous(shape, T::DTYPE)?, rows, cols })
+    }
+
+    /// Writes zeros to all pages of the memory, so that the system provides them now and not during a measurement.
+    pub(crate) fn touch<T: LuElement>(&self, threads: usize) {
+        let pitch = pitch::<T>(self.cols);
+        let rows = (PAGE / size_of::<T>() / pitch.max(1)).max(1);
+        crate::threads::each(threads, even(self.rows, threads).collect(), |band: Range<usize>| {
+            let (len, mut lease) = (band.len(), self.lease(band, 0..self.cols));
+            let mut view = lease.view_mut::<T>();
+            for i in (0..len).step_by(rows) {
+                (0..self.cols).step_by(PAGE / size_of::<T>()).for_each(|j| *view.at_mut(i, j) = T::ZERO);
+            }
+        });
     }
 
     /// Rows.
@@ -49,6 +65,11 @@ impl WorkingMatrix {
 }
 
 impl WorkingMatrix {
+    /// All elements as a matrix, without a copy. An error if a rectangle is leased.
+    pub fn matrix(&self) -> Result<Matrix, MatrixError> {
+        Ok(self.memory.matrix()?.part(rect(0..self.rows, 0..self.cols)))
+    }
+
     /// A copy of all elements in contiguous rows.
     pub fn rows_of<T: LuElement>(&self) -> Result<Vec<T>, MatrixError> {
         let lines = self.lines()?;

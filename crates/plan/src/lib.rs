@@ -56,7 +56,7 @@ pub use layout::{
 };
 pub use lu::{
     ClusterEstimate, ColumnDeal, LuCluster, LuEstimate, LuMachine, LuPlan, LuPlanError, LuRates, estimate_lu,
-    lu_operations,
+    estimate_mxp, lu_operations,
 };
 pub use making::{
     MadeOperand, MadePiece, Making, MakingForm, MakingStep, PartOfMaking, PieceSource, SumBlock, SumPipeline,

@@ -36,6 +36,8 @@ pub(crate) struct LuTimes {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refinement {
     pub(crate) rounds: usize,
+    /// Of GMRES, after the rounds.
+    pub(crate) iterations: usize,
     pub(crate) has_converged: bool,
 }
 
@@ -130,7 +132,10 @@ impl SolveReport {
         ];
         out.extend(worker_lines(&self.workers, &self.left_out));
         out.extend(self.refinement.map(|refinement| {
-            let rounds = counted(refinement.rounds as u64, "correction");
+            let mut rounds = counted(refinement.rounds as u64, "correction");
+            if refinement.iterations > 0 {
+                rounds += &format!(" and {} of GMRES", counted(refinement.iterations as u64, "iteration"));
+            }
             match refinement.has_converged {
                 true => format!("refined   f32 factors, {rounds} in f64"),
                 false => format!("refined   no: not converged after {rounds}; factored in f64 instead"),
@@ -170,7 +175,9 @@ impl SolveReport {
             "tolerance": self.tolerance,
             "condition": self.condition.map(|one| one.number).filter(|number| number.is_finite()),
             "weakest_column": self.condition.and_then(|one| one.weakest),
-            "refinement": self.refinement.map(|one| json!({"rounds": one.rounds, "converged": one.has_converged})),
+            "refinement": self.refinement.map(|one| json!({
+                "rounds": one.rounds, "gmres_iterations": one.iterations, "converged": one.has_converged,
+            })),
             "workers": worker_objects(&self.workers),
             "left_out": self.left_out,
             "output": self.output.as_deref().map(Path::to_string_lossy),

@@ -6,7 +6,8 @@ use crate::{SolveArgs, failure, run, workers, write};
 use bramble_cluster::until::Completion;
 use bramble_kernel::lu::LuElement;
 use bramble_lu::{
-    LuError, LuFactors, MatrixNorms, Residual, WorkingMatrix, accepted_error, load, refine, residual,
+    KRYLOV_MAX, LuError, LuFactors, MatrixNorms, MixedSystem, Residual, WorkingMatrix, accepted_error, load,
+    residual,
 };
 use bramble_matrix::{DType, Matrix};
 use bramble_report::exit::{Exit, Failure};
@@ -180,26 +181,38 @@ fn refined(problem: &SolveProblem, setup: &Setup, full: Result<Setup, Failure>) 
     let found = match factors.check() {
         Ok(()) => {
             let (b, kernels) = (right_hand_sides(problem)?, check_kernels(setup.options.threads)?);
-            Some(refine(&problem.a, &norms, &b, problem.width, &factors, &kernels).map_err(failure)?)
+            let system = MixedSystem { a: &problem.a, norms: &norms, factors: &factors, kernels: &kernels };
+            let most = iterations_max(problem, full.is_ok());
+            Some(system.refine(&b, problem.width, most).map_err(failure)?)
         }
         Err(_) => None,
     };
     lap(&mut seconds.solve);
-    let rounds = found.as_ref().map_or(0, |found| found.rounds);
+    let (rounds, iterations) = found.as_ref().map_or((0, 0), |found| (found.rounds, found.iterations));
     let Some(found) = found.filter(|found| found.has_converged) else {
         drop((factors, working));
         let mut solved = direct::<f64>(problem, &full?)?;
-        solved.report.refinement = Some(Refinement { rounds, has_converged: false });
+        solved.report.refinement = Some(Refinement { rounds, iterations, has_converged: false });
         return Ok(solved);
     };
     let mut report = told(problem, setup, &found.residual, DType::F64);
-    report.refinement = Some(Refinement { rounds, has_converged: true });
+    report.refinement = Some(Refinement { rounds, iterations, has_converged: true });
     if problem.is_estimated {
         report.estimate(&factors, &norms, <f64 as LuElement>::UNIT);
     }
     lap(&mut seconds.condition);
     report.seconds = seconds;
     Ok(Solved { x: found.x, report })
+}
+
+/// Columns of A for each permitted iteration of GMRES: n/256 iterations take less time than factors in f64 (`bench/lu.py --part
+/// refine`).
+const COLUMNS_EACH: usize = 256;
+
+/// Most iterations of GMRES for all right-hand sides together. Where factors in f64 do not fit, nothing else is left.
+fn iterations_max(problem: &SolveProblem, has_other: bool) -> usize {
+    let most = KRYLOV_MAX * problem.width;
+    if has_other { most.min(problem.n / COLUMNS_EACH) } else { most }
 }
 
 /// The report of a solution, without its times and its condition.

@@ -17,7 +17,7 @@ mod rows;
 mod triangle;
 
 pub use element::LuElement;
-pub use lines::{dot, subtract_multiple};
+pub use lines::{dot, dot_in_f64, subtract_multiple};
 pub use panel::PackedPanel;
-pub use rows::{exchange_rows, gather, scatter};
+pub use rows::{exchange_rows, gather, round_rows, scatter};
 pub use triangle::{Triangle, solve_triangle};

@@ -5,8 +5,10 @@
 //! Invariant: only elements of the view are accessed. The memory between them belongs to other holders.
 #![allow(unsafe_code)] // Lines of a view interleave with those of other views: only pointers describe them.
 
-use bramble_matrix::{Element, ViewMut};
+use bramble_matrix::{Element, View, ViewMut};
 
+use super::LuElement;
+use super::lines::round_line;
 use crate::grid_mut;
 use crate::threads::line_mut;
 
@@ -93,6 +95,18 @@ pub fn scatter<T: Element>(from: &[T], strides: (usize, usize), view: &mut ViewM
         // SAFETY: (i, j) is inside the view, which is borrowed exclusively.
         false => unsafe { *base.add(i * rs + j * cs) = from[i * strides.0 + j * strides.1] },
     });
+}
+
+/// Rounds `from` to `view`. Returns the largest sum of the absolute values of a row, NaN if that of a row is. Panics if the
+/// shapes differ or a row is not contiguous: a bug of the caller.
+pub fn round_rows<T: LuElement>(from: View<'_, f64>, view: &mut ViewMut<'_, T>) -> f64 {
+    let (rows, cols) = (from.rows(), from.cols());
+    assert!((view.rows(), view.cols()) == (rows, cols), "views of one shape");
+    assert!(from.col_stride() == 1 && view.col_stride() == 1, "contiguous rows");
+    (0..rows).fold(0.0, |most: f64, i| {
+        let sum = round_line(&from.data()[i * from.row_stride()..][..cols], line_mut(view, i));
+        if sum > most || sum.is_nan() { sum } else { most }
+    })
 }
 
 /// The transposed square.

@@ -8,5 +8,5 @@ mod machine;
 mod tasks;
 
 pub use cluster::{ClusterEstimate, ColumnDeal, LuCluster, LuMachine, LuPlan, LuPlanError};
-pub use machine::{LuEstimate, LuRates, estimate_lu};
+pub use machine::{LuEstimate, LuRates, estimate_lu, estimate_mxp};
 pub use tasks::lu_operations;

@@ -32,6 +32,10 @@ pub struct BenchHplArgs {
     /// every NB, and print its best beside ours
     #[arg(long)]
     pub(crate) official: bool,
+    /// Run HPL-MxP instead of HPL: LU in f32, then GMRES in f64 until the solution is as accurate as HPL's, on a system of its
+    /// own. Its figure is no result of HPL
+    #[arg(long)]
+    pub(crate) mxp: bool,
     /// Print one JSON object per line for each case, instead of the text (docs/json.md)
     #[arg(long)]
     pub(crate) json: bool,

@@ -73,7 +73,7 @@ fn on_workers(args: &BenchHplArgs, spec: TeamSpec) -> Result<Exit, Failure> {
             };
             if !points.is_empty() {
                 bramble_report::out(lines.as_bytes())?;
-                draw(args, &points)?;
+                draw(args, "HPL", &points)?;
             }
             if let Some(failure) = failed {
                 return Err(failure);

@@ -6,10 +6,13 @@
 //! Invariants: the rules of HPL: its matrix, its count of operations, f64, no Strassen, a residual below 16. The clock runs from
 //! the generated system to the solution. All cases of one order take turns.
 //!
-//! `cluster` runs it on workers; `official` runs the official program beside ours, where it is installed.
+//! `mxp` runs HPL-MxP, which is another benchmark; `cluster` runs HPL on workers; `official` runs the official program beside
+//! ours, where it is installed.
 
 mod args;
 mod cluster;
+mod mxp;
+mod mxp_report;
 mod official;
 mod point;
 mod stamp;
@@ -19,7 +22,8 @@ pub use args::BenchHplArgs;
 
 use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_kernel::{Choice, KernelName};
-use bramble_lu::{LuFactors, LuKernels, LuOptions, WorkingMatrix, block_columns, hpl, memory_bytes, probe};
+use bramble_lu::{LuFactors, LuKernels, LuOptions, WorkingMatrix, block_columns, hpl};
+use bramble_lu::{LuProbe, memory_bytes, probe};
 use bramble_matrix::DType;
 use bramble_plan::{LuRates, estimate_lu};
 use bramble_report::chart::{Chart, Ground, Series, drawing};
@@ -42,25 +46,15 @@ pub fn run(args: &BenchHplArgs) -> Result<Exit, Failure> {
         official::check()?;
     }
     let kernel = kernel(args.kernel)?;
+    if args.mxp {
+        return mxp::run(args, kernel);
+    }
     if let Some(result) = cluster::run(args) {
         return result;
     }
     let memory = args.memory.unwrap_or_else(available_memory);
-    let threads: Vec<usize> = match args.threads.is_empty() {
-        true => vec![default_threads()],
-        false => args.threads.iter().map(|t| usize::from(*t)).collect(),
-    };
-    let orders = if args.size.is_empty() {
-        let most = threads.iter().max().copied().unwrap_or(1);
-        let order = largest(memory, most);
-        bramble_report::say(&format!(
-            "bramble: N = {order}, which takes {} of memory; --size sets another",
-            bytes(memory as f64)
-        ));
-        vec![order]
-    } else {
-        args.size.iter().map(|n| *n as usize).collect()
-    };
+    let threads = thread_counts(args);
+    let orders = orders(args, memory, &threads, needed);
     let mut points = Vec::new();
     for order in orders {
         let mut new = at_order(args, order, &threads, kernel, memory)?;
@@ -74,14 +68,44 @@ pub fn run(args: &BenchHplArgs) -> Result<Exit, Failure> {
         bramble_report::out(lines.as_bytes())?;
         points.extend(new);
     }
-    draw(args, &points)?;
+    draw(args, "HPL", &points)?;
     let is_valid = points.iter().all(|point| point.check.is_valid());
     Ok(if is_valid { Exit::Done } else { Exit::Unverified })
 }
 
+/// The numbers of threads in this process.
+fn thread_counts(args: &BenchHplArgs) -> Vec<usize> {
+    match args.threads.is_empty() {
+        true => vec![default_threads()],
+        false => args.threads.iter().map(|t| usize::from(*t)).collect(),
+    }
+}
+
+/// The orders: those of the options, or the largest of which the `needed` bytes fit in the memory.
+fn orders(
+    args: &BenchHplArgs,
+    memory: u64,
+    threads: &[usize],
+    needed: impl Fn(usize, LuOptions) -> u64,
+) -> Vec<usize> {
+    if !args.size.is_empty() {
+        return args.size.iter().map(|n| *n as usize).collect();
+    }
+    let order = largest(memory, threads.iter().max().copied().unwrap_or(1), needed);
+    let memory = bytes(memory as f64);
+    bramble_report::say(&format!(
+        "bramble: N = {order}, which takes {memory} of memory; --size sets another"
+    ));
+    vec![order]
+}
+
 /// Writes the plot, if `--plot` is given.
-fn draw(args: &BenchHplArgs, points: &[HplPoint]) -> Result<(), Failure> {
-    args.plot.as_deref().map_or(Ok(()), |path| plot_file::write(path, &svg(points)))
+fn draw<'a, P>(args: &BenchHplArgs, title: &str, points: &'a [P]) -> Result<(), Failure>
+where
+    Plotted: From<&'a P>,
+{
+    let plotted: Vec<Plotted> = points.iter().map(Plotted::from).collect();
+    args.plot.as_deref().map_or(Ok(()), |path| plot_file::write(path, &svg(title, &plotted)))
 }
 
 /// Adds the official program's best run with the same order and threads to each point.
@@ -96,6 +120,12 @@ async fn beside(args: &BenchHplArgs, points: &mut [HplPoint]) -> Result<(), Fail
         point.official = known.get(&threads).cloned();
     }
     Ok(())
+}
+
+/// Our own kernels in f64, since a library that has computed wrongly may do so again.
+fn checking(threads: usize) -> Result<LuKernels, Failure> {
+    let kernels = LuKernels::open(Some(KernelName::Simd), DType::F64, 0.0, threads);
+    kernels.map_err(|e| Failure::failed(e.to_string()))
 }
 
 /// The kernel that the option names; `None` picks the fastest.
@@ -115,8 +145,8 @@ fn needed(order: usize, options: LuOptions) -> u64 {
     memory_bytes::<f64>(order, order, 1, options)
 }
 
-/// The largest order, a multiple of its panel's columns, whose system fits in that memory.
-fn largest(memory: u64, threads: usize) -> usize {
+/// The largest order, a multiple of its panel's columns, of which the `needed` bytes fit in that memory.
+fn largest(memory: u64, threads: usize, needed: impl Fn(usize, LuOptions) -> u64) -> usize {
     let fits = |order: usize| needed(order, LuOptions { threads, block: block_columns(order) }) <= memory;
     let (mut fit, mut over) = (1, 2);
     while fits(over) {
@@ -138,28 +168,26 @@ fn at_order(
     kernel: Option<KernelName>,
     memory: u64,
 ) -> Result<Vec<HplPoint>, Failure> {
-    let blocks = match args.nb.is_empty() {
-        true => vec![block_columns(order)],
-        false => args.nb.iter().map(|nb| usize::from(*nb).min(order)).collect(),
-    };
     let mut points = Vec::new();
-    for options in threads
-        .iter()
-        .flat_map(|threads| blocks.iter().map(|block| LuOptions { threads: *threads, block: *block }))
-    {
+    for options in cases(args, order, threads) {
         if needed(order, options) > memory {
             return Err(Failure::failed(format!(
                 "--size {order}: the system takes {} of memory, and {} are free; use a smaller one, at most {}",
                 bytes(needed(order, options) as f64),
                 bytes(memory as f64),
-                largest(memory, options.threads)
+                largest(memory, options.threads, needed)
             )));
         }
         let cannot = |e| Failure::failed(format!("--kernel: {e}"));
         let kernels =
             LuKernels::open(kernel, DType::F64, hpl::operations(order), options.threads).map_err(cannot)?;
         points.push((
-            HplCase { order, options, kernels: kernels.clone(), rates: rates(order, &kernels, options) },
+            HplCase {
+                order,
+                options,
+                kernels: kernels.clone(),
+                rates: rates(&probe::<f64>(order, &kernels, options), options),
+            },
             Vec::new(),
         ));
     }
@@ -174,9 +202,19 @@ fn at_order(
     Ok(points.into_iter().filter_map(|(case, runs)| HplPoint::new(case, runs)).collect())
 }
 
+/// The cases of one order: every number of threads with every width of panels.
+fn cases(args: &BenchHplArgs, order: usize, threads: &[usize]) -> Vec<LuOptions> {
+    let blocks = match args.nb.is_empty() {
+        true => vec![block_columns(order)],
+        false => args.nb.iter().map(|nb| usize::from(*nb).min(order)).collect(),
+    };
+    let of =
+        |threads: &usize| blocks.iter().map(|block| LuOptions { threads: *threads, block: *block }).collect();
+    threads.iter().flat_map::<Vec<LuOptions>, _>(of).collect()
+}
+
 /// The measured rates as the planner takes them.
-fn rates(order: usize, kernels: &LuKernels, options: LuOptions) -> LuRates {
-    let found = probe::<f64>(order, kernels, options);
+fn rates(found: &LuProbe, options: LuOptions) -> LuRates {
     LuRates {
         threads: options.threads,
         product_gflops: found.product_gflops,
@@ -210,9 +248,7 @@ struct HplRun {
 
 fn one_run(case: &HplCase) -> Result<HplRun, Failure> {
     let HplCase { order, options, kernels, .. } = case;
-    // Our own, since a library that has computed wrongly may do so again.
-    let checking = LuKernels::open(Some(KernelName::Simd), DType::F64, 0.0, options.threads);
-    let checking = checking.map_err(|e| Failure::failed(e.to_string()))?;
+    let checking = checking(options.threads)?;
     let failed = |e: bramble_lu::LuError| Failure::failed(format!("--size {order}: {e}"));
     let working = WorkingMatrix::zeros::<f64>(*order, order + 1)?;
     hpl::generate(&working, options.threads);
@@ -257,13 +293,34 @@ impl HplPoint {
     }
 }
 
+/// A measurement in the plot.
+struct Plotted {
+    order: usize,
+    block: usize,
+    threads: usize,
+    machines: usize,
+    gflops: f64,
+}
+
+impl From<&HplPoint> for Plotted {
+    fn from(point: &HplPoint) -> Self {
+        Self {
+            order: point.order,
+            block: point.block,
+            threads: point.threads(),
+            machines: point.machines(),
+            gflops: point.gflops(),
+        }
+    }
+}
+
 /// The plot: Gflop/s by NB, a line for each order and number of threads or workers; or by workers, if their number varies.
-fn svg(points: &[HplPoint]) -> String {
+fn svg(title: &str, points: &[Plotted]) -> String {
     let mut series: Vec<Series> = Vec::new();
-    let by_workers = points.iter().any(|point| point.machines() != points[0].machines());
+    let by_workers = points.iter().any(|point| point.machines != points[0].machines);
     for point in points {
-        let threads = bramble_report::quantity::counted(point.threads() as u64, "thread");
-        let name = match point.machines() {
+        let threads = bramble_report::quantity::counted(point.threads as u64, "thread");
+        let name = match point.machines {
             _ if by_workers => format!("N = {}", point.order),
             1 => format!("N = {}, {threads}", point.order),
             machines => format!("N = {}, {machines} workers", point.order),
@@ -272,11 +329,11 @@ fn svg(points: &[HplPoint]) -> String {
             series.push(Series { name, colour: series.len(), ..Series::default() });
             series.len() - 1
         });
-        let x = if by_workers { point.machines() } else { point.block };
-        series[at].points.push((x as f64, point.gflops()));
+        let x = if by_workers { point.machines } else { point.block };
+        series[at].points.push((x as f64, point.gflops));
     }
     let chart = Chart {
-        title: "HPL, Gflop/s".to_owned(),
+        title: format!("{title}, Gflop/s"),
         below: if by_workers { "workers" } else { "NB, columns of a panel" }.to_owned(),
         mark: |x| format!("{x:.0}"),
         series,
@@ -293,7 +350,7 @@ mod tests {
     #[test]
     fn the_largest_order_fits_and_the_next_does_not() {
         for memory in [64 << 20, 1 << 30, 17 << 30] {
-            let order = largest(memory, 4);
+            let order = largest(memory, 4, needed);
             let block = block_columns(order);
             let options = LuOptions { threads: 4, block };
             assert!(order.is_multiple_of(block) && needed(order, options) <= memory, "{order}");
