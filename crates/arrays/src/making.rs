@@ -111,7 +111,7 @@ impl<X: MatrixInfo> MadeFrom<X> {
         }
     }
 
-    /// The operands that this process may have read: also those that are placed, for machines that get no blocks from others.
+    /// The operands that this process may have read, placed ones among them: it sends these to machines that get no blocks from others.
     fn read_here(&self) -> impl Iterator<Item = &X> {
         let all = self.operands().into_iter().map(|operand| &operand.matrix);
         all.filter(|matrix| !matrix.is_remote())
@@ -318,7 +318,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
                 return Err(e);
             }
         };
-        // The parts that are left were made from the sources as they were then.
+        // The other parts were made before the change.
         if let Some((of, change)) = subject.read_here().find_map(|matrix| {
             self.machines.change(matrix, false).map(|change| (matrix.name().to_owned(), change))
         }) {

@@ -52,7 +52,7 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
         layout: ArrayLayout,
     ) -> Result<ArrayId, ArrayError<M::Error>> {
         let held = self.put_all(&matrix, &layout, layout.parts.clone()).await?;
-        // Each part equals the source as it was when that part was read; together they do if it stayed as it was.
+        // Parts are read at different times. They fit together only if the source did not change between.
         if let Err(e) = self.still_as_opened(&matrix) {
             self.free_parts(&held).await;
             return Err(e);

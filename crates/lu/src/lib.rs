@@ -5,7 +5,7 @@
 //! of the benchmarks HPL and HPL-MxP and apply their rules.
 //!
 //! Invariants: no step is skipped and no precision lowered unless `refine` or `mxp` is asked; every solution comes with its
-//! backward error, computed from the matrix as it was read and not from the factors; elements that are no numbers are refused before
+//! backward error, computed from the matrix that was read, not from the factors; elements that are no numbers are refused before
 //! the factorisation, with their place.
 //!
 //! `part` has the columns of one machine of several; the machines' shells carry panels between them.

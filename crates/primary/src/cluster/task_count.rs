@@ -1,4 +1,4 @@
-//! How far machines are with the tasks of one operation on arrays.
+//! Counts the work that machines have done in the tasks of one operation on arrays.
 //!
 //! Place in the flow: `machines.rs` makes a count before the tasks of several machines begin; each task adds to it; the observer
 //! is told of it while they run.
@@ -28,14 +28,14 @@ pub enum TaskUnit {
     Answers,
 }
 
-/// How far the tasks are.
+/// Progress of the tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskProgress {
     /// The unit of both numbers.
     pub unit: TaskUnit,
-    /// So many are done.
+    /// Units that are done.
     pub done: u64,
-    /// Of so many.
+    /// All units.
     pub of: u64,
 }
 
