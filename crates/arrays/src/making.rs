@@ -111,7 +111,7 @@ impl<X: MatrixInfo> MadeFrom<X> {
         }
     }
 
-    /// The operands that this process may have read, placed ones among them: it sends these to machines that get no blocks from others.
+    /// The operands that this process may have read. It sends placed ones, too, to machines that get no blocks from others.
     fn read_here(&self) -> impl Iterator<Item = &X> {
         let all = self.operands().into_iter().map(|operand| &operand.matrix);
         all.filter(|matrix| !matrix.is_remote())
