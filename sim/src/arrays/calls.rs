@@ -315,13 +315,13 @@ impl CallDraw<'_> {
             return Some(ArrayCall::Make(MadeFrom::Product { alpha, a, b, plus }, wish));
         }
         let mut all = self.operands();
-        if self.world.random.chance(0.5) {
+        if self.world.random.chance(0.7) {
             let most = all.iter().filter_map(|one| one.matrix.shape().elements()).max();
             all.retain(|one| one.matrix.shape().elements() == most);
         }
         let one = self.world.random.one_of(&all).clone();
         let shape = one.matrix.shape();
-        let other = match self.world.random.chance(0.7) {
+        let other = match self.world.random.chance(0.8) {
             true => self.fitting(&|one| one == shape, Some(shape)),
             false => None,
         };
