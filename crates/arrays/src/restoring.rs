@@ -9,6 +9,7 @@
 //!
 //! Deliberately absent: sessions; the caller opens them for each array.
 
+use crate::registry::Held;
 use crate::{
     ArrayError, ArrayHolders, ArrayId, ArrayMachines, ArrayOperation, ArrayOrigin, PlacedArrays,
     RecordedPart, place_of,
@@ -167,7 +168,8 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
             // The source may have been changed since it was placed, or while it was read now.
             let is_whole = matches!(&held[..], [(_, piece)] if piece.digest == recorded[part].digest);
             if !is_whole
-                && let Err(e) = self.unchanged(&source, layout.parts[part].rect, recorded[part]).await
+                && let Err(e) =
+                    self.unchanged(&source, (layout.parts[part].rect, recorded[part]), &held).await
             {
                 self.free_parts(&held).await;
                 return Err(e);
@@ -184,13 +186,21 @@ impl<M: ArrayMachines> ArrayOperation<'_, M> {
     async fn unchanged(
         &mut self,
         source: &M::Matrix,
-        rect: Rect,
-        recorded: RecordedPart,
+        (rect, recorded): (Rect, RecordedPart),
+        held: &[Held],
     ) -> Result<(), ArrayError<M::Error>> {
         let digest = self.machines.digest(source, rect).await.map_err(ArrayError::Shell)?;
-        if digest.is_none_or(|digest| digest == recorded.digest) {
-            return Ok(());
+        if digest.is_some_and(|digest| digest != recorded.digest) {
+            return Err(changed(rect, source));
         }
-        Err(changed(rect, source))
+        // It may have had other elements when the pieces were read, and have the old ones again.
+        let pieces = if self.machines.change(source, false).is_some() { held } else { &[] };
+        for (piece, recorded) in pieces {
+            let digest = self.machines.digest(source, piece.rect).await.map_err(ArrayError::Shell)?;
+            if digest.is_some_and(|digest| digest != recorded.digest) {
+                return Err(changed(rect, source));
+            }
+        }
+        Ok(())
     }
 }

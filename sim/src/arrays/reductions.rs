@@ -6,7 +6,7 @@
 
 use super::check::{is_corrupted, operand_value};
 use super::client::{ArrayClient, CallOutcome};
-use super::matrix::{ArrayMatrix, factor, index, product, reduced_bytes};
+use super::matrix::{ArrayMatrix, Elements, factor, index, product, reduced_bytes};
 use bramble_arrays::{ArrayOperation, ReducedFrom};
 use bramble_matrix::{MatrixInfo, Rect, RectReduction, Reducer, Reduction};
 use std::rc::Rc;
@@ -24,11 +24,13 @@ impl ArrayClient {
             Ok(plan) => operation.reduce(reduction, &plan).await.map(|parts| parts.answers),
             Err(e) => Err(e),
         };
+        // Now: while the sessions end, a source may change.
+        let value = self.value_of(subject);
         machines.close().await;
         self.check();
         let answers = answers?;
         if !self.is_corrupted(subject) {
-            self.compare_reduced(reduction, subject, answers);
+            self.compare_reduced(reduction, subject, value, answers);
         }
         Ok(())
     }
@@ -46,22 +48,29 @@ impl ArrayClient {
         })
     }
 
+    /// The matrix to reduce.
+    fn value_of(&self, subject: &ReducedFrom<ArrayMatrix>) -> Elements {
+        match subject {
+            ReducedFrom::Matrix(of) => operand_value(of, &self.arrays),
+            ReducedFrom::Product { alpha, a, b } => {
+                let (left, right) = (a.matrix.shape(), b.matrix.shape());
+                let sides = [left.rows, left.cols, right.cols];
+                let (a, b) = (operand_value(a, &self.arrays), operand_value(b, &self.arrays));
+                Rc::new(product(factor(*alpha), sides, &a, &b))
+            }
+        }
+    }
+
     /// Merges the answers of the machines, and compares the result with that of the model.
     fn compare_reduced(
         &self,
         reduction: Reduction,
         subject: &ReducedFrom<ArrayMatrix>,
+        value: Elements,
         answers: Vec<(Rect, Vec<u8>)>,
     ) {
         let (name, shape, dtype) = subject.described();
-        let (value, is_product) = match subject {
-            ReducedFrom::Matrix(of) => (operand_value(of, &self.arrays), false),
-            ReducedFrom::Product { alpha, a, b } => {
-                let sides = [shape.rows, a.matrix.shape().cols, shape.cols];
-                let (a, b) = (operand_value(a, &self.arrays), operand_value(b, &self.arrays));
-                (Rc::new(product(factor(*alpha), sides, &a, &b)), true)
-            }
-        };
+        let is_product = matches!(subject, ReducedFrom::Product { .. });
         let merged = |reduction: Reduction, parts: Vec<(Rect, Vec<u8>)>| {
             let Ok(mut reducer) = Reducer::<i64>::new(reduction, &name, shape) else {
                 panic!("violation: {name} cannot be reduced");
