@@ -4,7 +4,7 @@
 //! reader takes one for the other.
 
 use super::Plotted;
-use super::point::HplEstimate;
+use super::point::{HplEstimate, norms};
 use super::stamp::Stamp;
 use bramble_lu::LuOptions;
 use bramble_lu::hpl::{HplCheck, THRESHOLD, operations};
@@ -79,13 +79,7 @@ impl MxpPoint {
             "exchanges": self.exchanges,
             "mxp_residual": self.check.scaled_residual,
             "passed": self.check.is_valid(),
-            "norms": {
-                "a_inf": self.check.norms.inf,
-                "a_one": self.check.norms.one,
-                "b_inf": self.check.b_inf,
-                "x_inf": self.check.x_inf,
-                "x_one": self.check.x_one,
-            },
+            "norms": norms(&self.check),
             "memory_bytes": self.memory_bytes,
             "start": self.start.iso(),
             "end": self.end.iso(),

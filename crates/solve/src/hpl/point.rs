@@ -95,13 +95,7 @@ impl HplPoint {
             "gflops": self.gflops(),
             "residual": self.check.scaled_residual,
             "passed": self.check.is_valid(),
-            "norms": {
-                "a_inf": self.check.norms.inf,
-                "a_one": self.check.norms.one,
-                "b_inf": self.check.b_inf,
-                "x_inf": self.check.x_inf,
-                "x_one": self.check.x_one,
-            },
+            "norms": norms(&self.check),
             "start": self.start.iso(),
             "end": self.end.iso(),
             "bound": {"seconds": self.estimate.bound_seconds, "by": self.estimate.bound_by},
@@ -135,5 +129,16 @@ fn worker(share: &SystemShare) -> Value {
         "columns": share.columns,
         "dgemm_gflops": share.gflops,
         "memory_bytes": share.bytes,
+    })
+}
+
+/// The norms of the system and of its solution, as an object.
+pub(super) fn norms(check: &HplCheck) -> Value {
+    json!({
+        "a_inf": check.norms.inf,
+        "a_one": check.norms.one,
+        "b_inf": check.b_inf,
+        "x_inf": check.x_inf,
+        "x_one": check.x_one,
     })
 }
