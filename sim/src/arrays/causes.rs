@@ -51,7 +51,8 @@ impl FailedCall<'_> {
         if why.contains("was changed since") {
             return self.after.changes > 0;
         }
-        if why.contains("was freed") {
+        // Of a freed operand that this process can read, the part is made again from that.
+        if why.contains("from which it was made, was freed") {
             return self.has_freed;
         }
         if let Some(has_cause) = self.may_refuse(why, StruckClient::default()) {

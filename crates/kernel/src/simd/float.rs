@@ -23,7 +23,7 @@ use crate::parts::{part, part_mut, pieces, scale};
 use crate::reference;
 
 /// Depth of a slice of k: the least that `gemm` itself would take, so it never cuts a slice again.
-const DEPTH: usize = 512;
+pub(super) const DEPTH: usize = 512;
 /// Rows and columns of C per call: bounds the panel that `gemm` packs to 512 × 2048 elements.
 const SIDE: usize = 2048;
 /// Columns at a time where C is a single row.
@@ -93,11 +93,11 @@ pub(super) fn slices(k: usize) -> impl Iterator<Item = Range<usize>> {
 }
 
 /// `c (+)= alpha * a * b` for one slice of k, and two rows and columns or more.
-fn block<T: Element>(alpha: T, a: View<'_, T>, b: View<'_, T>, read: bool, c: &mut ViewMut<'_, T>) {
+fn block<T: Fused>(alpha: T, a: View<'_, T>, b: View<'_, T>, read: bool, c: &mut ViewMut<'_, T>) {
     let (m, n, k) = (a.rows(), b.cols(), a.cols());
     let short_cut = m * n <= SMALL && a.col_stride() == 1 && b.row_stride() == 1;
     if !short_cut {
-        return gemm(alpha, a, b, read, c);
+        return slice(alpha, a, b, read, c);
     }
     // A copy of the smaller operand (at most 16 lines, as m * n <= 256), contiguous across k instead.
     let (lines, width) = if m <= n { (a, m) } else { (b.transposed(), n) };
@@ -109,12 +109,12 @@ fn block<T: Element>(alpha: T, a: View<'_, T>, b: View<'_, T>, read: bool, c: &m
     }
     let copy = View::new(&copy[..k * width], width, k, 1, width);
     let (a, b) = if m <= n { (copy, b) } else { (a, copy.transposed()) };
-    gemm(alpha, a, b, read, c);
+    slice(alpha, a, b, read, c);
 }
 
 /// A product with one row. C passes through a buffer in which every second element is idle, and so does
 /// the row of A: `gemm` then treats it as any other product.
-fn line<T: Element>(mut p: Product<'_, T>) {
+fn line<T: Fused>(mut p: Product<'_, T>) {
     let mut row_a = [T::ZERO; 2 * DEPTH];
     let mut row_c = [T::ZERO; 2 * LINE];
     for cols in pieces(p.n(), LINE) {
@@ -127,15 +127,30 @@ fn line<T: Element>(mut p: Product<'_, T>) {
             let a = View::new(&row_a, 1, depth.len(), 2 * DEPTH, 2);
             let b = part(p.b, depth, cols.clone());
             let mut c = ViewMut::new(&mut row_c, 1, cols.len(), 2 * LINE, 2);
-            gemm(p.alpha, a, b, read, &mut c);
+            slice(p.alpha, a, b, read, &mut c);
             read = true;
         }
         cols.clone().for_each(|j| *p.c.at_mut(0, j) = row_c[2 * (j - cols.start)]);
     }
 }
 
-/// `c = alpha * a * b`, plus c if `read`.
-fn gemm<T: Element>(alpha: T, a: View<'_, T>, b: View<'_, T>, read: bool, c: &mut ViewMut<'_, T>) {
+/// `c = alpha * a * b`, plus c if `read`, for one slice of k.
+fn slice<T: Fused>(alpha: T, a: View<'_, T>, b: View<'_, T>, read: bool, c: &mut ViewMut<'_, T>) {
+    #[cfg(target_arch = "x86_64")]
+    if super::packed::multiply(alpha, a, b, read, c) {
+        return;
+    }
+    library(alpha, a, b, read, c);
+}
+
+/// The same by the library.
+pub(super) fn library<T: Fused>(
+    alpha: T,
+    a: View<'_, T>,
+    b: View<'_, T>,
+    read: bool,
+    c: &mut ViewMut<'_, T>,
+) {
     let (m, n, k) = (a.rows(), b.cols(), a.cols());
     assert!(T::DTYPE.is_float() && b.rows() == k && c.rows() == m && c.cols() == n);
     let (c_cs, c_rs) = (c.col_stride() as isize, c.row_stride() as isize);

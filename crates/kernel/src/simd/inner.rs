@@ -17,6 +17,8 @@ use bramble_matrix::{Element, View};
 use super::float::slices;
 #[cfg(target_arch = "x86_64")]
 use super::inner_x86::WIDE;
+#[cfg(target_arch = "x86_64")]
+use super::tile_float_x86::{self, FloatTile};
 use crate::Product;
 
 /// Chains side by side: two multiply-adds a cycle at a latency of four cycles.
@@ -24,6 +26,13 @@ const CHAINS: usize = 8;
 
 /// A float that can be multiplied and added with one rounding.
 pub(super) trait Fused: Element {
+    /// The tile for AVX-512.
+    #[cfg(target_arch = "x86_64")]
+    type Tile512: FloatTile<T = Self>;
+    /// The tile for AVX2.
+    #[cfg(target_arch = "x86_64")]
+    type Tile256: FloatTile<T = Self>;
+
     /// `self * by + to`, rounded once.
     fn fused(self, by: Self, to: Self) -> Self;
 
@@ -37,6 +46,11 @@ pub(super) trait Fused: Element {
 }
 
 impl Fused for f32 {
+    #[cfg(target_arch = "x86_64")]
+    type Tile512 = tile_float_x86::F32Avx512;
+    #[cfg(target_arch = "x86_64")]
+    type Tile256 = tile_float_x86::F32Avx2;
+
     #[inline(always)]
     fn fused(self, by: Self, to: Self) -> Self {
         self.mul_add(by, to)
@@ -51,6 +65,11 @@ impl Fused for f32 {
 }
 
 impl Fused for f64 {
+    #[cfg(target_arch = "x86_64")]
+    type Tile512 = tile_float_x86::F64Avx512;
+    #[cfg(target_arch = "x86_64")]
+    type Tile256 = tile_float_x86::F64Avx2;
+
     #[inline(always)]
     fn fused(self, by: Self, to: Self) -> Self {
         self.mul_add(by, to)

@@ -12,7 +12,11 @@ mod inner;
 #[cfg(target_arch = "x86_64")]
 mod inner_x86;
 mod integer;
+#[cfg(target_arch = "x86_64")]
+mod packed;
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod tile_float_x86;
 
 use bramble_matrix::DType;
 
