@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Mutation test of the simulator: breaks a pure crate in one way at a time, and requires a violation.
 
-Each entry of mutants.json (name, file, old, new) is applied to a copy of the tree, which is built; one of 5,000 trials must
-end with a violation (docs/simulator.md): of products, of operations on placed matrices, or of LU, as the file says. A trial that
+Each entry of mutants.json (name, file, old, new) is applied to a copy of the tree, which is built; one of 5,000 trials, or that
+of the entry's own seed, must end with a violation (docs/simulator.md): of products, of operations on placed matrices, or of LU, as the file says. A trial that
 does not end within its time counts as noticed, and is reported.
 
     sim/mutants.py [--only WORD] [--seeds 5000]
@@ -39,15 +39,16 @@ def copy_to(tree: pathlib.Path) -> None:
             shutil.copy2(ROOT / name, tree / name)
 
 
-def outcome(tree: pathlib.Path, seeds: int, program: str) -> str:
-    """Runs trials of a tree: the first violation, or an empty string."""
+def outcome(tree: pathlib.Path, seeds: int, program: str, rare: int | None = None) -> str:
+    """Runs trials of a tree, and one more with the seed `rare`: the first violation, or an empty string."""
     environment = dict(os.environ, CARGO_TARGET_DIR=str(tree / "target"))
     build = ["cargo", "build", "--quiet", "--package", "bramble-sim", "--example", program]
     built = subprocess.run(build, cwd=tree, env=environment, capture_output=True, text=True, timeout=BUILD_S)
     if built.returncode != 0:
         raise RuntimeError(f"the tree does not build: {built.stderr}")
     path = tree / "target/debug/examples" / program
-    for first, count in ((0, seeds), (PLACED_SEEDS, seeds // 5))[:2 if program == "swarm" else 1]:
+    ranges = [(0, seeds), *([(PLACED_SEEDS, seeds // 5)] if program == "swarm" else []), *([(rare, 1)] if rare is not None else [])]
+    for first, count in ranges:
         try:
             tried = subprocess.run([path, "--from", str(first), "--seeds", str(count), "--most", "1"],
                                    capture_output=True, text=True, timeout=RUN_S)
@@ -84,7 +85,7 @@ def main() -> int:
                 print(f"{mutant['name']}: its text does not occur exactly once in {mutant['file']}")
                 return 2
             file.write_text(text.replace(mutant["old"], mutant["new"]))
-            found = outcome(tree, told.seeds, program_of(mutant["file"]))
+            found = outcome(tree, told.seeds, program_of(mutant["file"]), mutant.get("seed"))
             file.write_text(text)
             print(f"{'noticed' if found else 'NOT NOTICED'}: {mutant['name']}\n    {found[:200]}", flush=True)
             if not found:
