@@ -1,4 +1,4 @@
-//! Floating-point products through the `gemm` crate, arranged so that bits do not depend on the machine's
+//! Floating-point products, by `packed` or the `gemm` crate, arranged so that bits do not depend on the machine's
 //! caches or on where a product was cut.
 //!
 //! Place in the flow: called by [`super::Simd`].

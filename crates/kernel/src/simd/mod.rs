@@ -1,7 +1,7 @@
 //! The kernel that is always available: vector instructions, chosen at run time.
 //!
-//! Place in the flow: behind [`Kernel`]; floats use the `gemm` crate, integers loops of this crate (no library
-//! multiplies integers).
+//! Place in the flow: behind [`Kernel`]; floats use the `gemm` crate and, for a large C on x86-64, register tiles of this crate;
+//! integers use loops of this crate (no library multiplies integers).
 //!
 //! Invariant: an element's bits depend on its row of A, its column of B, its old value, alpha, beta and k,
 //! and on whether the machine has fused multiply-add; not on m, n, strides, cache sizes or vector width. So
@@ -29,7 +29,7 @@ pub fn bits_class(name: &str) -> String {
     if is_simd && !is_fused() { format!("{name} without fused multiply-add") } else { name.to_owned() }
 }
 
-/// Whether this machine has fused multiply-add, which the `gemm` crate then uses.
+/// Whether this machine has fused multiply-add, which floating-point products then use.
 fn is_fused() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("fma") && is_x86_feature_detected!("avx2");

@@ -11,8 +11,9 @@ use super::LuMachine;
 use bramble_base::number::{nearest_f64, to_u64};
 
 /// The rate of updates with a panel of `w` columns, relative to that of large products, is w/(w + this): each update reads and
-/// writes all of C. Measured with the own kernel: 0.89 at 256 on an AVX-512 machine, whose memory is slow for its arithmetic.
-const UPDATE_LOSS: f64 = 32.0;
+/// writes all of C. Measured with the `simd` kernel on an AVX-512 machine, whose memory is slow for its arithmetic: 0.85 at 64,
+/// 0.93 at 128, 0.98 at 192 (`rates_of_packed_products` in crates/kernel).
+const UPDATE_LOSS: f64 = 10.0;
 /// The rate of one thread that factors a panel, relative to its rate of large products.
 const PANEL_RATE: f64 = 0.3;
 
