@@ -220,15 +220,13 @@ mod tests {
         }
     }
 
-    fn check<T: Fused>(
+    fn check<T: Fused + std::fmt::Debug>(
         (m, n, k): (usize, usize, usize),
         layouts: [bool; 3],
         gap: usize,
         alpha: i64,
         read: bool,
-    ) where
-        T: std::fmt::Debug,
-    {
+    ) {
         let room = |one: usize, other: usize| (one + gap) * (other + gap);
         let (a, b, old) = (noise::<T>(room(m, k), 1), noise::<T>(room(k, n), 2), noise::<T>(room(m, n), 3));
         let (a, b) = (view(&a, (m, k), layouts[0], gap), view(&b, (k, n), layouts[1], gap));
@@ -284,6 +282,9 @@ mod tests {
         with::<<f64 as Fused>::Tile512>();
     }
 
+    /// A way to compute one product.
+    type Way<'a, T> = &'a dyn Fn(&mut ViewMut<'_, T>);
+
     /// Not a check but a measurement: `cargo test --release -p bramble-kernel -- --ignored --nocapture packed`.
     #[test]
     #[ignore = "prints rates; run it in release"]
@@ -295,7 +296,7 @@ mod tests {
                         c: &mut ViewMut<'_, T>| {
                 way(T::ONE, a, b, true, part_mut(c, 0..m, 0..n));
             };
-            let ways: [&dyn Fn(&mut ViewMut<'_, T>); 3] =
+            let ways: [Way<'_, T>; 3] =
                 [&|c| library(T::ONE, a, b, true, c), &|c| tile(blocked::<T::Tile256>, c), &|c| {
                     tile(if T::Tile512::is_here() { blocked::<T::Tile512> } else { blocked::<T::Tile256> }, c)
                 }];

@@ -11,9 +11,9 @@ use super::LuMachine;
 use bramble_base::number::{nearest_f64, to_u64};
 
 /// The rate of updates with a panel of `w` columns, relative to that of large products, is w/(w + this): each update reads and
-/// writes all of C. Measured with the `simd` kernel on an AVX-512 machine, whose memory is slow for its arithmetic: 0.85 at 64,
-/// 0.93 at 128, 0.98 at 192 (`rates_of_packed_products` in crates/kernel).
-const UPDATE_LOSS: f64 = 10.0;
+/// writes all of C, reads the panel, and solves with its triangle. From the rates of `bench hpl --size 8000` with `--nb` 64, 96
+/// and 256 on an AVX-512 machine: 0.80 and 0.87 of the last.
+const UPDATE_LOSS: f64 = 24.0;
 /// The rate of one thread that factors a panel, relative to its rate of large products.
 const PANEL_RATE: f64 = 0.3;
 
