@@ -15,9 +15,9 @@ from test_lu_workers import assert_factors
 from test_solve import backward_error
 from test_solve_workers import wait_until_it_computes
 
-# Slow kernels and one thread: an elimination of 2000 columns takes some seconds.
+# Slow kernels and one thread: an elimination of 3000 columns takes some seconds.
 SLOW = "--threads", 1, "--kernel", "reference"
-N = 2000
+N = 3000
 
 
 @contextmanager
@@ -36,6 +36,8 @@ def losing(count, victim, how, words):
 def told_at_once(run, address, left):
     """The line that names the lost worker, read while the run goes on."""
     line = run.process.stderr.readline()
+    if "predicted" in line:
+        line = run.process.stderr.readline()
     pattern = rf"bramble: worker {address} was lost after .* \(.*\); the elimination starts again on {left}\n"
     assert re.fullmatch(pattern, line), line
     assert run.process.poll() is None, "the run ended at the loss"
@@ -65,7 +67,7 @@ def test_a_system_is_solved_without_the_worker_that_was_lost(tmp_path, how, with
         assert report["seconds"]["factor"] > report["lost"]["seconds"]
         assert report["backward_error"] <= report["tolerance"] and backward_error(a, np.load(out), b) <= report["tolerance"]
         x = np.linalg.solve(a, b)
-        assert np.abs(np.load(out) - x).max() <= np.linalg.cond(a) * report["tolerance"] * np.abs(x).max()
+        assert np.abs(np.load(out) - x).max() <= np.linalg.cond(a, np.inf) * report["tolerance"] * np.abs(x).max()
 
 
 def test_factors_come_without_the_worker_that_was_lost(tmp_path):
@@ -97,7 +99,7 @@ def test_the_benchmark_says_what_a_loss_has_cost_and_begins_no_further_run():
         result = run.finish(deadline_s=120)
         report, error = [json.loads(line) for line in result.out.splitlines()]
         assert result.code == 5 and error["error"]["code"] == "unreachable", result
-        assert "no further run begins" in error["error"]["text"] and "1 of 2 runs" in error["error"]["text"], error
+        assert "no further run begins" in error["error"]["message"] and "1 of 2 runs" in error["error"]["message"], error
         assert report["passed"] and report["rounds"] == 1 and report["seconds"] > report["lost"]["seconds"]
         assert_lost(report, addresses, [addresses[0]])
 
@@ -130,7 +132,7 @@ def test_what_could_not_survive_is_refused_before_the_start():
         wide = "random:3000x3000:f64:1", "random:3000x1:f64:2"
         assert succeed("solve", *wide, *hosts).code == 0
         refused = bramble("solve", *wide, *hosts, "--survive", 1)
-        assert_refused(refused, 1, ["--survive 1", "order 3000", "without the largest worker", f"{small[0]} offers 6"])
+        assert_refused(refused, 1, ["--survive 1", "order 3000", "once the largest worker is lost", f"{small[0]} offers \\d+ MiB"])
         assert large[0] not in refused.err, refused
         # Without a loss, nothing is different, and both can be lost where the system fits one.
         report = json.loads(succeed(*system, *hosts, "--survive", 1, "--json").out)

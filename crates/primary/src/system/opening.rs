@@ -267,9 +267,9 @@ fn too_large(order: usize, losses: usize, e: &LuPlanError) -> PrimaryError {
             "a system of order {order} takes {needed} of memory, and {offers}: use a smaller one, or more machines"
         ),
         _ => format!(
-            "--survive {losses}: a system of order {order} takes {needed} of memory, and without the largest {} {offers}: use a \
+            "--survive {losses}: a system of order {order} takes {needed} of memory, and once the largest {} lost, {offers}: use a \
              smaller one, or more machines, or survive fewer losses",
-            if losses == 1 { "worker".to_owned() } else { format!("{losses} workers") }
+            if losses == 1 { "worker is".to_owned() } else { format!("{losses} workers are") }
         ),
     })
 }
