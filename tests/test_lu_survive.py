@@ -15,9 +15,9 @@ from test_lu_workers import assert_factors
 from test_solve import backward_error
 from test_solve_workers import wait_until_it_computes
 
-# Slow kernels and one thread: an elimination of 3000 columns takes some seconds.
+# Slow kernels and one thread: an elimination of 4000 columns takes some seconds.
 SLOW = "--threads", 1, "--kernel", "reference"
-N = 3000
+N = 4000
 
 
 @contextmanager
