@@ -64,7 +64,7 @@ pub(crate) fn sessions(memory: Option<u64>) -> Result<SessionRequest, Failure> {
     session_request(memory, false, false, false)
 }
 
-/// What a user is told who names no workers, and wants a run to survive the loss of some.
+/// The error for `--survive` without workers.
 pub(crate) const SURVIVE_ALONE: &str =
     "--survive: needs workers; name some with -w, --hostfile, --await or --local";
 

@@ -31,8 +31,8 @@ pub struct LuRareEvents {
     pub deaths: u64,
     /// See `deaths`.
     pub stopped: u64,
-    /// Eliminations that started again after a death, runs that ended with right factors after one, and runs that ended because one
-    /// machine more died than they survive.
+    /// Eliminations that started again after a death, runs that ended with right factors after one, and runs that ended because
+    /// more machines died than they survive.
     pub restarts: u64,
     /// See `restarts`.
     pub survived: u64,

@@ -3,7 +3,8 @@
 //! Place in the flow: `mod.rs` sends frames and takes the workers' messages one at a time.
 //!
 //! Invariants: a worker that has sent nothing for `SILENCE_MAX`, whose link ends, or that breaks the rules, ends the
-//! run with its name (`loss` tells a lost worker from one that has broken a rule); the others are told goodbye, so that their connections serve again. Nothing follows a goodbye. A worker
+//! run with its name (`loss` tells a lost worker from one that has broken a rule); the others are told goodbye, so that their
+//! connections serve again. Nothing follows a goodbye. A worker
 //! that has lost its neighbour does not: the neighbour is silent itself soon, and is the
 //! one to name; if it is not, the pair is named after `PAIR_PATIENCE`.
 

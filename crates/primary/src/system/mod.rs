@@ -7,7 +7,8 @@
 //!
 //! Invariants: nothing begins unless all columns fit. A worker that is lost ends the elimination: its columns are nowhere
 //! else. The elimination starts again on the others as often as the request allows (`survive.rs`), else the run ends with the
-//! worker's name. Every wait has a deadline. Afterwards the connections are idle again, also after an error, as far as they have survived.
+//! worker's name. Every wait has a deadline. Afterwards the connections are idle again, also after an error, as far as they have
+//! survived.
 //!
 //! Deliberately absent: how good the solution is (the caller has the matrix), this process's own threads, and lost columns.
 
@@ -80,7 +81,7 @@ pub enum SystemProgress<'a> {
     Planned(&'a SystemPlan),
     /// All columns are there for the first time: the clock runs.
     Began,
-    /// A worker was lost, and the elimination starts again on so many others.
+    /// A worker was lost; the elimination starts again on this number of workers.
     Lost(&'a LuLoss, usize),
     /// This part of the operations is done.
     Eliminated(f64),

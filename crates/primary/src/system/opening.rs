@@ -116,7 +116,7 @@ impl Cluster {
     }
 }
 
-/// Whether the first run may begin with these workers of those that are there.
+/// Whether the first run may begin with these workers; `there` are connected.
 fn first(
     request: &SystemRequest,
     (workers, there): (&[Session], usize),
@@ -198,7 +198,7 @@ fn shape(source: &SystemSource) -> Result<(usize, usize), PrimaryError> {
 }
 
 /// The plan, as it is reported and as the planner makes it, and the names of the workers that take part. An error unless the
-/// system also fits after so many losses.
+/// system also fits after this number of losses.
 fn plan(
     request: &SystemRequest,
     order: usize,
@@ -267,8 +267,8 @@ fn too_large(order: usize, losses: usize, e: &LuPlanError) -> PrimaryError {
             "a system of order {order} takes {needed} of memory, and {offers}: use a smaller one, or more machines"
         ),
         _ => format!(
-            "--survive {losses}: a system of order {order} takes {needed} of memory, and once the largest {} lost, {offers}: use a \
-             smaller one, or more machines, or survive fewer losses",
+            "--survive {losses}: a system of order {order} takes {needed} of memory, and once the largest {} lost, {offers}: use \
+             a smaller one, or more machines, or survive fewer losses",
             if losses == 1 { "worker is".to_owned() } else { format!("{losses} workers are") }
         ),
     })

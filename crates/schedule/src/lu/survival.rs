@@ -43,7 +43,7 @@ pub struct LuSurvival {
 }
 
 impl LuSurvival {
-    /// A run that survives so many losses, before its first start.
+    /// A run that survives this number of losses, before its first start.
     pub fn new(survives: usize) -> Self {
         Self { survives, left: Vec::new(), lost: Vec::new() }
     }

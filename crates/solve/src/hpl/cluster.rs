@@ -3,8 +3,8 @@
 //! Place in the flow: `mod.rs` comes here if the options name machines.
 //!
 //! Invariants: as in this process. The clock runs from the last column that was generated to the last element of the
-//! solution; X is checked here, with a matrix that this process generates again. After a run that has lost a worker no further run
-//! begins: it would measure another cluster.
+//! solution; X is checked here, with a matrix that this process generates again. After a run that has lost a worker no
+//! further run begins: it would measure another cluster.
 //!
 //! Deliberately absent: the official program, which starts its own processes on the machines (docs/solve.md).
 
