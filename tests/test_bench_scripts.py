@@ -30,6 +30,7 @@ def needs(*modules):
     ("local_workers", ["dask futures"]),
     ("resume_kept", ["multiplied", "kept of that", "digest"]),
     ("losses", ["killed: until it is said", "started again: until it computes"]),
+    ("lu_losses", ["no loss", "last start after"]),
     ("soak", ["workers killed", "failures"]),
     ("lu", ["Systems of equations, f64", "dsgesv", "condition 1e8"]),
     ("thin_shapes", ["dot product, 2e7", "outer product"]),

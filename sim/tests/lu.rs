@@ -10,7 +10,7 @@ use bramble_sim::{LuRareEvents, lu_trial_outcome, run_lu_trial};
 const SEEDS: u64 = 2000;
 
 #[test]
-fn with_any_faults_the_factors_are_right_or_a_loss_ends_the_run() {
+fn with_any_faults_the_factors_are_right_or_losses_end_the_run() {
     let found = seeds::all(SEEDS, "lu_trials", |seed| lu_trial_outcome(seed, false).0);
     let seen = found.iter().fold(LuRareEvents::default(), |sum, one| sum.plus(&one.seen));
     println!("{seen:?}");
@@ -30,6 +30,9 @@ fn with_any_faults_the_factors_are_right_or_a_loss_ends_the_run() {
         SEEDS / 4,
         SEEDS / 10,
         SEEDS / 10,
+        SEEDS / 10,
+        SEEDS / 10,
+        SEEDS / 40,
         SEEDS / 20,
         SEEDS / 40,
     ];

@@ -255,6 +255,7 @@ impl Client {
             width: None,
             workers: None,
             outlives_losses: true,
+            survive: 0,
             kernel,
             sessions: self.sessions()?,
         };
@@ -274,7 +275,7 @@ impl Client {
     ) -> Result<SystemFactors, ClientError> {
         let order = a.shape().rows as f64;
         let kernel = self.kernels.name(DType::F64, 2.0 / 3.0 * order * order * order)?;
-        let request = FactorsRequest { a, width: None, kernel, sessions: self.sessions()?, home };
+        let request = FactorsRequest { a, width: None, survive: 0, kernel, sessions: self.sessions()?, home };
         let watch = self.display();
         let result = self.cluster.factor(request, check, &watch, &|_| {}).await;
         watch.done();

@@ -9,7 +9,7 @@
 //! Deliberately absent: matrices that are not square.
 
 use crate::factors::unverified;
-use crate::on_workers::{OpenTeam, accuse, announce, display, sessions};
+use crate::on_workers::{OpenTeam, SURVIVE_ALONE, accuse, display, sessions, tell};
 use crate::report::{LuReport, LuTimes};
 use crate::setup::{check_kernels, sides};
 use crate::{LuArgs, failure, write};
@@ -30,6 +30,7 @@ use std::time::Instant;
 /// The machines that the options name; `None` if they name none.
 pub(crate) fn team(args: &LuArgs, a: &Matrix) -> Result<Option<TeamSpec>, Failure> {
     let spec = match TeamSpec::of(&args.machines.team())? {
+        TeamSpec::Alone if args.factor.survive > 0 => return Err(Failure::usage(SURVIVE_ALONE)),
         TeamSpec::Alone => return Ok(None),
         spec => spec,
     };
@@ -138,8 +139,9 @@ async fn compute<T: LuElement>(
     let (matrix, threads) = (a.clone(), default_threads());
     let norms = off_loop("reading A", move || norms::<T>(&matrix, threads)).await?.map_err(failure)?;
     let read = lap();
-    let (display, options) =
-        (display(args.factor.quiet, args.factor.json), ClusterOptions { keeps_links: false });
+    let display = display(args.factor.quiet, args.factor.json);
+    // The run that follows a loss uses the same connections.
+    let options = ClusterOptions { keeps_links: args.factor.survive > 0 };
     let mut team = OpenTeam::open((spec, &args.machines), args.factor.kernel, display, options).await?;
     let found: Arc<Mutex<Option<Result<f64, Failure>>>> = Arc::default();
     let (judged, matrix, factors) = (found.clone(), a.clone(), home.clone());
@@ -149,13 +151,11 @@ async fn compute<T: LuElement>(
         *judged.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         is_accepted
     };
-    let progress = |state: SystemProgress<'_>| match state {
-        SystemProgress::Planned(plan) if !args.factor.quiet => announce(plan),
-        _ => {}
-    };
+    let progress = |state: SystemProgress<'_>| tell(&state, args.factor.quiet);
     let width = args.factor.block.map(usize::from);
     let kernel = team.kernel.clone();
-    let request = FactorsRequest { a, width, kernel, sessions: sessions(args.factor.memory)?, home };
+    let (survive, sessions) = (usize::from(args.factor.survive), sessions(args.factor.memory)?);
+    let request = FactorsRequest { a, width, survive, kernel, sessions, home };
     let ran = team.cluster.factor(request, Box::new(check), &team.display, &progress).await;
     let factors = ran.map_err(|e| GatheredTeam::failure(team.is_local, e))?;
     let whole = lap();
@@ -200,6 +200,7 @@ fn told(factors: &SystemFactors, dtype: DType, error: f64, seconds: LuTimes) -> 
         kernel: "of the workers".to_owned(),
         workers: plan.shares.clone(),
         left_out: plan.left_out.clone(),
+        losses: factors.losses.clone(),
         memory_bytes: plan.shares.iter().map(|share| share.bytes).sum(),
         error,
         tolerance: accepted_error(n, dtype),

@@ -6,11 +6,14 @@ use bramble_cluster::random::session_request;
 use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec};
 use bramble_kernel::Choice;
 use bramble_matrix::DType;
-use bramble_primary::{Cluster, ClusterOptions, SessionRequest, SystemPlan};
+use bramble_primary::{
+    Cluster, ClusterOptions, LuLoss, SessionRequest, SystemLosses, SystemPlan, SystemProgress,
+};
 use bramble_report::exit::Failure;
 use bramble_report::progress::{ProgressDisplay, ProgressOptions};
 use bramble_report::quantity::{counted, seconds};
 use bramble_report::say;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 /// A run that takes longer is announced.
@@ -61,8 +64,57 @@ pub(crate) fn sessions(memory: Option<u64>) -> Result<SessionRequest, Failure> {
     session_request(memory, false, false, false)
 }
 
+/// The error for `--survive` without workers.
+pub(crate) const SURVIVE_ALONE: &str =
+    "--survive: needs workers; name some with -w, --hostfile, --await or --local";
+
+/// Tells the user how a run goes on: losses always, what will take long unless `is_quiet`.
+pub(crate) fn tell(state: &SystemProgress<'_>, is_quiet: bool) {
+    match state {
+        SystemProgress::Planned(plan) if !is_quiet => announce(plan),
+        SystemProgress::Lost(loss, left) => say(&format!(
+            "bramble: worker {} was lost {}; the elimination starts again on {}",
+            loss.name,
+            when(loss),
+            counted(*left as u64, "worker")
+        )),
+        _ => {}
+    }
+}
+
+/// When a worker was lost, and why.
+pub(crate) fn when(loss: &LuLoss) -> String {
+    match loss.at_s > 0.0 {
+        true => format!("after {} ({})", seconds(loss.at_s), loss.why),
+        false => format!("before the start ({})", loss.why),
+    }
+}
+
+/// A line of the report for each worker that was lost, and one for the time.
+pub(crate) fn loss_lines(losses: &SystemLosses) -> Vec<String> {
+    let of = |loss: &LuLoss| format!("lost      {} {}", loss.name, when(loss));
+    let mut lines: Vec<String> = losses.workers.iter().map(of).collect();
+    if !lines.is_empty() {
+        lines.push(format!(
+            "again     the last elimination started {} after the first, and this time counts",
+            seconds(losses.seconds)
+        ));
+    }
+    lines
+}
+
+/// The workers that were lost as JSON.
+pub(crate) fn loss_object(losses: &SystemLosses) -> Value {
+    let of = |loss: &LuLoss| json!({"name": loss.name, "why": loss.why, "at_s": loss.at_s});
+    json!({
+        "count": losses.workers.len(),
+        "workers": losses.workers.iter().map(of).collect::<Vec<_>>(),
+        "seconds": losses.seconds,
+    })
+}
+
 /// Says what will take long.
-pub(crate) fn announce(plan: &SystemPlan) {
+fn announce(plan: &SystemPlan) {
     if plan.estimate.seconds >= LONG_S {
         say(&format!(
             "bramble: N = {}, NB = {} on {}: {} predicted",

@@ -1,10 +1,11 @@
 //! What `solve` and `lu` tell: text for a person, one JSON object for a program (docs/json.md).
 
 use crate::args::FactorArgs;
+use crate::on_workers::{loss_lines, loss_object};
 use bramble_kernel::lu::LuElement;
 use bramble_lu::{LuFactors, LuOptions, MatrixNorms};
 use bramble_matrix::DType;
-use bramble_primary::SystemShare;
+use bramble_primary::{SystemLosses, SystemShare};
 use bramble_report::exit::Failure;
 use bramble_report::quantity::{bytes, counted, seconds};
 use serde_json::{Value, json};
@@ -70,6 +71,8 @@ pub(crate) struct SolveReport {
     pub(crate) workers: Vec<SystemShare>,
     /// Workers that would have made it slower.
     pub(crate) left_out: Vec<String>,
+    /// Workers that were lost during the run.
+    pub(crate) losses: SystemLosses,
     /// With workers, of all of them together.
     pub(crate) memory_bytes: u64,
     pub(crate) backward_error: f64,
@@ -131,6 +134,7 @@ impl SolveReport {
             format!("memory    {}", bytes(self.memory_bytes as f64)),
         ];
         out.extend(worker_lines(&self.workers, &self.left_out));
+        out.extend(loss_lines(&self.losses));
         out.extend(self.refinement.map(|refinement| {
             let mut rounds = counted(refinement.rounds as u64, "correction");
             if refinement.iterations > 0 {
@@ -180,6 +184,7 @@ impl SolveReport {
             })),
             "workers": worker_objects(&self.workers),
             "left_out": self.left_out,
+            "lost": loss_object(&self.losses),
             "output": self.output.as_deref().map(Path::to_string_lossy),
         })
     }
@@ -233,6 +238,8 @@ pub(crate) struct LuReport {
     pub(crate) workers: Vec<SystemShare>,
     /// Workers that would have made it slower.
     pub(crate) left_out: Vec<String>,
+    /// Workers that were lost during the run.
+    pub(crate) losses: SystemLosses,
     /// With workers, of all of them together.
     pub(crate) memory_bytes: u64,
     /// ‖P A w − L U w‖∞ / (‖A‖∞ ‖w‖∞) for random w.
@@ -281,6 +288,7 @@ impl LuReport {
             format!("memory    {}", bytes(self.memory_bytes as f64)),
         ];
         out.extend(worker_lines(&self.workers, &self.left_out));
+        out.extend(loss_lines(&self.losses));
         if !self.workers.is_empty() {
             out.push(format!("home      {} for the factors to come from the workers", seconds(home)));
         }
@@ -308,6 +316,7 @@ impl LuReport {
             "memory_bytes": self.memory_bytes,
             "workers": worker_objects(&self.workers),
             "left_out": self.left_out,
+            "lost": loss_object(&self.losses),
             "error": self.error,
             "tolerance": self.tolerance,
             "singular_column": self.singular,

@@ -10,6 +10,7 @@ use bramble_lu::{
     residual,
 };
 use bramble_matrix::{DType, Matrix};
+use bramble_primary::SystemLosses;
 use bramble_report::exit::{Exit, Failure};
 use std::time::Instant;
 
@@ -225,6 +226,7 @@ fn told(problem: &SolveProblem, setup: &Setup, found: &Residual, dtype: DType) -
         kernel: setup.kernels.one.name().to_owned(),
         workers: Vec::new(),
         left_out: Vec::new(),
+        losses: SystemLosses::default(),
         memory_bytes: setup.memory_bytes,
         backward_error: found.backward_error,
         tolerance: accepted_error(problem.n, dtype),

@@ -7,7 +7,7 @@
 //!
 //! Deliberately absent: the condition, which needs the factors in one place, and refinement.
 
-use crate::on_workers::{OpenTeam, accuse, announce, display, sessions};
+use crate::on_workers::{OpenTeam, SURVIVE_ALONE, accuse, display, sessions, tell};
 use crate::report::{SolveReport, SolveTimes};
 use crate::setup::check_kernels;
 use crate::system::{SolveProblem, Solved, right_hand_sides};
@@ -30,6 +30,7 @@ type Judged = (Vec<f64>, Result<Residual, LuError>);
 /// The machines that the options name; `None` if they name none.
 pub(crate) fn team(args: &SolveArgs) -> Result<Option<TeamSpec>, Failure> {
     let spec = match TeamSpec::of(&args.machines.team())? {
+        TeamSpec::Alone if args.factor.survive > 0 => return Err(Failure::usage(SURVIVE_ALONE)),
         TeamSpec::Alone => return Ok(None),
         spec => spec,
     };
@@ -64,8 +65,9 @@ pub(crate) fn solve(
         };
         let norms = off_loop("reading A", of_a).await?.map_err(failure)?;
         let read = lap();
-        let (display, options) =
-            (display(args.factor.quiet, args.factor.json), ClusterOptions { keeps_links: false });
+        let display = display(args.factor.quiet, args.factor.json);
+        // The run that follows a loss uses the same connections.
+        let options = ClusterOptions { keeps_links: args.factor.survive > 0 };
         let mut team = OpenTeam::open((spec, &args.machines), args.factor.kernel, display, options).await?;
         let checking = check_kernels(threads)?;
         let tolerance = accepted_error(problem.n, dtype);
@@ -79,10 +81,7 @@ pub(crate) fn solve(
             *judged.lock().unwrap_or_else(PoisonError::into_inner) = Some((x, quality));
             is_accepted
         };
-        let progress = |state: SystemProgress<'_>| match state {
-            SystemProgress::Planned(plan) if !args.factor.quiet => announce(plan),
-            _ => {}
-        };
+        let progress = |state: SystemProgress<'_>| tell(&state, args.factor.quiet);
         let ran = team.cluster.solve(request, Box::new(check), &team.display, &progress).await;
         let solution = ran.map_err(|e| GatheredTeam::failure(team.is_local, e))?;
         let whole = lap();
@@ -107,7 +106,8 @@ pub(crate) fn solve(
 fn request(args: &SolveArgs, kernel: String, source: SystemSource) -> Result<SystemRequest, Failure> {
     let sessions = sessions(args.factor.memory)?;
     let width = args.factor.block.map(usize::from);
-    Ok(SystemRequest { source, width, workers: None, outlives_losses: false, kernel, sessions })
+    let survive = usize::from(args.factor.survive);
+    Ok(SystemRequest { source, width, workers: None, outlives_losses: false, survive, kernel, sessions })
 }
 
 /// Refuses a matrix without a pivot in some column.
@@ -134,6 +134,7 @@ fn told(
         kernel: "of the workers".to_owned(),
         workers: shares.clone(),
         left_out: solution.plan.left_out.clone(),
+        losses: solution.losses.clone(),
         memory_bytes: shares.iter().map(|share| share.bytes).sum(),
         backward_error: found.backward_error,
         tolerance: accepted_error(problem.n, dtype),

@@ -9,6 +9,7 @@
 //! | `machine.rs` `ring.rs` | a machine with its elements; the ring under a virtual clock |
 //! | `rules.rs` | the rules that are checked after every event |
 //! | `trial.rs` `result.rs` | a trial, and what it has come to |
+//! | `survival.rs` | runs that start again after a death |
 //! | `timing.rs` `timed_machine.rs` `report.rs` | a run in modelled time, without elements |
 //!
 //! Invariant: the same seed gives the same trial, and the same plan the same run, event by event.
@@ -22,6 +23,7 @@ mod result;
 mod ring;
 mod rules;
 mod scenario;
+mod survival;
 mod timed_machine;
 mod timing;
 mod trial;

@@ -31,6 +31,13 @@ pub struct LuRareEvents {
     pub deaths: u64,
     /// See `deaths`.
     pub stopped: u64,
+    /// Eliminations that started again after a death, runs that ended with right factors after one, and runs that ended because
+    /// more machines died than they survive.
+    pub restarts: u64,
+    /// See `restarts`.
+    pub survived: u64,
+    /// See `restarts`.
+    pub ended_by_deaths: u64,
     /// Wrong elements that the checksums showed, and those of them in the checksum itself.
     pub wrong_found: u64,
     /// See `wrong_found`.
@@ -47,7 +54,7 @@ impl LuRareEvents {
     }
 
     /// All counts with their names.
-    pub fn fields(&self) -> [(&'static str, u64); 16] {
+    pub fn fields(&self) -> [(&'static str, u64); 19] {
         [
             ("rings of one", self.small_rings[0]),
             ("rings of two", self.small_rings[1]),
@@ -63,12 +70,15 @@ impl LuRareEvents {
             ("slow tasks", self.slowed),
             ("deaths", self.deaths),
             ("stopped machines", self.stopped),
+            ("eliminations again", self.restarts),
+            ("runs that survived", self.survived),
+            ("runs ended by deaths", self.ended_by_deaths),
             ("wrong elements found", self.wrong_found),
             ("wrong checksums", self.wrong_checksums),
         ]
     }
 
-    fn fields_mut(&mut self) -> [&mut u64; 16] {
+    fn fields_mut(&mut self) -> [&mut u64; 19] {
         let [one, two] = &mut self.small_rings;
         [
             one,
@@ -85,6 +95,9 @@ impl LuRareEvents {
             &mut self.slowed,
             &mut self.deaths,
             &mut self.stopped,
+            &mut self.restarts,
+            &mut self.survived,
+            &mut self.ended_by_deaths,
             &mut self.wrong_found,
             &mut self.wrong_checksums,
         ]

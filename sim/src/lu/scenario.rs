@@ -36,6 +36,8 @@ pub(super) struct LuScenario {
     /// Columns that are copies of the one before.
     pub(super) copies: Vec<usize>,
     pub(super) faults: Vec<LuFault>,
+    /// Deaths that the run survives.
+    pub(super) survives: usize,
 }
 
 /// A fault. Times are parts of the time without faults.
@@ -81,6 +83,7 @@ impl LuScenario {
             link_s: spread(random, 1e-3 * scale),
             copies: (0..copies).map(|_| random.index(order)).collect(),
             faults: Vec::new(),
+            survives: *random.one_of(&[0, 1, 1, 2, 3]),
         };
         new.faults = new.drawn_faults(random);
         new
@@ -115,8 +118,34 @@ impl LuScenario {
         faults
     }
 
+    /// The same system on some of its machines, with other owners; one of them may die.
+    pub(super) fn on(&self, machines: &[usize], random: &mut SeededRandom) -> Self {
+        let of = |seconds: &[f64]| machines.iter().map(|at| seconds[*at]).collect();
+        let mut faults = Vec::new();
+        if random.chance(0.4) {
+            faults
+                .push(LuFault::Dies { machine: random.index(machines.len()), at: random.between(0.0, 1.1) });
+        }
+        Self {
+            owners: owners(random, self.order, self.width, self.extra.len(), machines.len()),
+            threads: machines.iter().map(|at| self.threads[*at]).collect(),
+            task_s: of(&self.task_s),
+            link_s: of(&self.link_s),
+            faults,
+            ..self.clone()
+        }
+    }
+
     pub(super) fn machines(&self) -> usize {
         self.threads.len()
+    }
+
+    /// The machine that dies, if one does.
+    pub(super) fn dies(&self) -> Option<usize> {
+        self.faults.iter().find_map(|fault| match fault {
+            LuFault::Dies { machine, .. } => Some(*machine),
+            _ => None,
+        })
     }
 
     /// Block columns that are eliminated.

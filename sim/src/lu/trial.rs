@@ -4,15 +4,17 @@
 //!
 //! Invariants: those of `rules.rs` after every event. At the end of a run in which no machine died, every machine has finished
 //! and holds nothing; without a wrong element the factors and the checksums are those of the reference, with one exactly the
-//! checksum of the machine that erred disagrees. After a death the others are stopped, and what they have finished is right.
+//! checksum of the machine that erred disagrees. After a death the others are stopped, and what they have finished is right; then
+//! the elimination starts again on them, as often as the run survives it (`survival.rs`).
 //!
-//! Deliberately absent: lost columns, which nothing restores.
+//! Deliberately absent: columns of a dead machine, which nothing restores.
 
 use super::field::{reference, residue};
 use super::result::{LuRareEvents, LuTrialResult};
 use super::ring::{Ring, RingRun};
 use super::scenario::{LuFault, LuScenario};
-use crate::random::SeededRandom;
+use super::survival::AfterDeath;
+use crate::random::{SeededRandom, mixed};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs the trial of a seed; panics if an invariant is violated.
@@ -60,8 +62,16 @@ fn run(seed: u64, log: &mut Option<Vec<String>>) -> LuTrialResult {
     ring.plan_faults(calm.seconds, &updates);
     let struck = ring.run();
     check_struck(&scenario, &struck, &expected, &mut seen);
-    let (hash, events) = (hash ^ struck.hash.rotate_left(1), events + struck.events);
-    LuTrialResult { hash, events, seconds: struck.seconds, seen }
+    let (mut hash, mut events, mut seconds) =
+        (hash ^ struck.hash.rotate_left(1), events + struck.events, struck.seconds);
+    if let Some(dead) = scenario.dies().filter(|dead| struck.is_gone[*dead]) {
+        let after =
+            AfterDeath { scenario: &scenario, matrix: &matrix, expected: &expected, calm_s: calm.seconds };
+        for run in after.again(dead, &mut random, &mut seen, log) {
+            (hash, events, seconds) = (mixed(hash ^ run.hash), events + run.events, run.seconds);
+        }
+    }
+    LuTrialResult { hash, events, seconds, seen }
 }
 
 /// The elements of the system. Copies of columns make it singular.
@@ -75,7 +85,7 @@ fn matrix(scenario: &LuScenario, random: &mut SeededRandom) -> Vec<Vec<u64>> {
 }
 
 /// The factors of the machines that have finished are the reference's, and so are their checksums.
-fn check_factors(run: &RingRun, expected: &[Vec<u64>]) {
+pub(super) fn check_factors(run: &RingRun, expected: &[Vec<u64>]) {
     for (at, machine) in run.machines.iter().enumerate().filter(|(_, machine)| machine.is_finished()) {
         for (first, columns) in machine.factors() {
             let is_right = columns.iter().zip(&expected[first..]).all(|(found, expected)| found == expected);
@@ -85,7 +95,12 @@ fn check_factors(run: &RingRun, expected: &[Vec<u64>]) {
     }
 }
 
-fn check_struck(scenario: &LuScenario, run: &RingRun, expected: &[Vec<u64>], seen: &mut LuRareEvents) {
+pub(super) fn check_struck(
+    scenario: &LuScenario,
+    run: &RingRun,
+    expected: &[Vec<u64>],
+    seen: &mut LuRareEvents,
+) {
     let dead = run.is_gone.iter().any(|is_gone| *is_gone);
     if dead {
         let all_out = run.machines.iter().zip(&run.is_gone).all(|(m, is_gone)| *is_gone || m.is_finished());

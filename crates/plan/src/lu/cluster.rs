@@ -136,6 +136,14 @@ impl LuCluster<'_> {
         best.ok_or_else(|| self.too_large())
     }
 
+    /// Whether the system also fits after the loss of any `lost` machines: without those that offer the most memory.
+    pub fn fits_without(&self, lost: usize) -> Result<(), LuPlanError> {
+        let mut machines = self.machines.to_vec();
+        machines.sort_by_key(|machine| machine.memory_bytes);
+        machines.truncate(machines.len().saturating_sub(lost));
+        LuCluster { machines: &machines, keeps_all: false, ..*self }.plan().map(drop)
+    }
+
     fn too_large(&self) -> LuPlanError {
         let columns = self.order.saturating_add(self.extra);
         let width = self.width.unwrap_or(WIDTHS[0]);
@@ -300,6 +308,30 @@ mod tests {
         let refused = plan(2000, None, &small).unwrap_err();
         assert_eq!(refused.offers.len(), 2);
         assert!(refused.needed > 18 << 20);
+    }
+
+    #[test]
+    fn a_loss_of_the_largest_memory_has_to_leave_room_for_all_columns() {
+        // Columns take 32 MB in all, and each machine's panels 4 MiB beside them.
+        let fits = |memories_mib: &[u64], lost: usize| {
+            let machines: Vec<LuMachine> =
+                memories_mib.iter().map(|mib| machine(1.0, mib << 20, None)).collect();
+            let all = LuCluster {
+                order: 2000,
+                extra: 1,
+                width: Some(64),
+                machines: &machines,
+                keeps_all: false,
+                bytes: &bytes(2000),
+            };
+            assert!(all.plan().is_ok());
+            all.fits_without(lost)
+        };
+        assert!(fits(&[21, 21, 21], 0).is_ok() && fits(&[24, 24, 24], 1).is_ok());
+        let refused = fits(&[21, 60, 15], 1).unwrap_err();
+        assert_eq!(refused.offers.iter().map(|(_, bytes)| bytes >> 20).collect::<Vec<_>>(), [15, 21]);
+        assert!(fits(&[60, 21, 21, 60], 1).is_ok() && fits(&[60, 21, 15, 60], 2).is_err());
+        assert!(fits(&[60, 60], 2).is_err());
     }
 
     #[test]

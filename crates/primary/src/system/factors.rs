@@ -10,7 +10,7 @@
 //! Deliberately absent: right-hand sides. The messages have at least one, so a column of zeros rides along.
 
 use super::links::Heard;
-use super::{SystemPlan, SystemProgress, SystemRequest, SystemRun, SystemSource};
+use super::{SystemLosses, SystemPlan, SystemProgress, SystemRequest, SystemRun, SystemSource};
 use crate::cluster::Cluster;
 use crate::product::{ProductObserver, SessionRequest};
 use crate::{PrimaryError, off_loop};
@@ -20,7 +20,6 @@ use bramble_matrix::{DType, Layout, Matrix, MatrixError, Output, Rect, Shape, Sp
 use bramble_schedule::lu::{LuHome, LuPivots, LuPlaces};
 use bramble_wire::message::Kind;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// A request to factor a square matrix on the workers of a cluster.
 pub struct FactorsRequest {
@@ -28,6 +27,8 @@ pub struct FactorsRequest {
     pub a: Matrix,
     /// Columns of a block; `None`: as the cost model says.
     pub width: Option<usize>,
+    /// How many workers may be lost in the run.
+    pub survive: usize,
     /// Kernel of the products, by name, or `auto`.
     pub kernel: String,
     /// The sessions with the machines.
@@ -49,7 +50,7 @@ pub struct SystemFactors {
     pub plan: SystemPlan,
     /// Seconds before the elimination: connections, speeds, columns.
     pub setup_seconds: f64,
-    /// Seconds of the elimination.
+    /// Seconds of the elimination; after a loss since the first start.
     pub seconds: f64,
     /// Seconds in which the factors came home.
     pub home_seconds: f64,
@@ -59,6 +60,8 @@ pub struct SystemFactors {
     pub overflow: Option<usize>,
     /// As in [`super::SystemSolution`].
     pub wrong: Vec<(String, f64)>,
+    /// The workers that were lost.
+    pub losses: SystemLosses,
 }
 
 impl Cluster {
@@ -71,14 +74,17 @@ impl Cluster {
         watch: &dyn ProductObserver,
         progress: &dyn Fn(SystemProgress<'_>),
     ) -> Result<SystemFactors, PrimaryError> {
-        let began = Instant::now();
-        let FactorsRequest { a, width, kernel, sessions, home } = request;
+        let FactorsRequest { a, width, survive, kernel, sessions, home } = request;
         let source = SystemSource::Given { b: zeros(a.shape().rows)?, a };
-        let request = SystemRequest { source, width, workers: None, outlives_losses: true, kernel, sessions };
-        let (mut run, plan) = self.open_run(&request, watch, progress).await?;
-        let result = run.factors(&request.source, (plan, began), &home, check, progress).await;
-        self.end_run(run, &result).await;
-        result
+        let request =
+            SystemRequest { source, width, workers: None, outlives_losses: true, survive, kernel, sessions };
+        let mut check = Some(check);
+        let mut work = async |run: &mut SystemRun, plan: SystemPlan| {
+            run.factors(&request.source, plan, &home, &mut check, progress).await
+        };
+        let (mut factors, losses) = self.surviving(&request, watch, progress, &mut work).await?;
+        factors.losses = losses;
+        Ok(factors)
     }
 }
 
@@ -95,33 +101,45 @@ impl SystemRun {
     async fn factors(
         &mut self,
         source: &SystemSource,
-        (plan, began): (SystemPlan, Instant),
+        plan: SystemPlan,
         home: &Output,
-        check: FactorsCheck,
+        check: &mut Option<FactorsCheck>,
         progress: &dyn Fn(SystemProgress<'_>),
     ) -> Result<SystemFactors, PrimaryError> {
         self.start(source, progress).await?;
-        let (setup_seconds, clock) = (began.elapsed().as_secs_f64(), Instant::now());
         let (_, pivots) = self.eliminate(progress).await?;
-        let seconds = clock.elapsed().as_secs_f64();
+        let seconds = self.clock.seconds();
         let (mut home_seconds, mut wrong) = (0.0, Vec::new());
         let pivots = match self.overflow {
             // Nothing that could be checked.
             Some(_) => pivots.rows().to_vec(),
             None => {
                 let pivots = Arc::new(self.bring_home(pivots, home).await?);
-                home_seconds = clock.elapsed().as_secs_f64() - seconds;
-                let exchanged = pivots.clone();
-                let checking = off_loop("checking the factors", move || check(&exchanged));
+                home_seconds = self.clock.seconds() - seconds;
+                let (exchanged, check) = (pivots.clone(), check.take());
+                self.is_judged = true;
+                let checking =
+                    off_loop("checking the factors", move || check.is_some_and(|check| check(&exchanged)));
                 if !self.links.alive_during(checking).await? {
                     wrong = self.find_wrong().await?;
                 }
                 Arc::try_unwrap(pivots).unwrap_or_else(|pivots| pivots.to_vec())
             }
         };
-        self.links.goodbyes().await?;
-        let (zero, overflow) = (self.zero, self.overflow);
-        Ok(SystemFactors { pivots, plan, setup_seconds, seconds, home_seconds, zero, overflow, wrong })
+        self.links.goodbyes().await;
+        let (zero, overflow, setup_seconds) = (self.zero, self.overflow, self.clock.setup_seconds());
+        let losses = SystemLosses::default();
+        Ok(SystemFactors {
+            pivots,
+            plan,
+            setup_seconds,
+            seconds,
+            home_seconds,
+            zero,
+            overflow,
+            wrong,
+            losses,
+        })
     }
 
     /// Asks all workers for their columns until all have come; returns the exchanges of rows.

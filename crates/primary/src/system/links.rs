@@ -3,13 +3,15 @@
 //! Place in the flow: `mod.rs` sends frames and takes the workers' messages one at a time.
 //!
 //! Invariants: a worker that has sent nothing for `SILENCE_MAX`, whose link ends, or that breaks the rules, ends the
-//! run with its name; the others are told goodbye, so that their connections serve again. Nothing follows a goodbye. A worker
+//! run with its name (`loss` tells a lost worker from one that has broken a rule); the others are told goodbye, so that their
+//! connections serve again. Nothing follows a goodbye. A worker
 //! that has lost its neighbour does not: the neighbour is silent itself soon, and is the
 //! one to name; if it is not, the pair is named after `PAIR_PATIENCE`.
 
 use super::fill::Filler;
 use bramble_link::{
-    ArrivedBody, Body, BodyPlacer, DiscardedBody, Frame, Landing, LinkFacts, Receiver, Sender,
+    Arrived, ArrivedBody, Body, BodyPlacer, DiscardedBody, Frame, Landing, LinkError, LinkFacts, Receiver,
+    Sender,
 };
 use bramble_matrix::Matrix;
 use bramble_sessions::{
@@ -48,7 +50,10 @@ enum Event {
     Heard(Heard),
     Apart(Reached),
     Goodbye(Bye),
+    /// The link has ended.
     Ended(String),
+    /// The worker has broken a rule, or says why it cannot go on.
+    Broken(String),
 }
 
 /// One worker.
@@ -78,6 +83,8 @@ pub(super) struct RingLinks {
     pinged: Instant,
     /// Two workers whose link has ended, when, and why.
     apart: Option<(usize, usize, Instant, String)>,
+    /// The worker that was lost, and why: its link has ended, or it is silent. Not one that has broken a rule.
+    loss: Option<(usize, String)>,
 }
 
 impl RingLinks {
@@ -85,7 +92,8 @@ impl RingLinks {
     pub(super) fn start(sessions: Vec<Session>) -> Self {
         let (to, events) = mpsc::unbounded_channel();
         let peers = sessions.into_iter().enumerate().map(|(at, session)| RingPeer::start(at, session, &to));
-        Self { peers: peers.collect(), events, filling: JoinSet::new(), pinged: Instant::now(), apart: None }
+        let (filling, pinged) = (JoinSet::new(), Instant::now());
+        Self { peers: peers.collect(), events, filling, pinged, apart: None, loss: None }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -134,6 +142,7 @@ impl RingLinks {
                 (at, Event::Heard(heard)) => return Ok((at, heard)),
                 (at, Event::Goodbye(_)) => return Err(self.out_of_place(at)),
                 (at, Event::Ended(why)) => return Err(self.lost(at, why)),
+                (at, Event::Broken(why)) => return Err(self.ended(at, &why)),
                 (at, Event::Apart(reached)) => {
                     let other = usize::try_from(reached.peer).unwrap_or(usize::MAX);
                     if !reached.is_there && other < self.count() && self.apart.is_none() {
@@ -161,7 +170,18 @@ impl RingLinks {
         }
     }
 
-    fn lost(&self, at: usize, why: String) -> PrimaryError {
+    /// The worker whose loss has ended the run, if a loss has: its name, and why it is lost.
+    pub(super) fn loss(&self) -> Option<(&str, &str)> {
+        self.loss.as_ref().map(|(at, why)| (self.name(*at), why.as_str()))
+    }
+
+    fn lost(&mut self, at: usize, why: String) -> PrimaryError {
+        let error = self.ended(at, &why);
+        self.loss = Some((at, why));
+        error
+    }
+
+    fn ended(&self, at: usize, why: &str) -> PrimaryError {
         let why = format!("{why}; its columns are lost, so the run has ended");
         PrimaryError::Unreachable { name: self.name(at).to_owned(), why }
     }
@@ -191,7 +211,7 @@ impl RingLinks {
     fn note(&mut self, at: usize, event: &Event) {
         match event {
             Event::Goodbye(_) => self.peers[at].has_parted = true,
-            Event::Ended(why) => self.peers[at].over = Some(why.clone()),
+            Event::Ended(why) | Event::Broken(why) => self.peers[at].over = Some(why.clone()),
             Event::Heard(_) | Event::Apart(_) => {}
         }
     }
@@ -226,7 +246,7 @@ impl RingLinks {
     }
 
     /// Says goodbye to all workers; the bytes that each received from others.
-    pub(super) async fn goodbyes(&mut self) -> Result<Vec<u64>, PrimaryError> {
+    pub(super) async fn goodbyes(&mut self) -> Vec<u64> {
         self.tell_all(Kind::Bye, &Bye::default().encode());
         let (mut relayed, mut waiting) = (vec![0; self.count()], self.count());
         let deadline = Instant::now() + GOODBYE;
@@ -236,13 +256,12 @@ impl RingLinks {
                     relayed[at] = bye.relayed_bytes_in;
                     waiting -= 1;
                 }
-                // X is here: a link that ends now is named by the next run.
-                Ok(Ok(_)) => {}
-                Ok(Err(e)) => return Err(e),
+                // The result is here: a worker that is lost now is named by the next run.
+                Ok(Ok(_) | Err(_)) => {}
                 Err(_) => break,
             }
         }
-        Ok(relayed)
+        relayed
     }
 
     /// Says goodbye to the workers of a run that has failed for this reason, but for those that are over: for at most `GOODBYE`,
@@ -352,9 +371,10 @@ async fn read(
         let event = match message(&mut *receiver).await {
             Ok(None) => continue,
             Ok(Some(event)) => event,
-            Err(why) => Event::Ended(why),
+            Err(event) => event,
         };
-        let (is_last, has_ended) = (matches!(event, Event::Goodbye(_)), matches!(event, Event::Ended(_)));
+        let has_ended = matches!(event, Event::Ended(_) | Event::Broken(_));
+        let is_last = matches!(event, Event::Goodbye(_));
         // The run that reads the events has ended if this fails.
         let _ = to.send((at, event));
         if has_ended {
@@ -366,9 +386,19 @@ async fn read(
     }
 }
 
-/// The next message that says something.
-async fn message(receiver: &mut dyn Receiver) -> Result<Option<Event>, String> {
-    let arrived = receiver.receive(&mut RowsPlacer).await.map_err(|e| e.to_string())?;
+/// The next message that says something; or the event that ends the link.
+async fn message(receiver: &mut dyn Receiver) -> Result<Option<Event>, Event> {
+    let arrived = receiver.receive(&mut RowsPlacer).await.map_err(|e| match e {
+        LinkError::Closed | LinkError::Broken(_) | LinkError::Stalled(_) | LinkError::Creeping(_) => {
+            Event::Ended(e.to_string())
+        }
+        _ => Event::Broken(e.to_string()),
+    })?;
+    said(arrived).map_err(Event::Broken)
+}
+
+/// What a message says.
+fn said(arrived: Arrived) -> Result<Option<Event>, String> {
     let head = &arrived.head;
     let kind = Kind::from_code(arrived.kind).map_err(|e| e.0)?;
     Ok(Some(match kind {

@@ -5,8 +5,10 @@
 //! all eliminate together (`schedule::lu`), and the right-hand sides go from owner to owner for the back-substitution,
 //! or the factors come home (`factors.rs`).
 //!
-//! Invariants: nothing begins unless all columns fit. A worker that is lost ends the run with its name: its columns are nowhere
-//! else. Every wait has a deadline. Afterwards the connections are idle again, also after an error, as far as they have survived.
+//! Invariants: nothing begins unless all columns fit. A worker that is lost ends the elimination: its columns are nowhere
+//! else. The elimination starts again on the others as often as the request allows (`survive.rs`), else the run ends with the
+//! worker's name. Every wait has a deadline. Afterwards the connections are idle again, also after an error, as far as they have
+//! survived.
 //!
 //! Deliberately absent: how good the solution is (the caller has the matrix), this process's own threads, and lost columns.
 
@@ -15,8 +17,11 @@ mod factors;
 mod fill;
 mod links;
 mod opening;
+mod survive;
 
+pub use bramble_schedule::lu::LuLoss;
 pub use factors::{FactorsCheck, FactorsRequest, SystemFactors};
+pub use survive::SystemLosses;
 
 use crate::cluster::Cluster;
 use crate::product::{ProductObserver, SessionRequest};
@@ -29,7 +34,7 @@ use bramble_wire::message::{Kind, LuBegin, LuRing, LuRows, LuStatus, lu_frames};
 use links::{Heard, RingLinks};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use survive::RunClock;
 
 /// Deviation from the checksums above which a worker is wrong, in units of the largest that rounding can cause.
 const DEVIATION_MAX: f64 = 16.0;
@@ -58,6 +63,8 @@ pub struct SystemRequest {
     pub workers: Option<usize>,
     /// Whether the run begins without workers that were lost since the last one; else they are an error.
     pub outlives_losses: bool,
+    /// How many workers may be lost in the run: the elimination starts again on the others.
+    pub survive: usize,
     /// Kernel of the products, by name, or `auto`.
     pub kernel: String,
     /// The sessions with the machines.
@@ -72,8 +79,10 @@ pub type SolutionCheck = Box<dyn FnOnce(&[f64]) -> bool + Send>;
 pub enum SystemProgress<'a> {
     /// The owners of the columns, and the predicted time.
     Planned(&'a SystemPlan),
-    /// All columns are there: the clock runs.
+    /// All columns are there for the first time: the clock runs.
     Began,
+    /// A worker was lost; the elimination starts again on this number of workers.
+    Lost(&'a LuLoss, usize),
     /// This part of the operations is done.
     Eliminated(f64),
 }
@@ -115,7 +124,7 @@ pub struct SystemSolution {
     pub x: Vec<f64>,
     /// The plan.
     pub plan: SystemPlan,
-    /// Seconds from the last column that was there to the last element of X.
+    /// Seconds from the last column that was there to the last element of X; after a loss since the first start.
     pub seconds: f64,
     /// Seconds before: connections, speeds, columns.
     pub setup_seconds: f64,
@@ -128,6 +137,8 @@ pub struct SystemSolution {
     /// Workers whose columns do not match their checksums, with the deviation in units of what rounding can explain; empty unless
     /// `check` said that X is wrong.
     pub wrong: Vec<(String, f64)>,
+    /// The workers that were lost.
+    pub losses: SystemLosses,
 }
 
 impl Cluster {
@@ -140,11 +151,13 @@ impl Cluster {
         watch: &dyn ProductObserver,
         progress: &dyn Fn(SystemProgress<'_>),
     ) -> Result<SystemSolution, PrimaryError> {
-        let began = Instant::now();
-        let (mut run, plan) = self.open_run(&request, watch, progress).await?;
-        let result = run.complete(&request.source, (plan, began), check, progress).await;
-        self.end_run(run, &result).await;
-        result
+        let mut check = Some(check);
+        let mut work = async |run: &mut SystemRun, plan: SystemPlan| {
+            run.complete(&request.source, plan, &mut check, progress).await
+        };
+        let (mut solution, losses) = self.surviving(&request, watch, progress, &mut work).await?;
+        solution.losses = losses;
+        Ok(solution)
     }
 }
 
@@ -154,30 +167,34 @@ struct SystemRun {
     begin: LuBegin,
     zero: Option<usize>,
     overflow: Option<usize>,
+    clock: RunClock,
+    /// Whether the result was judged: then a loss does not start the elimination again.
+    is_judged: bool,
 }
 
 impl SystemRun {
     async fn complete(
         &mut self,
         source: &SystemSource,
-        (plan, began): (SystemPlan, Instant),
-        check: SolutionCheck,
+        plan: SystemPlan,
+        check: &mut Option<SolutionCheck>,
         progress: &dyn Fn(SystemProgress<'_>),
     ) -> Result<SystemSolution, PrimaryError> {
         self.start(source, progress).await?;
-        let (setup_seconds, clock) = (began.elapsed().as_secs_f64(), Instant::now());
         let (y, _) = self.eliminate(progress).await?;
         let x = self.substitute(y).await?;
-        let seconds = clock.elapsed().as_secs_f64();
+        let seconds = self.clock.seconds();
         let x = Arc::new(x);
-        let judged = x.clone();
-        let checking = off_loop("checking the solution", move || check(&judged));
+        let (judged, check) = (x.clone(), check.take());
+        self.is_judged = true;
+        let checking = off_loop("checking the solution", move || check.is_some_and(|check| check(&judged)));
         let is_right = self.links.alive_during(checking).await?;
         let wrong = if is_right { Vec::new() } else { self.find_wrong().await? };
         let x = Arc::try_unwrap(x).unwrap_or_else(|x| x.to_vec());
-        let relayed_bytes = self.links.goodbyes().await?;
-        let (zero, overflow) = (self.zero, self.overflow);
-        Ok(SystemSolution { x, plan, seconds, setup_seconds, zero, overflow, relayed_bytes, wrong })
+        let relayed_bytes = self.links.goodbyes().await;
+        let (zero, overflow, setup_seconds) = (self.zero, self.overflow, self.clock.setup_seconds());
+        let losses = SystemLosses::default();
+        Ok(SystemSolution { x, plan, seconds, setup_seconds, zero, overflow, relayed_bytes, wrong, losses })
     }
 
     /// Gives each worker its columns, and lets all begin.
@@ -187,7 +204,9 @@ impl SystemRun {
         progress: &dyn Fn(SystemProgress<'_>),
     ) -> Result<(), PrimaryError> {
         self.prepare(source).await?;
-        progress(SystemProgress::Began);
+        if self.clock.starts() {
+            progress(SystemProgress::Began);
+        }
         self.links.tell_all(Kind::LuGo, &[]);
         Ok(())
     }

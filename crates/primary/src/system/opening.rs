@@ -2,9 +2,11 @@
 //!
 //! Place in the flow: `mod.rs` and `factors.rs` begin with it; they get a run whose workers know their neighbours.
 //!
-//! Invariants: nothing begins unless all columns fit. Workers that take no part are idle again, and so are the others at the end.
+//! Invariants: nothing begins unless all columns fit, also after the losses that the run is to survive. After a loss only workers
+//! of the first start take part. Workers that take no part are idle again, and so are the others at the end.
 
 use super::links::RingLinks;
+use super::survive::RunClock;
 use super::{SystemPlan, SystemProgress, SystemRequest, SystemRun, SystemShare, SystemSource};
 use crate::PrimaryError;
 use crate::cluster::Cluster;
@@ -12,6 +14,7 @@ use crate::gathering::{OpenedSessions, open_all};
 use crate::product::ProductObserver;
 use bramble_matrix::DType;
 use bramble_plan::{LuCluster, LuMachine, LuPlan, LuPlanError};
+use bramble_schedule::lu::{LuAfterLoss, LuSurvival};
 use bramble_sessions::{ConnectedPeers, Opening, Pairing, Session, introduce, measure};
 use bramble_wire::limits::{LU_BLOCKS_MAX, LU_LIVE_MAX, LU_MACHINES_MAX, LU_ORDER_MAX, LU_WIDTH_MAX};
 use bramble_wire::message::{LuBegin, LuRing, Wants};
@@ -21,12 +24,16 @@ impl Cluster {
     pub(super) async fn open_run(
         &mut self,
         request: &SystemRequest,
+        (survival, clock): (&mut LuSurvival, RunClock),
         watch: &dyn ProductObserver,
         progress: &dyn Fn(SystemProgress<'_>),
     ) -> Result<(SystemRun, SystemPlan), PrimaryError> {
         let (order, extra) = shape(&request.source)?;
-        let workers = self.open_workers(request, order, extra, watch).await?;
-        let planned = plan(request, order, extra, &workers);
+        let is_first = survival.left().is_empty();
+        let opening = opening(request, order, extra);
+        let workers = self.open_workers(request, opening, (survival, clock), watch).await?;
+        let lost = if is_first { request.survive } else { 0 };
+        let planned = plan(request, order, extra, &workers, lost);
         let (plan, ring, names) = match planned {
             Ok(planned) => planned,
             Err(e) => {
@@ -46,12 +53,18 @@ impl Cluster {
             ring: LuRing { owners: ring.deal.owners, machines: used.len(), me: 0 },
         };
         let sessions = introduced(used, request.sessions.random, &names).await?;
-        let run = SystemRun { links: RingLinks::start(sessions), begin, zero: None, overflow: None };
-        Ok((run, plan))
+        let links = RingLinks::start(sessions);
+        Ok((SystemRun { links, begin, zero: None, overflow: None, clock, is_judged: false }, plan))
     }
 
-    /// Ends a run: its connections are idle again, also after an error, but for that of the worker that caused it.
-    pub(super) async fn end_run<T>(&mut self, mut run: SystemRun, result: &Result<T, PrimaryError>) {
+    /// Ends a run: its connections are idle again, also after an error, but for that of the worker that caused it. The next run
+    /// does not name the worker `told`: the user knows of its loss.
+    pub(super) async fn end_run<T>(
+        &mut self,
+        mut run: SystemRun,
+        result: &Result<T, PrimaryError>,
+        told: Option<&str>,
+    ) {
         if let Err(why) = result
             && self.idle.keeps()
         {
@@ -60,57 +73,111 @@ impl Cluster {
         for session in run.links.end().await {
             match session {
                 Ok(connection) => self.idle.add(connection),
+                Err(lost) if told == Some(lost.name.as_str()) => {}
                 Err(lost) => self.idle.add_lost(lost),
             }
         }
     }
 
-    /// Sessions with all workers, their links measured.
+    /// Sessions with all workers of the run, their links measured.
     async fn open_workers(
         &mut self,
         request: &SystemRequest,
-        order: usize,
-        extra: usize,
+        opening: Opening,
+        (survival, clock): (&mut LuSurvival, RunClock),
         watch: &dyn ProductObserver,
     ) -> Result<Vec<Session>, PrimaryError> {
-        let n = order as f64;
-        let width = request.width.unwrap_or(256);
-        let whole = LuBegin::bytes_of_part((order, extra, width), order + extra, 64);
-        let opening = Opening {
-            dtype: DType::F64,
-            alpha: 1.0,
-            beta: 1.0,
-            flops: 2.0 / 3.0 * n * n * n,
-            memory_bytes: whole.max(1),
-            kernel: request.kernel.clone(),
-            name: request.sessions.name.clone(),
-            wants: Wants { log: false, account: false },
-        };
+        let is_first = survival.left().is_empty();
         let OpenedSessions { local, mut workers, lost, .. } =
             open_all(&request.sessions, &opening, self, watch).await?;
         let there = workers.len();
-        let most = request.workers.unwrap_or(usize::MAX).min(there);
-        let mut unused = workers.split_off(most);
-        unused.push(local);
+        let mut unused = vec![local];
+        if is_first {
+            unused.extend(workers.split_off(request.workers.unwrap_or(usize::MAX).min(there)));
+        } else {
+            unused.extend(workers.extract_if(.., |worker| !survival.takes_part(&worker.name)));
+        }
         self.idle.release(unused).await;
         let (nic_bytes_per_s, silent) = measure(&mut workers, self.nic_bytes_per_s, |_| true).await?;
         self.nic_bytes_per_s = nic_bytes_per_s;
-        let mut failed = silent.into_iter().map(|e| e.to_string());
-        let few = request.workers.filter(|wanted| *wanted > there);
-        let few = few.map(|wanted| format!("{wanted} workers are to take part, and {there} are there"));
-        let gone = lost.into_iter().next().filter(|_| workers.is_empty() || !request.outlives_losses);
-        let gone = gone.map(|lost| PrimaryError::Unreachable { name: lost.name, why: lost.why });
-        let why = failed.next().or(few).map(PrimaryError::Failed).or(gone).or_else(|| {
-            let none = "no worker takes part: name some with -w, --hostfile, --await or --local";
-            workers.is_empty().then(|| PrimaryError::Failed(none.to_owned()))
-        });
-        match why {
-            Some(why) => {
+        let gone = lost.into_iter().map(|lost| PrimaryError::Unreachable { name: lost.name, why: lost.why });
+        let refused = if is_first {
+            first(request, (&workers, there), silent, gone.collect(), survival)
+        } else {
+            again(survival, silent.into_iter().chain(gone), clock)
+        };
+        match refused {
+            Ok(()) => Ok(workers),
+            Err(why) => {
                 self.idle.release(workers).await;
                 Err(why)
             }
-            None => Ok(workers),
         }
+    }
+}
+
+/// Whether the first run may begin with these workers; `there` are connected.
+fn first(
+    request: &SystemRequest,
+    (workers, there): (&[Session], usize),
+    silent: Vec<PrimaryError>,
+    gone: Vec<PrimaryError>,
+    survival: &mut LuSurvival,
+) -> Result<(), PrimaryError> {
+    if let Some(silent) = silent.first() {
+        return Err(PrimaryError::Failed(silent.to_string()));
+    }
+    if let Some(wanted) = request.workers.filter(|wanted| *wanted > there) {
+        let few = format!("{wanted} workers are to take part, and {there} are there");
+        return Err(PrimaryError::Failed(few));
+    }
+    if let Some(gone) = gone.into_iter().next().filter(|_| workers.is_empty() || !request.outlives_losses) {
+        return Err(gone);
+    }
+    if workers.is_empty() {
+        let none = "no worker takes part: name some with -w, --hostfile, --await or --local";
+        return Err(PrimaryError::Failed(none.to_owned()));
+    }
+    if survival.begins(workers.iter().map(|worker| worker.name.as_str())) {
+        return Ok(());
+    }
+    let (survives, count) = (survival.survives(), workers.len());
+    Err(PrimaryError::Failed(format!(
+        "--survive {survives}: {} workers are needed, and {count} {} part; name more, or survive fewer losses",
+        survives + 1,
+        if count == 1 { "takes" } else { "take" }
+    )))
+}
+
+/// Whether the next run may begin although these workers are lost, too. Workers without a part in it do not matter.
+fn again(
+    survival: &mut LuSurvival,
+    lost: impl Iterator<Item = PrimaryError>,
+    clock: RunClock,
+) -> Result<(), PrimaryError> {
+    for e in lost {
+        let PrimaryError::Unreachable { name, why } = e else { return Err(e) };
+        if survival.takes_part(&name) && survival.lost(&name, &why, clock.seconds()) == LuAfterLoss::Ends {
+            return Err(PrimaryError::Unreachable { name, why });
+        }
+    }
+    Ok(())
+}
+
+/// The hello for every worker.
+fn opening(request: &SystemRequest, order: usize, extra: usize) -> Opening {
+    let n = order as f64;
+    let width = request.width.unwrap_or(256);
+    let whole = LuBegin::bytes_of_part((order, extra, width), order + extra, 64);
+    Opening {
+        dtype: DType::F64,
+        alpha: 1.0,
+        beta: 1.0,
+        flops: 2.0 / 3.0 * n * n * n,
+        memory_bytes: whole.max(1),
+        kernel: request.kernel.clone(),
+        name: request.sessions.name.clone(),
+        wants: Wants { log: false, account: false },
     }
 }
 
@@ -130,12 +197,14 @@ fn shape(source: &SystemSource) -> Result<(usize, usize), PrimaryError> {
     Ok((order, extra))
 }
 
-/// The plan, as it is reported and as the planner makes it, and the names of the workers that take part.
+/// The plan, as it is reported and as the planner makes it, and the names of the workers that take part. An error unless the
+/// system also fits after this number of losses.
 fn plan(
     request: &SystemRequest,
     order: usize,
     extra: usize,
     workers: &[Session],
+    losses: usize,
 ) -> Result<(SystemPlan, LuPlan, Vec<String>), PrimaryError> {
     let machines: Vec<LuMachine> = workers.iter().map(|worker| machine(request, worker)).collect();
     let bytes = |width, columns, threads| LuBegin::bytes_of_part((order, extra, width), columns, threads);
@@ -147,7 +216,10 @@ fn plan(
         keeps_all: request.workers.is_some(),
         bytes: &bytes,
     };
-    let found = cluster.plan().map_err(|e| too_large(order, &e))?;
+    let found = cluster.plan().map_err(|e| too_large(order, 0, &e))?;
+    if losses > 0 {
+        cluster.fits_without(losses).map_err(|e| too_large(order, losses, &e))?;
+    }
     if found.deal.owners.len() > LU_BLOCKS_MAX || found.deal.machines.len() > LU_MACHINES_MAX {
         return Err(PrimaryError::Operands(format!(
             "a system of order {order} in {} blocks on {} machines: at most {LU_BLOCKS_MAX} blocks and \
@@ -185,15 +257,21 @@ fn machine(request: &SystemRequest, worker: &Session) -> LuMachine {
     }
 }
 
-fn too_large(order: usize, e: &LuPlanError) -> PrimaryError {
+fn too_large(order: usize, losses: usize, e: &LuPlanError) -> PrimaryError {
     let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
     let offers: Vec<String> =
         e.offers.iter().map(|(name, bytes)| format!("{name} offers {}", mib(*bytes))).collect();
-    PrimaryError::Operands(format!(
-        "a system of order {order} takes {} of memory, and {}: use a smaller one, or more machines",
-        mib(e.needed),
-        offers.join(", ")
-    ))
+    let (needed, offers) = (mib(e.needed), offers.join(", "));
+    PrimaryError::Operands(match losses {
+        0 => format!(
+            "a system of order {order} takes {needed} of memory, and {offers}: use a smaller one, or more machines"
+        ),
+        _ => format!(
+            "--survive {losses}: a system of order {order} takes {needed} of memory, and once the largest {} lost, {offers}: use \
+             a smaller one, or more machines, or survive fewer losses",
+            if losses == 1 { "worker is".to_owned() } else { format!("{losses} workers are") }
+        ),
+    })
 }
 
 /// The sessions of these machines, by their numbers, and the others.

@@ -42,6 +42,10 @@ pub struct BenchHplArgs {
     /// With workers: how many of them take part, the first ones, comma-separated, such as 1,2,4,8 (default: as is fastest)
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) nodes: Vec<u16>,
+    /// With workers: how many may be lost during a run; the elimination starts again on the others, 0 to 8, and the time of the
+    /// run goes on
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=8))]
+    pub(crate) survive: u8,
     /// The machines; without any, the threads of this process.
     #[command(flatten)]
     pub(crate) machines: MachineArgs,

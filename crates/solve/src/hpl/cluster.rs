@@ -3,7 +3,8 @@
 //! Place in the flow: `mod.rs` comes here if the options name machines.
 //!
 //! Invariants: as in this process. The clock runs from the last column that was generated to the last element of the
-//! solution; X is checked here, with a matrix that this process generates again.
+//! solution; X is checked here, with a matrix that this process generates again. After a run that has lost a worker no
+//! further run begins: it would measure another cluster.
 //!
 //! Deliberately absent: the official program, which starts its own processes on the machines (docs/solve.md).
 
@@ -11,13 +12,15 @@ use super::BenchHplArgs;
 use super::point::{HplEstimate, HplPlace, HplPoint};
 use super::stamp::Stamp;
 use super::{draw, text};
-use crate::on_workers::{OpenTeam, accuse, announce, display, sessions};
+use crate::on_workers::{OpenTeam, SURVIVE_ALONE, accuse, display, sessions, tell, when};
 use bramble_cluster::team::{GatheredTeam, TeamSpec};
 use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_kernel::KernelName;
 use bramble_lu::{LuKernels, hpl};
 use bramble_matrix::DType;
-use bramble_primary::{ClusterOptions, SystemProgress, SystemRequest, SystemSolution, SystemSource};
+use bramble_primary::{
+    ClusterOptions, LuLoss, PrimaryError, SystemProgress, SystemRequest, SystemSolution, SystemSource,
+};
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::quantity::counted;
 use bramble_report::times::Times;
@@ -29,6 +32,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) fn run(args: &BenchHplArgs) -> Option<Result<Exit, Failure>> {
     let team = args.machines.team();
     match TeamSpec::of(&team) {
+        Ok(TeamSpec::Alone) if args.survive > 0 => Some(Err(Failure::usage(SURVIVE_ALONE))),
         Ok(TeamSpec::Alone) if args.nodes.is_empty() => None,
         Ok(TeamSpec::Alone) => {
             let text = "--nodes: needs workers; name some with -w, --hostfile, --await or --local";
@@ -115,7 +119,15 @@ async fn measure(args: &BenchHplArgs, team: &mut OpenTeam) -> (Vec<HplPoint>, Op
     'rounds: for _ in 0..args.rounds {
         for (case, runs) in &mut cases {
             match one_run(args, team, *case).await {
-                Ok(run) => runs.push(run),
+                Ok(run) => {
+                    let lost = run.solution.losses.workers.first().map(no_further_run);
+                    runs.push(run);
+                    if let Some(failure) = lost.filter(|_| ended + 1 < all) {
+                        let told = told(failure, *case, (ended + 1, all));
+                        failed = Some(GatheredTeam::failure(team.is_local, told));
+                        break 'rounds;
+                    }
+                }
                 Err(failure) => {
                     failed = Some(GatheredTeam::failure(team.is_local, told(failure, *case, (ended, all))));
                     break 'rounds;
@@ -125,6 +137,12 @@ async fn measure(args: &BenchHplArgs, team: &mut OpenTeam) -> (Vec<HplPoint>, Op
         }
     }
     (cases.into_iter().filter_map(|(_, runs)| HplPoint::of_workers(runs)).collect(), failed)
+}
+
+/// Why no run begins after one that has survived a loss.
+fn no_further_run(loss: &LuLoss) -> Failure {
+    let why = format!("it was lost {}; no further run begins: it would measure another cluster", when(loss));
+    PrimaryError::Unreachable { name: loss.name.clone(), why }.into()
 }
 
 /// A failure of one of several runs says which, and what has been measured before.
@@ -149,6 +167,7 @@ async fn one_run(
         workers,
         // What the others measured would be another cluster.
         outlives_losses: false,
+        survive: usize::from(args.survive),
         kernel: team.kernel.clone(),
         sessions: sessions(args.memory)?,
     };
@@ -166,9 +185,8 @@ async fn one_run(
         check.is_valid()
     };
     let progress = |state: SystemProgress<'_>| match state {
-        SystemProgress::Planned(plan) => announce(plan),
         SystemProgress::Began => start.set(Stamp::now()),
-        SystemProgress::Eliminated(_) => {}
+        state => tell(&state, false),
     };
     let solution = team.cluster.solve(request, Box::new(check), &team.display, &progress).await?;
     accuse(&solution.accusations());
@@ -194,7 +212,7 @@ impl HplPoint {
             bound_by: if plan.estimate.is_bound_by_links { "links" } else { "compute" },
             seconds: plan.estimate.seconds,
         };
-        let (order, block, place) = (plan.order, plan.width, HplPlace::Workers(plan));
+        let (order, block, place) = (plan.order, plan.width, HplPlace::Workers(plan, solution.losses));
         Some(Self { order, block, place, times, start, end, check, estimate, official: None })
     }
 }

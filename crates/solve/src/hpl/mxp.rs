@@ -47,7 +47,7 @@ fn refuse(args: &BenchHplArgs) -> Result<(), Failure> {
     let is_alone = matches!(TeamSpec::of(&args.machines.team())?, TeamSpec::Alone);
     let refused = [
         (
-            !is_alone || !args.nodes.is_empty(),
+            !is_alone || !args.nodes.is_empty() || args.survive > 0,
             "--mxp: runs on this machine only, since workers factor in f64; leave out the options that name workers, or --mxp",
         ),
         (

@@ -2,10 +2,11 @@
 
 use super::official::OfficialRun;
 use super::stamp::Stamp;
+use crate::on_workers::loss_object;
 use bramble_lu::hpl::{HplCheck, operations};
 use bramble_lu::{LuKernels, LuOptions};
 use bramble_plan::LuRates;
-use bramble_primary::{SystemPlan, SystemShare};
+use bramble_primary::{SystemLosses, SystemPlan, SystemShare};
 use bramble_report::times::Times;
 use serde_json::{Value, json};
 
@@ -22,8 +23,8 @@ pub(super) struct HplCase {
 pub(super) enum HplPlace {
     /// In this process: its threads, the kernel and its rates.
     Threads { threads: usize, kernel: String, rates: LuRates },
-    /// On workers.
-    Workers(SystemPlan),
+    /// On workers, some of which may have been lost.
+    Workers(SystemPlan, SystemLosses),
 }
 
 /// The bound and the prediction.
@@ -61,7 +62,7 @@ impl HplPoint {
     pub(super) fn product_gflops(&self) -> f64 {
         match &self.place {
             HplPlace::Threads { rates, .. } => rates.product_gflops,
-            HplPlace::Workers(plan) => plan.shares.iter().map(|share| share.gflops).sum(),
+            HplPlace::Workers(plan, _) => plan.shares.iter().map(|share| share.gflops).sum(),
         }
     }
 
@@ -69,7 +70,7 @@ impl HplPoint {
     pub(super) fn threads(&self) -> usize {
         match &self.place {
             HplPlace::Threads { threads, .. } => *threads,
-            HplPlace::Workers(plan) => plan.shares.iter().map(|share| share.threads).sum(),
+            HplPlace::Workers(plan, _) => plan.shares.iter().map(|share| share.threads).sum(),
         }
     }
 
@@ -77,7 +78,7 @@ impl HplPoint {
     pub(super) fn machines(&self) -> usize {
         match &self.place {
             HplPlace::Threads { .. } => 1,
-            HplPlace::Workers(plan) => plan.shares.len(),
+            HplPlace::Workers(plan, _) => plan.shares.len(),
         }
     }
 
@@ -110,9 +111,10 @@ impl HplPoint {
                 "update_gflops": rates.update_gflops,
                 "panel_gflops": rates.panel_gflops,
             }),
-            HplPlace::Workers(plan) => json!({
+            HplPlace::Workers(plan, losses) => json!({
                 "workers": plan.shares.iter().map(worker).collect::<Vec<_>>(),
                 "left_out": plan.left_out,
+                "lost": loss_object(losses),
             }),
         };
         if let (Some(object), Some(more)) = (object.as_object_mut(), more.as_object()) {

@@ -3,6 +3,7 @@
 //! The first column names the variant as HPL does: wall time, column-major processes, look-ahead, ring, and the recursive panel.
 
 use super::point::{HplPlace, HplPoint};
+use crate::on_workers::loss_lines;
 use bramble_lu::hpl::THRESHOLD;
 use bramble_primary::SystemShare;
 use bramble_report::quantity::{bytes, counted, seconds};
@@ -84,7 +85,7 @@ fn rates(point: &HplPoint, out: &mut String) -> std::fmt::Result {
                 "rate      {gflops:.1} Gflop/s: {part:.2} of the {all:.1} that {threads} multiply together ({kernel})"
             )?;
         }
-        HplPlace::Workers(plan) => {
+        HplPlace::Workers(plan, losses) => {
             writeln!(
                 out,
                 "rate      {gflops:.1} Gflop/s: {part:.2} of the {all:.1} that {} multiply together",
@@ -100,6 +101,9 @@ fn rates(point: &HplPoint, out: &mut String) -> std::fmt::Result {
             }
             for name in &plan.left_out {
                 writeln!(out, "left out  {name}: with it, the run would take longer")?;
+            }
+            for line in loss_lines(losses) {
+                writeln!(out, "{line}")?;
             }
         }
     }
