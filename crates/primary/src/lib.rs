@@ -44,6 +44,6 @@ pub use product::{
 pub use resume::Resumed;
 pub use stop::Stop;
 pub use system::{
-    FactorsCheck, FactorsRequest, SolutionCheck, SystemFactors, SystemPlan, SystemProgress, SystemRequest,
-    SystemShare, SystemSolution, SystemSource,
+    FactorsCheck, FactorsRequest, SentColumns, SolutionCheck, SystemFactors, SystemPlan, SystemProgress,
+    SystemRequest, SystemShare, SystemSolution, SystemSource,
 };

@@ -10,7 +10,7 @@
 //! Deliberately absent: right-hand sides. The messages have at least one, so a column of zeros rides along.
 
 use super::links::Heard;
-use super::{SystemPlan, SystemProgress, SystemRequest, SystemRun, SystemSource};
+use super::{SentColumns, SystemPlan, SystemProgress, SystemRequest, SystemRun, SystemSource};
 use crate::cluster::Cluster;
 use crate::product::{ProductObserver, SessionRequest};
 use crate::{PrimaryError, off_loop};
@@ -47,10 +47,12 @@ pub struct SystemFactors {
     pub pivots: Vec<usize>,
     /// The plan.
     pub plan: SystemPlan,
-    /// Seconds before the elimination: connections, speeds, columns.
+    /// Seconds before the first column is sent: connections, speeds.
     pub setup_seconds: f64,
-    /// Seconds of the elimination.
+    /// Seconds of the elimination, from the first column that is sent.
     pub seconds: f64,
+    /// The way of the columns to the workers, which is a part of `seconds`.
+    pub sent: SentColumns,
     /// Seconds in which the factors came home.
     pub home_seconds: f64,
     /// The first column whose pivot is 0.
@@ -120,8 +122,8 @@ impl SystemRun {
             }
         };
         self.links.goodbyes().await?;
-        let (zero, overflow) = (self.zero, self.overflow);
-        Ok(SystemFactors { pivots, plan, setup_seconds, seconds, home_seconds, zero, overflow, wrong })
+        let (zero, overflow, sent) = (self.zero, self.overflow, self.sent(clock));
+        Ok(SystemFactors { pivots, plan, setup_seconds, seconds, sent, home_seconds, zero, overflow, wrong })
     }
 
     /// Asks all workers for their columns until all have come; returns the exchanges of rows.

@@ -46,7 +46,13 @@ impl Cluster {
             ring: LuRing { owners: ring.deal.owners, machines: used.len(), me: 0 },
         };
         let sessions = introduced(used, request.sessions.random, &names).await?;
-        let run = SystemRun { links: RingLinks::start(sessions), begin, zero: None, overflow: None };
+        let run = SystemRun {
+            links: RingLinks::start(sessions),
+            begin,
+            zero: None,
+            overflow: None,
+            early_panels: 0,
+        };
         Ok((run, plan))
     }
 
