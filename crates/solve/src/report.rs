@@ -202,7 +202,7 @@ fn computed_by(workers: &[SystemShare], threads: &str, kernel: &str) -> String {
     }
 }
 
-/// How long the columns took to the workers, and what was done meanwhile.
+/// How long the columns were on their way to the workers, and how many panels were factored before the end of it.
 fn sent_line(workers: &[SystemShare], sent: f64, early_panels: usize) -> Option<String> {
     let panels = counted(early_panels as u64, "panel");
     (!workers.is_empty()).then(|| {
