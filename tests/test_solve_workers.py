@@ -56,6 +56,19 @@ def test_layouts_and_types_give_the_same_solution(tmp_path):
         assert x.dtype == np.float32 and backward_error(a.astype(np.float32), x, b.astype(np.float32)) < 2.0**-24
 
 
+def test_the_report_says_what_was_done_while_columns_came(tmp_path):
+    a, b = matrix(300, 300, "f64", 3), matrix(300, 1, "f64", 4)[:, 0]
+    with workers(2, "--threads", 1) as (addresses, _):
+        options = "-w", ",".join(addresses), "--block", 32
+        _, report = solved(tmp_path, a, b, *options)
+        # Both workers' panels are 10; the time of the columns is a part of the whole.
+        assert 0 <= report["early_panels"] <= 10 and 0 < report["seconds"]["sent"] <= report["seconds"]["factor"]
+        text = succeed("solve", tmp_path / "A.npy", tmp_path / "b.npy", *options).out
+        assert re.search(r"^sent +in .*, a part of the time; \d+ panels? factored before the end$", text, re.MULTILINE), text
+    _, report = solved(tmp_path, a, b)
+    assert report["early_panels"] == 0 and report["seconds"]["sent"] == 0
+
+
 def test_systems_without_a_solution_are_refused(tmp_path):
     a, b = matrix(120, 120, "f64", 5), save(tmp_path, "b.npy", np.ones(120))
     a[:, 77] = 0

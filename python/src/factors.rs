@@ -119,6 +119,8 @@ fn report(found: &SystemFactors, (shape, dtype): (Shape, DType), error: f64, sec
         "seconds": seconds,
         "setup_seconds": found.setup_seconds,
         "factor_seconds": found.seconds,
+        "sent_seconds": found.sent.seconds,
+        "early_panels": found.sent.early_panels,
         "home_seconds": found.home_seconds,
         "gflops": hpl::operations(found.plan.order) / found.seconds / 1e9,
         "predicted_seconds": found.plan.estimate.seconds,

@@ -23,6 +23,7 @@ fn with_any_faults_the_factors_are_right_or_losses_end_the_run() {
         SEEDS,
         SEEDS / 4,
         SEEDS / 10,
+        SEEDS,
         2 * SEEDS,
         SEEDS / 4,
         SEEDS / 10,

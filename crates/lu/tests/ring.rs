@@ -24,6 +24,9 @@ struct Machine {
     onward: VecDeque<usize>,
     back: VecDeque<usize>,
     is_finished: bool,
+    /// Blocks whose elements have not come.
+    missing: VecDeque<usize>,
+    order: usize,
 }
 
 fn kernel() -> Arc<dyn Kernel> {
@@ -34,8 +37,7 @@ impl Machine {
     fn new(begin: &LuBegin, me: usize) -> Self {
         let begin = LuBegin { ring: LuRing { me, ..begin.ring.clone() }, ..begin.clone() };
         let part = LuPart::new(&begin).unwrap();
-        part.blocks().for_each(|block| part.generate(block));
-        part.sum(0..begin.order);
+        let missing = part.blocks().collect();
         let shape = LuShape {
             blocks: begin.ring.owners.len(),
             panels: begin.panels(),
@@ -43,9 +45,28 @@ impl Machine {
             widest: 3,
             live_max: begin.live_max,
         };
-        let node = LuNode::new(shape, begin.ring, true);
+        let node = LuNode::new(shape, begin.ring.clone(), true);
         let (panels, tasks, pivots, onward, back) = Default::default();
-        Self { part, node, panels, tasks, pivots, onward, back, is_finished: false }
+        Self {
+            part,
+            node,
+            panels,
+            tasks,
+            pivots,
+            onward,
+            back,
+            is_finished: false,
+            missing,
+            order: begin.order,
+        }
+    }
+
+    /// The elements of the next block come.
+    fn fill(&mut self) {
+        let block = self.missing.pop_front().unwrap();
+        self.part.generate(block);
+        self.part.add(block, 0..self.order);
+        self.handle(LuEvent::Filled(block));
     }
 
     fn handle(&mut self, event: LuEvent) {
@@ -82,9 +103,13 @@ fn factored(begin: &LuBegin, mut choice: impl FnMut(usize) -> usize) -> Vec<Mach
     ring.iter_mut().for_each(|machine| machine.handle(LuEvent::Begin));
     loop {
         let of = |(at, machine): (usize, &Machine)| {
-            let links = [(!machine.onward.is_empty(), 0), (!machine.back.is_empty(), 1)];
+            let links = [
+                (!machine.onward.is_empty(), 0),
+                (!machine.back.is_empty(), 1),
+                (!machine.missing.is_empty(), 2),
+            ];
             let links = links.into_iter().filter(|(is, _)| *is).map(move |(_, kind)| (at, kind));
-            links.chain((0..machine.tasks.len()).map(move |task| (at, 2 + task))).collect::<Vec<_>>()
+            links.chain((0..machine.tasks.len()).map(move |task| (at, 3 + task))).collect::<Vec<_>>()
         };
         let possible: Vec<(usize, usize)> = ring.iter().enumerate().flat_map(of).collect();
         if possible.is_empty() {
@@ -108,7 +133,8 @@ fn factored(begin: &LuBegin, mut choice: impl FnMut(usize) -> usize) -> Vec<Mach
                 let count = ring[at].back.pop_front().unwrap();
                 ring[before].handle(LuEvent::NextSpent(count));
             }
-            task => ring[at].run(task - 2),
+            2 => ring[at].fill(),
+            task => ring[at].run(task - 3),
         }
     }
 }
@@ -194,6 +220,7 @@ fn the_checksums_name_the_machine_whose_columns_have_changed() {
     let begin = system(200, 16, &[0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2], 3);
     for (wrong, exponent) in [(0, 0), (1, 0), (2, -20)] {
         let mut ring: Vec<Machine> = (0..3).map(|me| Machine::new(&begin, me)).collect();
+        ring.iter_mut().for_each(|machine| (0..machine.missing.len()).for_each(|_| machine.fill()));
         let block = ring[wrong].part.blocks().nth(2).unwrap();
         // After its checksum was made, an element of that machine changes: what HPL made is of size 1.
         let columns = begin.columns(block).len();

@@ -44,6 +44,6 @@ pub use product::{
 pub use resume::Resumed;
 pub use stop::Stop;
 pub use system::{
-    FactorsCheck, FactorsRequest, LuLoss, SolutionCheck, SystemFactors, SystemLosses, SystemPlan,
-    SystemProgress, SystemRequest, SystemShare, SystemSolution, SystemSource,
+    FactorsCheck, FactorsRequest, LuLoss, SentColumns, SolutionCheck, SystemFactors, SystemLosses,
+    SystemPlan, SystemProgress, SystemRequest, SystemShare, SystemSolution, SystemSource,
 };

@@ -167,10 +167,14 @@ async fn compute<T: LuElement>(
     accuse(&factors.accusations());
     let error = found.lock().unwrap_or_else(PoisonError::into_inner).take();
     let error = error.ok_or_else(|| Failure::failed("the factors were not checked"))??;
-    let SystemFactors { setup_seconds, seconds, home_seconds, .. } = factors;
+    let SystemFactors { setup_seconds, seconds, sent, home_seconds, .. } = factors;
     let check = (whole - setup_seconds - seconds - home_seconds).max(0.0);
     let load = read + setup_seconds;
-    Ok((factors, error, LuTimes { load, factor: seconds, home: home_seconds, check, total: 0.0 }))
+    Ok((
+        factors,
+        error,
+        LuTimes { load, factor: seconds, sent: sent.seconds, home: home_seconds, check, total: 0.0 },
+    ))
 }
 
 /// How far L U w is from P A w for a random w.
@@ -206,6 +210,7 @@ fn told(factors: &SystemFactors, dtype: DType, error: f64, seconds: LuTimes) -> 
         tolerance: accepted_error(n, dtype),
         singular: factors.zero,
         seconds,
+        early_panels: factors.sent.early_panels,
         output: None,
     }
 }

@@ -87,6 +87,7 @@ fn compute<T: LuElement>(a: Matrix, setup: &Setup) -> Result<Factored<T>, Failur
         tolerance: accepted_error(rows.max(cols), T::DTYPE),
         singular,
         seconds,
+        early_panels: 0,
         output: None,
     };
     Ok(Factored { factors, report })

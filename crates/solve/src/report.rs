@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 pub(crate) struct SolveTimes {
     pub(crate) load: f64,
     pub(crate) factor: f64,
+    /// The way of A and B to the workers, a part of `factor`.
+    pub(crate) sent: f64,
     pub(crate) solve: f64,
     pub(crate) check: f64,
     pub(crate) condition: f64,
@@ -27,6 +29,8 @@ pub(crate) struct SolveTimes {
 pub(crate) struct LuTimes {
     pub(crate) load: f64,
     pub(crate) factor: f64,
+    /// The way of A to the workers, a part of `factor`.
+    pub(crate) sent: f64,
     /// The way of the factors from the workers.
     pub(crate) home: f64,
     pub(crate) check: f64,
@@ -80,6 +84,8 @@ pub(crate) struct SolveReport {
     pub(crate) condition: Option<Condition>,
     pub(crate) refinement: Option<Refinement>,
     pub(crate) seconds: SolveTimes,
+    /// Panels that workers factored before the last column had been sent.
+    pub(crate) early_panels: usize,
     pub(crate) output: Option<PathBuf>,
 }
 
@@ -123,7 +129,7 @@ impl SolveReport {
     }
 
     fn text(&self) -> String {
-        let SolveTimes { load, factor, solve, total, .. } = self.seconds;
+        let SolveTimes { load, factor, sent, solve, total, .. } = self.seconds;
         let place = place(self.output.as_deref());
         let (threads, block) = (counted(self.options.threads as u64, "thread"), self.options.block);
         let places = computed_by(&self.workers, &threads, &self.kernel);
@@ -135,6 +141,7 @@ impl SolveReport {
         ];
         out.extend(worker_lines(&self.workers, &self.left_out));
         out.extend(loss_lines(&self.losses));
+        out.extend(sent_line(&self.workers, sent, self.early_panels));
         out.extend(self.refinement.map(|refinement| {
             let mut rounds = counted(refinement.rounds as u64, "correction");
             if refinement.iterations > 0 {
@@ -161,7 +168,7 @@ impl SolveReport {
     }
 
     fn json(&self) -> Value {
-        let SolveTimes { load, factor, solve, check, condition, total } = self.seconds;
+        let SolveTimes { load, factor, sent, solve, check, condition, total } = self.seconds;
         json!({
             "schema": "bramble.solve/1",
             "n": self.n,
@@ -171,8 +178,10 @@ impl SolveReport {
             "kernel": self.kernel,
             "block": self.options.block,
             "seconds": {
-                "load": load, "factor": factor, "solve": solve, "check": check, "condition": condition, "total": total,
+                "load": load, "factor": factor, "sent": sent, "solve": solve, "check": check, "condition": condition,
+                "total": total,
             },
+            "early_panels": self.early_panels,
             "gflops": self.gflops(),
             "memory_bytes": self.memory_bytes,
             "backward_error": self.backward_error,
@@ -196,6 +205,14 @@ fn computed_by(workers: &[SystemShare], threads: &str, kernel: &str) -> String {
         0 => format!("{threads}, kernel {kernel}"),
         count => counted(count as u64, "worker"),
     }
+}
+
+/// How long the columns were on their way to the workers, and how many panels were factored before the end of it.
+fn sent_line(workers: &[SystemShare], sent: f64, early_panels: usize) -> Option<String> {
+    let panels = counted(early_panels as u64, "panel");
+    (!workers.is_empty()).then(|| {
+        format!("sent      in {}, a part of the time; {panels} factored before the end", seconds(sent))
+    })
 }
 
 /// A line for each worker, and for each that was left out.
@@ -248,6 +265,8 @@ pub(crate) struct LuReport {
     /// The first column whose pivot is 0.
     pub(crate) singular: Option<usize>,
     pub(crate) seconds: LuTimes,
+    /// As in [`SolveReport`].
+    pub(crate) early_panels: usize,
     /// The files of the factors and of the pivots.
     pub(crate) output: Option<(PathBuf, PathBuf)>,
 }
@@ -274,7 +293,7 @@ impl LuReport {
     }
 
     fn text(&self) -> String {
-        let LuTimes { load, factor, home, total, .. } = self.seconds;
+        let LuTimes { load, factor, sent, home, total, .. } = self.seconds;
         let place = match &self.output {
             Some((factors, pivots)) => format!("written to {} and {}", factors.display(), pivots.display()),
             None => place(None),
@@ -289,6 +308,7 @@ impl LuReport {
         ];
         out.extend(worker_lines(&self.workers, &self.left_out));
         out.extend(loss_lines(&self.losses));
+        out.extend(sent_line(&self.workers, sent, self.early_panels));
         if !self.workers.is_empty() {
             out.push(format!("home      {} for the factors to come from the workers", seconds(home)));
         }
@@ -301,7 +321,7 @@ impl LuReport {
     }
 
     fn json(&self) -> Value {
-        let LuTimes { load, factor, home, check, total } = self.seconds;
+        let LuTimes { load, factor, sent, home, check, total } = self.seconds;
         let name = |path: &PathBuf| path.to_string_lossy().into_owned();
         json!({
             "schema": "bramble.lu/1",
@@ -311,7 +331,8 @@ impl LuReport {
             "threads": self.options.threads,
             "kernel": self.kernel,
             "block": self.options.block,
-            "seconds": {"load": load, "factor": factor, "home": home, "check": check, "total": total},
+            "seconds": {"load": load, "factor": factor, "sent": sent, "home": home, "check": check, "total": total},
+            "early_panels": self.early_panels,
             "gflops": self.gflops(),
             "memory_bytes": self.memory_bytes,
             "workers": worker_objects(&self.workers),

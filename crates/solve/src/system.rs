@@ -233,6 +233,7 @@ fn told(problem: &SolveProblem, setup: &Setup, found: &Residual, dtype: DType) -
         condition: None,
         refinement: None,
         seconds: SolveTimes::default(),
+        early_panels: 0,
         output: None,
     }
 }

@@ -94,6 +94,7 @@ pub(crate) fn solve(
         let times = SolveTimes {
             load: read + solution.setup_seconds,
             factor: solution.seconds,
+            sent: solution.sent.seconds,
             check: (whole - solution.setup_seconds - solution.seconds).max(0.0),
             ..SolveTimes::default()
         };
@@ -141,6 +142,7 @@ fn told(
         condition: None,
         refinement: None,
         seconds,
+        early_panels: solution.sent.early_panels,
         output: None,
     }
 }

@@ -57,7 +57,10 @@ pub(super) struct RingMachine {
     width: usize,
     frame: usize,
     has_checksum: bool,
-    /// The first column and the columns of each block, those of the checksum as the last; `None` while a task has them.
+    /// The columns of own blocks that have not come, by the number of the block.
+    missing: BTreeMap<usize, Vec<Vec<u64>>>,
+    /// The first column and the columns of each block, those of the checksum as the last; `None` before they have come, and while
+    /// a task has them. The checksum is never taken before all have come.
     blocks: Vec<(usize, Option<Vec<Vec<u64>>>)>,
     panels: BTreeMap<usize, TrialPanel>,
     tasks: BTreeMap<u64, LuRunning>,
@@ -84,15 +87,11 @@ impl RingMachine {
             live_max: scenario.live_max,
         };
         let own = ring.columns();
-        let mut blocks: Vec<(usize, Option<Vec<Vec<u64>>>)> = own
-            .iter()
-            .map(|block| (scenario.span(*block).start, Some(matrix[scenario.span(*block)].to_vec())))
-            .collect();
+        let missing = own.iter().map(|block| (*block, matrix[scenario.span(*block)].to_vec())).collect();
+        let mut blocks: Vec<(usize, Option<Vec<Vec<u64>>>)> =
+            own.iter().map(|block| (scenario.span(*block).start, None)).collect();
         if scenario.has_checksum {
-            let all = || blocks.iter().flat_map(|(_, columns)| columns.iter().flatten());
-            let sum = |row: usize| all().fold(0, |sum, column| plus(sum, column[row]));
-            let checksum = (0..scenario.order).map(sum).collect();
-            blocks.push((usize::MAX, Some(vec![checksum])));
+            blocks.push((usize::MAX, Some(vec![vec![0; scenario.order]])));
         }
         Self {
             node: LuNode::new(shape, ring.clone(), scenario.has_checksum),
@@ -102,6 +101,7 @@ impl RingMachine {
             width: scenario.width,
             frame: scenario.frame,
             has_checksum: scenario.has_checksum,
+            missing,
             blocks,
             panels: BTreeMap::new(),
             tasks: BTreeMap::new(),
@@ -144,6 +144,21 @@ impl RingMachine {
         begun
     }
 
+    /// A block comes from the primary, and is added to the checksum.
+    pub(super) fn fill(&mut self, block: usize, seen: &mut LuRareEvents) -> Vec<u64> {
+        let Some(columns) = self.missing.remove(&block) else {
+            unreachable!("a block comes once, to its owner");
+        };
+        if let Some((usize::MAX, Some(checksum))) = self.blocks.last_mut() {
+            for column in &columns {
+                checksum[0].iter_mut().zip(column).for_each(|(sum, x)| *sum = plus(*sum, *x));
+            }
+        }
+        let first = self.ring.columns().iter().position(|own| *own == block);
+        first.into_iter().for_each(|at| self.blocks[at].1 = Some(columns.clone()));
+        self.handle(LuEvent::Filled(block), seen)
+    }
+
     fn forget(&mut self, count: usize) {
         let is_used = |task: &LuRunning| matches!(task.task, LuTask::Update { step, .. } if step < count);
         assert!(!self.tasks.values().any(is_used), "{}: drops a panel that a task uses", self.name());
@@ -168,7 +183,7 @@ impl RingMachine {
         let name = self.name();
         let take = |(_, columns): &mut (usize, Option<Vec<Vec<u64>>>)| match columns.take() {
             Some(columns) => columns,
-            None => panic!("{name}: {task:?} has a block of another task"),
+            None => panic!("{name}: {task:?} has a block that is not there, or of another task"),
         };
         let blocks = self.blocks[range].iter_mut().map(take).collect();
         self.begun_tasks += 1;

@@ -17,6 +17,8 @@ pub struct LuRareEvents {
     pub waited_for_memory: u64,
     /// Panels that came before the machine was told to begin.
     pub came_early: u64,
+    /// Tasks that began before all blocks of their machine had come.
+    pub before_the_last_block: u64,
     /// Updates of several blocks.
     pub wide_updates: u64,
     /// Panels that the next machine had spent before the sender noticed that they had gone.
@@ -54,7 +56,7 @@ impl LuRareEvents {
     }
 
     /// All counts with their names.
-    pub fn fields(&self) -> [(&'static str, u64); 19] {
+    pub fn fields(&self) -> [(&'static str, u64); 20] {
         [
             ("rings of one", self.small_rings[0]),
             ("rings of two", self.small_rings[1]),
@@ -63,6 +65,7 @@ impl LuRareEvents {
             ("waits for room", self.waited_for_room),
             ("waits for memory", self.waited_for_memory),
             ("early panels", self.came_early),
+            ("tasks before the last block", self.before_the_last_block),
             ("wide updates", self.wide_updates),
             ("overtaken", self.overtaken),
             ("singular panels", self.singular),
@@ -78,7 +81,7 @@ impl LuRareEvents {
         ]
     }
 
-    fn fields_mut(&mut self) -> [&mut u64; 19] {
+    fn fields_mut(&mut self) -> [&mut u64; 20] {
         let [one, two] = &mut self.small_rings;
         [
             one,
@@ -88,6 +91,7 @@ impl LuRareEvents {
             &mut self.waited_for_room,
             &mut self.waited_for_memory,
             &mut self.came_early,
+            &mut self.before_the_last_block,
             &mut self.wide_updates,
             &mut self.overtaken,
             &mut self.singular,

@@ -5,7 +5,7 @@
 //! Invariants: a link delivers frames in order, and takes at most so many before the first has arrived. Its sender may notice
 //! that a frame has gone before or after the other end has it. A machine that is dead or was stopped takes part in nothing.
 //!
-//! Deliberately absent: the rules of a machine (`rules.rs`); columns on their way to the machines, and the back-substitution.
+//! Deliberately absent: the rules of a machine (`rules.rs`); rows of a block on their way, and the back-substitution.
 
 use super::machine::{RingFrame, RingMachine, WrongUpdate};
 use super::result::LuRareEvents;
@@ -21,8 +21,10 @@ const EVENTS_MAX: u64 = 2_000_000;
 /// What happens.
 #[derive(Clone, Debug)]
 enum RingEvent {
-    /// The primary says that all columns are there.
+    /// The primary says that tasks may begin.
     Go(usize),
+    /// A block comes from the primary to its owner.
+    Fills(usize, usize),
     /// A machine's task ends, by its number.
     TaskEnds(usize, u64),
     /// The sender notices that a frame has gone; the panel whose last elements it had.
@@ -129,6 +131,7 @@ impl<'a> Ring<'a> {
             let seconds = self.drawn(self.scenario.link_s[at] * 3.0);
             self.queue.add(seconds, RingEvent::Go(at));
         }
+        self.plan_fills();
         let mut end_s = 0.0;
         while let Some(event) = self.queue.next() {
             self.events += 1;
@@ -146,6 +149,20 @@ impl<'a> Ring<'a> {
         }
         let Self { machines, is_gone, events, hash, .. } = self;
         RingRun { machines, is_gone, seconds: end_s, events, hash }
+    }
+
+    /// Plans when each block comes: ascending at each machine, as the primary sends them, or in any order.
+    fn plan_fills(&mut self) {
+        let (is_ascending, mut last_s) = (self.random.chance(0.6), vec![0.0; self.machines.len()]);
+        for (block, owner) in self.scenario.owners.iter().enumerate() {
+            let typical = self.scenario.fill_s;
+            let seconds = match is_ascending {
+                true => last_s[*owner] + self.drawn(typical),
+                false => self.drawn(typical * self.scenario.owners.len() as f64),
+            };
+            last_s[*owner] = seconds;
+            self.queue.add(seconds, RingEvent::Fills(*owner, block));
+        }
     }
 
     fn finished(&self) -> usize {
@@ -167,10 +184,12 @@ impl<'a> Ring<'a> {
             RingEvent::Arrives(from, at, frame) => (4, *at, ((*from as u64) << 32) + weight(frame)),
             RingEvent::Dies(at) => (5, *at, 0),
             RingEvent::Stops(at) => (6, *at, 0),
+            RingEvent::Fills(at, block) => (7, *at, *block as u64),
         };
         self.hash = mixed(self.hash ^ mixed(detail ^ mixed(kind << 8 | at as u64)));
         match event {
             RingEvent::Go(at) => self.with(at, |machine, seen| machine.handle(LuEvent::Begin, seen)),
+            RingEvent::Fills(at, block) => self.with(at, |machine, seen| machine.fill(block, seen)),
             RingEvent::TaskEnds(at, number) => self.with(at, |machine, seen| machine.end(number, seen)),
             RingEvent::Gone(at, to, step) => self.gone(at, to, step),
             RingEvent::Arrives(from, at, frame) => {

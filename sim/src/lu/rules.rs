@@ -4,8 +4,8 @@
 //! the end of each event.
 //!
 //! Invariants checked:
-//! 1. a block belongs to one task at a time, gets the steps 0, 1, 2, … in order, each once, with a panel that is here as a whole,
-//!    and becomes a panel after all steps before its own; no task needs more threads, or more blocks, than there are;
+//! 1. a block belongs to one task at a time, and to none before it has come (the checksum: before all others have), gets the
+//!    steps 0, 1, 2, … in order, each once, with a panel that is here as a whole, and becomes a panel after all steps before its own; no task needs more threads, or more blocks, than there are;
 //! 2. panels go to the next machine in order, each once, except those of the next machine; none goes before the next machine has
 //!    room;
 //! 3. at most `live_max` panels are kept, counting one that arrives and one that is being factored;
@@ -33,6 +33,8 @@ pub(super) struct MachineRules {
     is_busy: Vec<bool>,
     running: usize,
     has_begun: bool,
+    /// The blocks that have come.
+    come: Vec<bool>,
     /// Panels that are here as a whole, and those of which at least a part is.
     whole: usize,
     begun: usize,
@@ -55,6 +57,7 @@ impl MachineRules {
             shape,
             steps: vec![0; columns.len()],
             is_busy: vec![false; columns.len()],
+            come: vec![false; columns.len()],
             columns,
             ring,
             running: 0,
@@ -87,6 +90,14 @@ impl MachineRules {
     pub(super) fn event(&mut self, event: &LuEvent, seen: &mut LuRareEvents) {
         match event {
             LuEvent::Begin => self.has_begun = true,
+            LuEvent::Filled(block) => {
+                let own = self.own(*block);
+                assert!(
+                    !std::mem::replace(&mut self.come[own], true),
+                    "{}: a block comes twice",
+                    self.name()
+                );
+            }
             LuEvent::Ended(LuTask::Panel(step)) => {
                 self.running -= 1;
                 self.set_free(self.own(*step)..self.own(*step) + 1);
@@ -116,6 +127,12 @@ impl MachineRules {
             }
         }
         self.skip();
+    }
+
+    /// Whether the elements of a block are here; those of the checksum, if those of all others are.
+    fn is_here(&self, block: usize) -> bool {
+        let mut others = self.columns.iter().zip(&self.come).filter(|(column, _)| **column != usize::MAX);
+        self.come[block] || self.columns[block] == usize::MAX && others.all(|(_, come)| *come)
     }
 
     /// Passes over panels of the next machine: they end there.
@@ -197,7 +214,9 @@ impl MachineRules {
                 blocks.clone()
             }
         };
+        seen.before_the_last_block += u64::from(!(0..self.columns.len()).all(|block| self.is_here(block)));
         for block in blocks {
+            assert!(self.is_here(block), "{}: block {block} has not come", self.name());
             assert!(!self.is_busy[block], "{}: block {block} is in two tasks", self.name());
             self.is_busy[block] = true;
         }
@@ -222,7 +241,7 @@ impl MachineRules {
 
     /// Whether a block has no task and lacks the step of a panel that is here.
     fn is_ready(&self, block: usize) -> bool {
-        !self.is_busy[block] && self.steps[block] < self.needed(block).min(self.whole)
+        self.is_here(block) && !self.is_busy[block] && self.steps[block] < self.needed(block).min(self.whole)
     }
 
     /// Whether the next panel is one of this machine's, has had its steps, and has room.
@@ -235,7 +254,7 @@ impl MachineRules {
         let is_own = self.whole < self.shape.panels && self.ring.owners[self.whole] == self.ring.me;
         is_own && {
             let own = self.own(self.whole);
-            !self.is_busy[own] && self.steps[own] == self.whole
+            self.is_here(own) && !self.is_busy[own] && self.steps[own] == self.whole
         }
     }
 

@@ -33,6 +33,8 @@ pub(super) struct LuScenario {
     pub(super) task_spread: f64,
     /// Typical seconds of a frame, for each machine's links to others.
     pub(super) link_s: Vec<f64>,
+    /// Typical seconds from one block of a machine to the next, on the way from the primary.
+    pub(super) fill_s: f64,
     /// Columns that are copies of the one before.
     pub(super) copies: Vec<usize>,
     pub(super) faults: Vec<LuFault>,
@@ -81,6 +83,7 @@ impl LuScenario {
             task_s: spread(random, 1e-3),
             task_spread: *random.one_of(&[0.1, 0.5, 1.2]),
             link_s: spread(random, 1e-3 * scale),
+            fill_s: 1e-3 * 10f64.powf(random.between(-2.0, 1.5)),
             copies: (0..copies).map(|_| random.index(order)).collect(),
             faults: Vec::new(),
             survives: *random.one_of(&[0, 1, 1, 2, 3]),

@@ -20,7 +20,7 @@ const COLUMNS_MAX: usize = 2048;
 /// A machine.
 pub(super) struct TimedMachine {
     node: LuNode,
-    ring: LuRing,
+    pub(super) ring: LuRing,
     panels: usize,
     threads: usize,
     /// Its blocks by their numbers in the whole matrix; the checksum is the last.

@@ -127,6 +127,8 @@ impl TimedRing<'_> {
     fn run(&mut self) {
         for at in 0..self.machines.len() {
             self.handle(at, LuEvent::Begin);
+            let own = self.machines[at].ring.columns();
+            own.into_iter().for_each(|block| self.handle(at, LuEvent::Filled(block)));
         }
         while let Some(event) = self.queue.next() {
             self.events += 1;

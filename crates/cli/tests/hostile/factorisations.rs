@@ -37,11 +37,6 @@ fn messages_of_a_factorisation_out_of_place() {
             begun(c);
             begun(c);
         });
-        refused(&worker, "has no place here", |c| {
-            begun(c);
-            // Its columns are not there.
-            c.send(Kind::LuGo.code(), &[], &[]);
-        });
         let panel = LuPanelHead { step: 0, first: 0, pivots: vec![0; 8] }.encode();
         refused(&worker, "has no body", |c| c.send(Kind::LuPanel.code(), &panel, &[0; 64]));
         refused(&worker, "has no place here", |c| c.send(Kind::LuSpent.code(), &encode_number(1), &[]));
@@ -80,6 +75,62 @@ fn systems_and_columns_that_do_not_fit() {
             c.send(Kind::LuRows.code(), &rows.encode(), &vec![0; rows.rows * 8]);
         });
     }
+    worker.is_well();
+}
+
+/// Sends rows of a block; the diagonal is 1, so that every pivot is.
+fn fill(client: &mut Client, block: usize, first: usize, rows: usize) {
+    let columns = begin().columns(block);
+    let element = |row: usize, col: usize| f64::from(u8::from(row == col));
+    let line = |row: usize| columns.clone().flat_map(move |col| element(row, col).to_ne_bytes());
+    let body: Vec<u8> = (first..first + rows).flat_map(line).collect();
+    client.send(Kind::LuFill.code(), &LuFill { block, first, rows }.encode(), &body);
+}
+
+#[test]
+fn a_panel_is_factored_before_the_last_block_has_come() {
+    let worker = Worker::start(BOTH[0]);
+    let mut client = worker.session();
+    begun(&mut client);
+    assert_eq!(LuStatus::decode(&client.receive_kind(Kind::LuStatus).head), Ok(LuStatus::Ready));
+    client.send(Kind::LuGo.code(), &[], &[]);
+    for block in [0, 1, 2] {
+        fill(&mut client, block, 0, 20);
+        match LuStatus::decode(&client.receive_kind(Kind::LuStatus).head) {
+            Ok(LuStatus::Factored { step, .. }) => assert_eq!(step, block),
+            other => panic!("{other:?} instead of panel {block}"),
+        }
+    }
+    fill(&mut client, 3, 0, 20);
+    let eliminated = LuStatus::Eliminated { zero: None, overflow: None };
+    assert_eq!(LuStatus::decode(&client.receive_kind(Kind::LuStatus).head), Ok(eliminated));
+}
+
+#[test]
+fn blocks_come_once_and_in_the_order_of_their_rows() {
+    let worker = Worker::start(BOTH[0]);
+    let why = "of block 0, from";
+    refused(&worker, why, |c| {
+        begun(c);
+        fill(c, 0, 1, 19);
+    });
+    refused(&worker, why, |c| {
+        begun(c);
+        fill(c, 0, 0, 3);
+        fill(c, 0, 2, 3);
+    });
+    refused(&worker, why, |c| {
+        begun(c);
+        c.receive_kind(Kind::LuStatus);
+        c.send(Kind::LuGo.code(), &[], &[]);
+        fill(c, 0, 0, 20);
+        // Its panel may be under way, or done.
+        fill(c, 0, 0, 20);
+    });
+    refused(&worker, why, |c| {
+        c.send(Kind::LuBegin.code(), &LuBegin { is_generated: true, ..begin() }.encode(), &[]);
+        fill(c, 0, 0, 20);
+    });
     worker.is_well();
 }
 

@@ -17,21 +17,14 @@ fn against(act: impl FnOnce(&mut Client, &LuBegin) + Send + 'static) -> (i32, St
     let liar = std::thread::spawn(move || {
         let mut client = Client::over(listener.accept().unwrap().0);
         welcomes(&mut client, &honest_welcome().encode());
-        let mut begin = None;
-        let mut missing = usize::MAX;
-        while missing > 0 {
-            let Came { head, body, .. } = next(&mut client, &[Kind::LuBegin, Kind::LuFill]);
-            match &begin {
-                None => {
-                    begin = Some(LuBegin::decode(&head).unwrap());
-                    missing = 21 * 20 * 8;
-                }
-                Some(_) => missing -= body.len(),
-            }
-        }
+        let begin = LuBegin::decode(&next(&mut client, &[Kind::LuBegin]).head).unwrap();
         say(&mut client, &LuStatus::Ready);
+        let mut missing = 21 * 20 * 8;
         next(&mut client, &[Kind::LuGo]);
-        act(&mut client, &begin.unwrap());
+        while missing > 0 {
+            missing -= next(&mut client, &[Kind::LuFill]).body.len();
+        }
+        act(&mut client, &begin);
         client.last_words();
     });
     let folder = tempfile::tempdir().unwrap();

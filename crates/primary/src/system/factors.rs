@@ -10,7 +10,7 @@
 //! Deliberately absent: right-hand sides. The messages have at least one, so a column of zeros rides along.
 
 use super::links::Heard;
-use super::{SystemLosses, SystemPlan, SystemProgress, SystemRequest, SystemRun, SystemSource};
+use super::{SentColumns, SystemLosses, SystemPlan, SystemProgress, SystemRequest, SystemRun, SystemSource};
 use crate::cluster::Cluster;
 use crate::product::{ProductObserver, SessionRequest};
 use crate::{PrimaryError, off_loop};
@@ -48,10 +48,12 @@ pub struct SystemFactors {
     pub pivots: Vec<usize>,
     /// The plan.
     pub plan: SystemPlan,
-    /// Seconds before the elimination: connections, speeds, columns.
+    /// Seconds before the first column is sent: connections, speeds.
     pub setup_seconds: f64,
-    /// Seconds of the elimination; after a loss since the first start.
+    /// Seconds of the elimination, from the first column that is sent; after a loss since the first start.
     pub seconds: f64,
+    /// The way of the columns to the workers, which is a part of `seconds`.
+    pub sent: SentColumns,
     /// Seconds in which the factors came home.
     pub home_seconds: f64,
     /// The first column whose pivot is 0.
@@ -128,12 +130,13 @@ impl SystemRun {
         };
         self.links.goodbyes().await;
         let (zero, overflow, setup_seconds) = (self.zero, self.overflow, self.clock.setup_seconds());
-        let losses = SystemLosses::default();
+        let (sent, losses) = (self.sent(), SystemLosses::default());
         Ok(SystemFactors {
             pivots,
             plan,
             setup_seconds,
             seconds,
+            sent,
             home_seconds,
             zero,
             overflow,

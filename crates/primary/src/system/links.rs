@@ -80,6 +80,8 @@ pub(super) struct RingLinks {
     peers: Vec<RingPeer>,
     events: mpsc::UnboundedReceiver<(usize, Event)>,
     filling: JoinSet<Result<(), PrimaryError>>,
+    /// When the last column went to its link, if columns are sent.
+    filled: Option<Instant>,
     pinged: Instant,
     /// Two workers whose link has ended, when, and why.
     apart: Option<(usize, usize, Instant, String)>,
@@ -92,8 +94,8 @@ impl RingLinks {
     pub(super) fn start(sessions: Vec<Session>) -> Self {
         let (to, events) = mpsc::unbounded_channel();
         let peers = sessions.into_iter().enumerate().map(|(at, session)| RingPeer::start(at, session, &to));
-        let (filling, pinged) = (JoinSet::new(), Instant::now());
-        Self { peers: peers.collect(), events, filling, pinged, apart: None, loss: None }
+        let (peers, filling, pinged) = (peers.collect(), JoinSet::new(), Instant::now());
+        Self { peers, events, filling, filled: None, pinged, apart: None, loss: None }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -122,6 +124,16 @@ impl RingLinks {
                 self.filling.spawn_local(filler.send(columns));
             }
         }
+    }
+
+    /// Whether some columns have not gone to their links.
+    pub(super) fn is_filling(&self) -> bool {
+        !self.filling.is_empty()
+    }
+
+    /// When the last column went to its link; `None` before, and if none is sent.
+    pub(super) fn filled(&self) -> Option<Instant> {
+        self.filled.filter(|_| !self.is_filling())
     }
 
     /// An error for a message that this run does not expect.
@@ -192,7 +204,7 @@ impl RingLinks {
             tokio::select! {
                 biased;
                 Some(filled) = self.filling.join_next() => match filled {
-                    Ok(Ok(())) => {}
+                    Ok(Ok(())) => self.filled = Some(Instant::now()),
                     Ok(Err(e)) => return Err(e),
                     Err(e) => return Err(PrimaryError::Failed(format!("reading columns: {e}"))),
                 },

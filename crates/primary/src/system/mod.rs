@@ -1,7 +1,7 @@
 //! Systems of equations on the workers of a cluster: LU by block columns, panels from worker to worker.
 //!
 //! Place in the flow: a session like that of a product. The workers say how fast they are and how much memory they
-//! offer, `plan` deals the columns, neighbours in the ring are introduced, each worker gets or generates its columns,
+//! offer, `plan` deals the columns, neighbours in the ring are introduced, each worker generates its columns or gets them while
 //! all eliminate together (`schedule::lu`), and the right-hand sides go from owner to owner for the back-substitution,
 //! or the factors come home (`factors.rs`).
 //!
@@ -79,7 +79,7 @@ pub type SolutionCheck = Box<dyn FnOnce(&[f64]) -> bool + Send>;
 pub enum SystemProgress<'a> {
     /// The owners of the columns, and the predicted time.
     Planned(&'a SystemPlan),
-    /// All columns are there for the first time: the clock runs.
+    /// All workers have room for their columns, and generated ones are there, for the first time: the clock runs.
     Began,
     /// A worker was lost; the elimination starts again on this number of workers.
     Lost(&'a LuLoss, usize),
@@ -124,10 +124,13 @@ pub struct SystemSolution {
     pub x: Vec<f64>,
     /// The plan.
     pub plan: SystemPlan,
-    /// Seconds from the last column that was there to the last element of X; after a loss since the first start.
+    /// Seconds to the last element of X: from the first column that is sent, or the last one that was generated; after a loss since
+    /// the first start.
     pub seconds: f64,
-    /// Seconds before: connections, speeds, columns.
+    /// Seconds before: connections, speeds, generated columns.
     pub setup_seconds: f64,
+    /// The way of the columns to the workers, which is a part of `seconds`.
+    pub sent: SentColumns,
     /// The first column whose pivot is 0.
     pub zero: Option<usize>,
     /// The first column whose pivot is infinite or NaN.
@@ -139,6 +142,15 @@ pub struct SystemSolution {
     pub wrong: Vec<(String, f64)>,
     /// The workers that were lost.
     pub losses: SystemLosses,
+}
+
+/// The way of a matrix to the workers, beside the elimination.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SentColumns {
+    /// Seconds until the last column had gone to its link; 0 if the workers generate them.
+    pub seconds: f64,
+    /// Panels that were factored before.
+    pub early_panels: usize,
 }
 
 impl Cluster {
@@ -168,6 +180,7 @@ struct SystemRun {
     zero: Option<usize>,
     overflow: Option<usize>,
     clock: RunClock,
+    early_panels: usize,
     /// Whether the result was judged: then a loss does not start the elimination again.
     is_judged: bool,
 }
@@ -193,33 +206,51 @@ impl SystemRun {
         let x = Arc::try_unwrap(x).unwrap_or_else(|x| x.to_vec());
         let relayed_bytes = self.links.goodbyes().await;
         let (zero, overflow, setup_seconds) = (self.zero, self.overflow, self.clock.setup_seconds());
-        let losses = SystemLosses::default();
-        Ok(SystemSolution { x, plan, seconds, setup_seconds, zero, overflow, relayed_bytes, wrong, losses })
+        let (sent, losses) = (self.sent(), SystemLosses::default());
+        Ok(SystemSolution {
+            x,
+            plan,
+            seconds,
+            setup_seconds,
+            sent,
+            zero,
+            overflow,
+            relayed_bytes,
+            wrong,
+            losses,
+        })
     }
 
-    /// Gives each worker its columns, and lets all begin.
+    /// How the columns went to the workers; after a loss those of the last start.
+    fn sent(&self) -> SentColumns {
+        let seconds = self.links.filled().map_or(0.0, |at| self.clock.at(at));
+        SentColumns { seconds, early_panels: self.early_panels }
+    }
+
+    /// Lets all workers begin, and begins to send each its columns.
     async fn start(
         &mut self,
         source: &SystemSource,
         progress: &dyn Fn(SystemProgress<'_>),
     ) -> Result<(), PrimaryError> {
-        self.prepare(source).await?;
+        self.prepare().await?;
         if self.clock.starts() {
             progress(SystemProgress::Began);
         }
         self.links.tell_all(Kind::LuGo, &[]);
+        if let SystemSource::Given { a, b } = source {
+            self.links.fill(&self.begin, a, b);
+        }
         Ok(())
     }
 
-    /// Gives each worker its columns; returns when all have them.
-    async fn prepare(&mut self, source: &SystemSource) -> Result<(), PrimaryError> {
+    /// Tells each worker the system; returns when all have room for their columns, and those that they generate. Before, a panel
+    /// could come to a worker that knows of no system.
+    async fn prepare(&mut self) -> Result<(), PrimaryError> {
         for me in 0..self.links.count() {
             let ring = LuRing { me, ..self.begin.ring.clone() };
             let begin = LuBegin { ring, ..self.begin.clone() };
             self.links.send(me, Frame::new(Kind::LuBegin.code(), begin.encode(), Body::Empty));
-        }
-        if let SystemSource::Given { a, b } = source {
-            self.links.fill(&self.begin, a, b);
         }
         let mut waiting = self.links.count();
         while waiting > 0 {
@@ -243,6 +274,7 @@ impl SystemRun {
             match self.links.next().await? {
                 (from, Heard::Report(LuStatus::Factored { step, pivots: rows })) => {
                     pivots.factored(from, step, &rows).map_err(|e| self.links.broken(from, e))?;
+                    self.early_panels += usize::from(self.links.is_filling());
                     let left = 1.0 - (step + 1) as f64 / panels as f64;
                     progress(SystemProgress::Eliminated(1.0 - left.max(0.0).powi(3)));
                 }

@@ -53,8 +53,16 @@ impl Cluster {
             ring: LuRing { owners: ring.deal.owners, machines: used.len(), me: 0 },
         };
         let sessions = introduced(used, request.sessions.random, &names).await?;
-        let links = RingLinks::start(sessions);
-        Ok((SystemRun { links, begin, zero: None, overflow: None, clock, is_judged: false }, plan))
+        let run = SystemRun {
+            links: RingLinks::start(sessions),
+            begin,
+            zero: None,
+            overflow: None,
+            clock,
+            early_panels: 0,
+            is_judged: false,
+        };
+        Ok((run, plan))
     }
 
     /// Ends a run: its connections are idle again, also after an error, but for that of the worker that caused it. The next run

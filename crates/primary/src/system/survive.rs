@@ -56,6 +56,11 @@ impl RunClock {
         self.first.unwrap_or_else(Instant::now).duration_since(self.began).as_secs_f64()
     }
 
+    /// Seconds from the last start to an instant; 0 before it.
+    pub(super) fn at(&self, instant: Instant) -> f64 {
+        self.last.map_or(0.0, |last| instant.duration_since(last).as_secs_f64())
+    }
+
     /// Seconds from the first start to the last.
     fn lost_seconds(&self) -> f64 {
         self.first.zip(self.last).map_or(0.0, |(first, last)| last.duration_since(first).as_secs_f64())

@@ -11,7 +11,8 @@
 //! Nothing waits for ever. Of the panels that are not spent everywhere, take the first, s. If it is not factored: its
 //! owner has all panels before it, which are spent, so the owner can factor it. If it is: every machine on its way has
 //! spent all panels before it, so there is room for it; each gets it in turn, updates its blocks, which needs no
-//! message, and spends it.
+//! message, and spends it. Blocks that are still on their way from the primary change nothing: they come without regard to
+//! panels, so all are there at some time.
 //!
 //! Deliberately absent: lost machines. Columns live at one machine, so a loss ends the factorisation; the shell names
 //! the machine.
@@ -25,8 +26,10 @@ use bramble_wire::message::LuRing;
 /// What happens at a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LuEvent {
-    /// All columns of all machines are there.
+    /// All machines have room for their columns: tasks may begin.
     Begin,
+    /// The elements of one of this machine's blocks are there.
+    Filled(usize),
     /// A task has ended.
     Ended(LuTask),
     /// The first elements of a panel have come.
@@ -99,6 +102,7 @@ impl LuNode {
     pub fn handle(&mut self, event: LuEvent) -> Result<Vec<LuAction>, ProtocolError> {
         match event {
             LuEvent::Begin => self.has_begun = true,
+            LuEvent::Filled(block) => self.order.filled(block),
             LuEvent::Ended(task) => {
                 self.running -= 1;
                 self.order.done(&task);
@@ -211,6 +215,8 @@ mod tests {
         back: Vec<VecDeque<Sent>>,
         kept: Vec<BTreeSet<usize>>,
         is_finished: Vec<bool>,
+        /// Blocks of each machine that have not come.
+        missing: Vec<Vec<usize>>,
     }
 
     impl Ring {
@@ -224,6 +230,9 @@ mod tests {
                 back: (0..machines).map(|_| VecDeque::new()).collect(),
                 kept: vec![BTreeSet::new(); machines],
                 is_finished: vec![false; machines],
+                missing: (0..machines)
+                    .map(|me| (0..owners.len()).filter(|b| owners[*b] == me).collect())
+                    .collect(),
             }
         }
 
@@ -238,6 +247,7 @@ mod tests {
             for action in self.nodes[at].handle(event).unwrap() {
                 match action {
                     LuAction::Start(task) => {
+                        self.check_filled(at, &task);
                         if let LuTask::Update { step, .. } = &task {
                             assert!(self.kept[at].contains(step), "w{at} has no panel {step}");
                         }
@@ -251,16 +261,31 @@ mod tests {
             }
         }
 
+        /// The blocks of a task have come.
+        fn check_filled(&self, at: usize, task: &LuTask) {
+            let own = self.nodes[at].ring.columns();
+            let of = |block: usize| {
+                own.get(block).map_or_else(|| self.missing[at].is_empty(), |b| !self.missing[at].contains(b))
+            };
+            match task {
+                LuTask::Panel(step) => assert!(!self.missing[at].contains(step), "w{at} has no block {step}"),
+                LuTask::Update { blocks, .. } => {
+                    assert!(blocks.clone().all(of), "w{at}: {task:?} lacks a block")
+                }
+            }
+        }
+
         /// What can happen next, as (machine, kind).
         fn possible(&self) -> Vec<(usize, usize)> {
             let of = |at: usize| {
-                let tasks = (0..self.tasks[at].len()).map(move |task| (at, 2 + task));
+                let tasks = (0..self.tasks[at].len()).map(move |task| (at, 3 + task));
                 // The last part of a panel leaves a machine only when it has arrived there.
                 let has_whole = match self.onward[at].front() {
                     Some(Sent::Rest(step)) => self.nodes[at].order.factored() > *step,
                     other => other.is_some(),
                 };
-                let links = [(has_whole, 0), (!self.back[at].is_empty(), 1)];
+                let links =
+                    [(has_whole, 0), (!self.back[at].is_empty(), 1), (!self.missing[at].is_empty(), 2)];
                 links.into_iter().filter(|(is, _)| *is).map(move |(_, kind)| (at, kind)).chain(tasks)
             };
             (0..self.nodes.len()).flat_map(of).collect()
@@ -281,8 +306,14 @@ mod tests {
                     Some(Sent::Spent(count)) => self.handle(before, LuEvent::NextSpent(count)),
                     other => panic!("{other:?} goes to the machine before"),
                 },
+                // In the order of the primary, or any other: the middle one.
+                2 => {
+                    let middle = self.missing[at].len() / 2;
+                    let block = self.missing[at].remove(if at % 2 == 0 { 0 } else { middle });
+                    self.handle(at, LuEvent::Filled(block));
+                }
                 task => {
-                    let task = self.tasks[at].swap_remove(task - 2);
+                    let task = self.tasks[at].swap_remove(task - 3);
                     self.handle(at, LuEvent::Ended(task));
                 }
             }

@@ -5,7 +5,7 @@
 //! has some of the blocks, and gets the other panels from their owners (`node.rs`).
 //!
 //! Invariants: a block gets the steps 0, 1, 2, … in order, each once, and is factored after all steps before its own. A block
-//! belongs to one task at a time. At most `live_max` panels are kept: a panel is *spent* when all blocks right of it have had
+//! belongs to one task at a time, and to none before its elements are there. At most `live_max` panels are kept: a panel is *spent* when all blocks right of it have had
 //! its step, and the machine has passed it on.
 //!
 //! The next panel comes first, then the block that will be the panel after it (*look-ahead*; Dongarra, Luszczek & Petitet,
@@ -56,6 +56,8 @@ pub struct LuOrder {
     /// The steps that each of them has had.
     steps: Vec<usize>,
     is_busy: Vec<bool>,
+    /// Whether its elements are there.
+    is_filled: Vec<bool>,
     /// Panels that are there: factored, or received.
     factored: usize,
     /// Panels below this number have been passed on as far as they have to be.
@@ -66,16 +68,38 @@ impl LuOrder {
     /// The order for these sizes, with all blocks in one machine. Panics if there are fewer blocks than panels, or if a size that
     /// must be positive is 0: a bug of the caller.
     pub fn new(shape: LuShape) -> Self {
-        Self { passed: shape.panels, ..Self::of_part(shape, (0..shape.blocks).collect()) }
+        let is_filled = vec![true; shape.blocks];
+        Self { passed: shape.panels, is_filled, ..Self::of_part(shape, (0..shape.blocks).collect()) }
     }
 
-    /// The order for a machine with these blocks, by their numbers in the whole matrix, ascending. Panics as `new` does.
+    /// The order for a machine with these blocks, by their numbers in the whole matrix, ascending. Their elements are still to
+    /// come; those of a block `usize::MAX`, the checksum, are there when all others are. Panics as `new` does.
     pub fn of_part(shape: LuShape, columns: Vec<usize>) -> Self {
         assert!(shape.panels <= shape.blocks, "panels are block columns");
         assert!(shape.threads > 0 && shape.widest > 0 && shape.live_max > 0, "a task, a thread and a panel");
         assert!(columns.is_sorted_by(|a, b| a < b), "blocks in ascending order");
         let (steps, is_busy) = (vec![0; columns.len()], vec![false; columns.len()]);
-        Self { shape, columns, steps, is_busy, factored: 0, passed: 0 }
+        let mut new =
+            Self { shape, columns, steps, is_filled: is_busy.clone(), is_busy, factored: 0, passed: 0 };
+        new.fill_checksum();
+        new
+    }
+
+    /// The elements of a block are there. Panics if it is not one of this machine's, or was filled before: a bug of the caller.
+    pub fn filled(&mut self, column: usize) {
+        let own = self.own(column).filter(|own| column != usize::MAX && !self.is_filled[*own]);
+        assert!(own.is_some(), "block {column} is filled once, by its owner");
+        own.into_iter().for_each(|own| self.is_filled[own] = true);
+        self.fill_checksum();
+    }
+
+    /// The checksum is the sum of all other blocks of this machine.
+    fn fill_checksum(&mut self) {
+        if let Some((usize::MAX, others)) =
+            self.columns.split_last().map(|(last, others)| (*last, others.len()))
+        {
+            self.is_filled[others] = self.is_filled[..others].iter().all(|is_filled| *is_filled);
+        }
     }
 
     /// The next panel, of another machine, has arrived. Panics if it is this machine's own: a bug of the caller.
@@ -133,15 +157,20 @@ impl LuOrder {
         self.columns.binary_search(&column).ok()
     }
 
-    /// Whether a block has no task, and a panel for its next step is there.
+    /// Whether a block has no task, and it and a panel for its next step are there.
     fn is_ready(&self, block: usize) -> bool {
-        !self.is_busy[block] && self.steps[block] < self.needed(block).min(self.factored)
+        self.is_free(block) && self.steps[block] < self.needed(block).min(self.factored)
+    }
+
+    /// Whether a block is there and has no task.
+    fn is_free(&self, block: usize) -> bool {
+        self.is_filled[block] && !self.is_busy[block]
     }
 
     fn panel(&self) -> Option<LuTask> {
         let next = self.factored;
         let own = self.own(next).filter(|_| next < self.shape.panels)?;
-        let is_due = !self.is_busy[own] && self.steps[own] == next;
+        let is_due = self.is_free(own) && self.steps[own] == next;
         (is_due && next - self.spent() < self.shape.live_max).then_some(LuTask::Panel(next))
     }
 

@@ -1,8 +1,8 @@
 //! Messages of a factorisation that several machines do together.
 //!
 //! Place in the flow: after hello, welcome and introductions. The primary tells each worker the whole system
-//! (`LuBegin`) and, if it is not generated, sends the worker's columns (`LuFill`). Each worker reports when its columns
-//! are there, and again when they are eliminated (`LuStatus`). Panels go from worker to worker (`LuPanelHead`). Then
+//! (`LuBegin`). Each worker reports when it has room for its columns, or has generated them (`LuStatus`); then all may begin
+//! (`LuGo`), and columns that are not generated come (`LuFill`). Each reports again when its columns are eliminated. Panels go from worker to worker (`LuPanelHead`). Then
 //! right-hand sides go through the workers that own the columns, from the last to the first (`LuRows`), or the primary
 //! asks for the factors, which come under the heads of its requests (`LuFill`).
 //!
@@ -231,7 +231,7 @@ fn read_pivots(r: &mut FieldReader<'_>) -> Result<Vec<usize>, ProtocolError> {
 /// Head of a report, worker to primary.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LuStatus {
-    /// All columns of the worker are there.
+    /// The worker has room for its columns, or has generated them.
     Ready,
     /// The worker has factored a panel.
     Factored {

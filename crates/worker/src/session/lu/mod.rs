@@ -73,10 +73,12 @@ pub(in crate::session) struct LuSession {
     passing: Option<(usize, usize)>,
     /// What the machine before this one has to be told.
     tell: Option<usize>,
-    /// Elements that have not been filled, and tasks before the columns are ready.
-    missing: usize,
+    /// For each own block, the rows of it that have come from the primary.
+    filled: BTreeMap<usize, usize>,
+    /// Tasks before generated columns are ready.
     preparing: usize,
     is_summed: bool,
+    is_ready: bool,
     zero: Option<usize>,
     overflow: Option<usize>,
     /// Rows that are arriving from the primary.
@@ -109,7 +111,7 @@ impl LuSession {
             live_max: begin.live_max,
         };
         let node = LuNode::new(shape, begin.ring.clone(), true);
-        let missing = if begin.is_generated { 0 } else { columns * begin.order };
+        let filled = begin.ring.columns().into_iter().map(|block| (block, 0)).collect();
         let mut new = Self {
             begin,
             part: Arc::new(part),
@@ -119,9 +121,10 @@ impl LuSession {
             spare: Vec::new(),
             passing: None,
             tell: None,
-            missing,
+            filled,
             preparing: 0,
             is_summed: false,
+            is_ready: false,
             zero: None,
             overflow: None,
             rows: Vec::new(),
@@ -134,7 +137,7 @@ impl LuSession {
                 new.prepare(&mut out, move || part.generate(block));
             }
         }
-        new.prepared(&mut out);
+        new.prepared(&mut out)?;
         Ok((new, out))
     }
 
@@ -147,19 +150,24 @@ impl LuSession {
         out.work.push((Box::new(work), Priority(0)));
     }
 
-    /// Makes the checksums when all columns are there, and reports when they are made.
-    fn prepared(&mut self, out: &mut LuOutput) {
-        if self.missing > 0 || self.preparing > 0 {
-            return;
+    /// Reports that tasks may begin: at once if columns come from the primary; if they are generated, when all are there, with
+    /// their checksums.
+    fn prepared(&mut self, out: &mut LuOutput) -> Result<(), WorkerError> {
+        if self.preparing > 0 {
+            return Ok(());
         }
-        if std::mem::replace(&mut self.is_summed, true) {
+        let is_generated = self.begin.is_generated;
+        if !is_generated || std::mem::replace(&mut self.is_summed, true) {
+            self.is_ready = true;
             out.frames.push(report(LuStatus::Ready));
-            return;
+            let generated = self.begin.ring.columns().into_iter().filter(|_| is_generated);
+            return generated.map(LuEvent::Filled).try_for_each(|event| self.dispatch(event, out));
         }
         for first in (0..self.begin.order).step_by(ROWS_EACH) {
             let (part, rows) = (self.part.clone(), first..self.begin.order.min(first + ROWS_EACH));
             self.prepare(out, move || part.sum(rows));
         }
+        Ok(())
     }
 
     /// A message from the primary.
@@ -171,9 +179,7 @@ impl LuSession {
     ) -> Result<LuOutput, WorkerError> {
         let mut out = LuOutput::default();
         match (kind, body) {
-            (Kind::LuGo, None) if self.is_summed && self.preparing == 0 => {
-                self.dispatch(LuEvent::Begin, &mut out)?
-            }
+            (Kind::LuGo, None) if self.is_ready => self.dispatch(LuEvent::Begin, &mut out)?,
             (Kind::LuFill, Some(body)) => self.fill(&LuFill::decode(head)?, body, &mut out)?,
             (Kind::LuRows, Some(body)) => self.take_rows(LuRows::decode(head)?, body, &mut out)?,
             (Kind::LuCheck, None) => {
@@ -194,20 +200,24 @@ impl LuSession {
         Ok(out)
     }
 
+    /// Rows of a block, each once and in their order; with the last of them tasks may begin on it.
     fn fill(&mut self, fill: &LuFill, body: &[u8], out: &mut LuOutput) -> Result<(), WorkerError> {
+        let LuFill { block, first, rows } = *fill;
         let mut elements = vec![0.0; body.len() / size_of::<f64>()];
-        let width = self.begin.columns(fill.block).len();
-        let is_as_told = fill.rows.checked_mul(width) == Some(elements.len());
-        let fits = copy_bytes(body, &mut elements) && is_as_told && elements.len() <= self.missing;
-        if !fits || !self.part.fill(fill.block, fill.first, &elements) {
-            let what = format!(
-                "{} rows of block {}, from {} on, are not expected",
-                fill.rows, fill.block, fill.first
-            );
+        let come = self.filled.get(&block).copied().filter(|come| !self.begin.is_generated && *come == first);
+        let width = self.begin.columns(block).len();
+        let is_as_told = rows > 0 && rows.checked_mul(width) == Some(elements.len());
+        let fits = come.is_some() && is_as_told && copy_bytes(body, &mut elements);
+        if !fits || !self.part.fill(block, first, &elements) {
+            let what = format!("{rows} rows of block {block}, from {first} on, are not expected");
             return Err(ProtocolError::new(what).into());
         }
-        self.missing -= elements.len();
-        self.prepared(out);
+        let end = first + rows;
+        self.part.add(block, first..end);
+        self.filled.insert(block, end);
+        if end == self.begin.order {
+            self.dispatch(LuEvent::Filled(block), out)?;
+        }
         Ok(())
     }
 
@@ -243,7 +253,7 @@ impl LuSession {
         match done {
             LuDone::Prepared => {
                 self.preparing -= 1;
-                self.prepared(&mut out);
+                self.prepared(&mut out)?;
             }
             LuDone::Task(task, panel) => {
                 if let (LuTask::Panel(step), Some(panel)) = (&task, panel) {
