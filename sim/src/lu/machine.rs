@@ -56,7 +56,6 @@ pub(super) struct RingMachine {
     order: usize,
     width: usize,
     frame: usize,
-    has_checksum: bool,
     /// The columns of own blocks that have not come, by the number of the block.
     missing: BTreeMap<usize, Vec<Vec<u64>>>,
     /// The first column and the columns of each block, those of the checksum as the last; `None` before they have come, and while
@@ -99,8 +98,7 @@ impl RingMachine {
             ring,
             order: scenario.order,
             width: scenario.width,
-            frame: scenario.frame,
-            has_checksum: scenario.has_checksum,
+            frame: scenario.frames.0,
             missing,
             blocks,
             panels: BTreeMap::new(),
@@ -238,8 +236,8 @@ impl RingMachine {
         }
         self.has_erred = true;
         let at = choice as usize % blocks.len();
-        let is_checksum = self.has_checksum && range.start + at + 1 == self.blocks.len();
-        seen.wrong_checksums += u64::from(is_checksum);
+        let is_checksum = self.blocks.get(range.start + at).is_some_and(|(first, _)| *first == usize::MAX);
+        seen.wrong_found[1] += u64::from(is_checksum);
         let columns = &mut blocks[at];
         let column = (choice >> 16) as usize % columns.len();
         let row = top + (choice >> 32) as usize % (self.order - top);

@@ -35,15 +35,9 @@ pub struct LuRareEvents {
     pub stopped: u64,
     /// Eliminations that started again after a death, runs that ended with right factors after one, and runs that ended because
     /// more machines died than they survive.
-    pub restarts: u64,
-    /// See `restarts`.
-    pub survived: u64,
-    /// See `restarts`.
-    pub ended_by_deaths: u64,
+    pub after_deaths: [u64; 3],
     /// Wrong elements that the checksums showed, and those of them in the checksum itself.
-    pub wrong_found: u64,
-    /// See `wrong_found`.
-    pub wrong_checksums: u64,
+    pub wrong_found: [u64; 2],
 }
 
 impl LuRareEvents {
@@ -73,16 +67,18 @@ impl LuRareEvents {
             ("slow tasks", self.slowed),
             ("deaths", self.deaths),
             ("stopped machines", self.stopped),
-            ("eliminations again", self.restarts),
-            ("runs that survived", self.survived),
-            ("runs ended by deaths", self.ended_by_deaths),
-            ("wrong elements found", self.wrong_found),
-            ("wrong checksums", self.wrong_checksums),
+            ("eliminations again", self.after_deaths[0]),
+            ("runs that survived", self.after_deaths[1]),
+            ("runs ended by deaths", self.after_deaths[2]),
+            ("wrong elements found", self.wrong_found[0]),
+            ("wrong checksums", self.wrong_found[1]),
         ]
     }
 
     fn fields_mut(&mut self) -> [&mut u64; 20] {
         let [one, two] = &mut self.small_rings;
+        let [restarts, survived, ended] = &mut self.after_deaths;
+        let [found, checksums] = &mut self.wrong_found;
         [
             one,
             two,
@@ -99,11 +95,11 @@ impl LuRareEvents {
             &mut self.slowed,
             &mut self.deaths,
             &mut self.stopped,
-            &mut self.restarts,
-            &mut self.survived,
-            &mut self.ended_by_deaths,
-            &mut self.wrong_found,
-            &mut self.wrong_checksums,
+            restarts,
+            survived,
+            ended,
+            found,
+            checksums,
         ]
     }
 }

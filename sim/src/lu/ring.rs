@@ -227,7 +227,7 @@ impl<'a> Ring<'a> {
 
     /// Writes the next frame to a neighbour if the link can take one.
     fn pump(&mut self, from: usize, to: usize) {
-        let window = self.scenario.window;
+        let window = self.scenario.frames.1;
         let can_take = self.links.get(&(from, to)).is_some_and(|l| !l.is_writing && l.in_flight < window);
         if self.is_gone[from] || !can_take {
             return;

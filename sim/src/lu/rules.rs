@@ -5,7 +5,8 @@
 //!
 //! Invariants checked:
 //! 1. a block belongs to one task at a time, and to none before it has come (the checksum: before all others have), gets the
-//!    steps 0, 1, 2, … in order, each once, with a panel that is here as a whole, and becomes a panel after all steps before its own; no task needs more threads, or more blocks, than there are;
+//!    steps 0, 1, 2, … in order, each once, with a panel that is here as a whole, and becomes a panel after all
+//!    steps before its own; no task needs more threads, or more blocks, than there are;
 //! 2. panels go to the next machine in order, each once, except those of the next machine; none goes before the next machine has
 //!    room;
 //! 3. at most `live_max` panels are kept, counting one that arrives and one that is being factored;

@@ -26,8 +26,7 @@ pub(super) struct LuScenario {
     pub(super) live_max: usize,
     pub(super) has_checksum: bool,
     /// Elements of a frame, and frames that a link takes before the first has arrived.
-    pub(super) frame: usize,
-    pub(super) window: usize,
+    pub(super) frames: (usize, usize),
     /// Typical seconds of a task, for each machine, and how unequal they are: powers of ten.
     pub(super) task_s: Vec<f64>,
     pub(super) task_spread: f64,
@@ -78,8 +77,7 @@ impl LuScenario {
             widest: 1 + random.index(4),
             live_max: *random.one_of(&[1, 2, 3, 3, 4, 8]),
             has_checksum,
-            frame: *random.one_of(&[1, 7, 20, 60, 1000]),
-            window: 1 + random.index(4),
+            frames: (*random.one_of(&[1, 7, 20, 60, 1000]), 1 + random.index(4)),
             task_s: spread(random, 1e-3),
             task_spread: *random.one_of(&[0.1, 0.5, 1.2]),
             link_s: spread(random, 1e-3 * scale),

@@ -44,7 +44,7 @@ impl AfterDeath<'_> {
             match survival.lost(&names[*last], "it died", self.calm_s) {
                 LuAfterLoss::Ends => {
                     assert!(!may_go_on, "violation: {} ends a run that survives it", names[*last]);
-                    seen.ended_by_deaths += 1;
+                    seen.after_deaths[2] += 1;
                     break;
                 }
                 LuAfterLoss::Again => {
@@ -62,14 +62,14 @@ impl AfterDeath<'_> {
             let mut ring = Ring::new(&scenario, self.matrix, random.next(), seen, log);
             ring.plan_faults(self.calm_s, &[]);
             let run = ring.run();
-            seen.restarts += 1;
+            seen.after_deaths[0] += 1;
             check_struck(&scenario, &run, self.expected, seen);
             let next = scenario.dies().filter(|at| run.is_gone[*at]).map(|at| left[at]);
             if next.is_none() {
                 let all_finished = run.machines.iter().all(|machine| machine.is_finished());
                 assert!(all_finished, "violation: the last start has not finished");
                 check_factors(&run, self.expected);
-                seen.survived += 1;
+                seen.after_deaths[1] += 1;
             }
             runs.push(run);
             match next {

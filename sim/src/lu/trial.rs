@@ -120,5 +120,5 @@ pub(super) fn check_struck(
         let is_as_it_should = machine.sums_agree() != (at == erring);
         assert!(is_as_it_should, "violation: w{} erred, and the checksum of w{}", erring + 1, at + 1);
     }
-    seen.wrong_found += 1;
+    seen.wrong_found[0] += 1;
 }

@@ -2,8 +2,8 @@
 //! time.
 //!
 //! Place in the flow: [`super::float`] passes slices of k here first, and to the `gemm` crate what this module leaves. That is
-//! all of a machine without AVX2, products with few rows or columns, for which packing does not pay, and a C that is contiguous in
-//! neither direction.
+//! all of a machine without AVX2, products with few rows or columns, for which packing does not pay, and a C that is contiguous
+//! in neither direction.
 //!
 //! Invariant: the bits that `float` specifies, which are those of the `gemm` crate: one chain of fused multiply-adds for each
 //! element, times alpha, added to C with one rounding. Edges of packed panels are zeros, so a tile is always whole; a tile at the
@@ -315,7 +315,8 @@ mod tests {
             };
             let [library, avx2, best] = taken.each_mut().map(rate);
             println!(
-                "{} {m:5} x {n:4} x {k:3}, rows of {wide:4}, A in {}: library {library:6.1}, AVX2 {avx2:6.1} ({:.2}), best {best:6.1} ({:.2})",
+                "{} {m:5} x {n:4} x {k:3}, rows of {wide:4}, A in {}: library {library:6.1}, AVX2 {avx2:6.1} ({:.2}), \
+                 best {best:6.1} ({:.2})",
                 T::DTYPE,
                 if in_rows { "rows" } else { "columns" },
                 avx2 / library,

@@ -41,11 +41,18 @@ pub(super) trait FloatTile {
     );
 }
 
+/// f32 with AVX2.
+pub(super) struct F32Avx2;
+/// f64 with AVX2.
+pub(super) struct F64Avx2;
+/// f32 with AVX-512.
+pub(super) struct F32Avx512;
+/// f64 with AVX-512.
+pub(super) struct F64Avx512;
+
 macro_rules! float_tile {
     ($name:ident, $t:ty, $lanes:expr, $mr:expr, $features:expr, $is_here:expr,
      $load:ident, $store:ident, $zero:ident, $splat:ident, $mul:ident, $fma:ident) => {
-        pub(super) struct $name;
-
         impl $name {
             #[target_feature(enable = $features)]
             fn run(

@@ -124,8 +124,8 @@ pub struct SystemSolution {
     pub x: Vec<f64>,
     /// The plan.
     pub plan: SystemPlan,
-    /// Seconds to the last element of X: from the first column that is sent, or the last one that was generated; after a loss since
-    /// the first start.
+    /// Seconds to the last element of X: from the first column that is sent, or the last one that was generated; after a
+    /// loss since the first start.
     pub seconds: f64,
     /// Seconds before: connections, speeds, generated columns.
     pub setup_seconds: f64,

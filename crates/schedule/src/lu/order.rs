@@ -5,8 +5,8 @@
 //! has some of the blocks, and gets the other panels from their owners (`node.rs`).
 //!
 //! Invariants: a block gets the steps 0, 1, 2, … in order, each once, and is factored after all steps before its own. A block
-//! belongs to one task at a time, and to none before its elements are there. At most `live_max` panels are kept: a panel is *spent* when all blocks right of it have had
-//! its step, and the machine has passed it on.
+//! belongs to one task at a time, and to none before its elements are there. At most `live_max` panels are kept: a panel is
+//! *spent* when all blocks right of it have had its step, and the machine has passed it on.
 //!
 //! The next panel comes first, then the block that will be the panel after it (*look-ahead*; Dongarra, Luszczek & Petitet,
 //! "The LINPACK benchmark: past, present and future", 2003): all other blocks wait for nobody, so the panels hide behind their

@@ -2,9 +2,9 @@
 //!
 //! Place in the flow: after hello, welcome and introductions. The primary tells each worker the whole system
 //! (`LuBegin`). Each worker reports when it has room for its columns, or has generated them (`LuStatus`); then all may begin
-//! (`LuGo`), and columns that are not generated come (`LuFill`). Each reports again when its columns are eliminated. Panels go from worker to worker (`LuPanelHead`). Then
-//! right-hand sides go through the workers that own the columns, from the last to the first (`LuRows`), or the primary
-//! asks for the factors, which come under the heads of its requests (`LuFill`).
+//! (`LuGo`), and columns that are not generated come (`LuFill`). Each reports again when its columns are eliminated.
+//! Panels go from worker to worker (`LuPanelHead`). Then right-hand sides go through the workers that own the columns, from the
+//! last to the first (`LuRows`), or the primary asks for the factors, which come under the heads of its requests (`LuFill`).
 //!
 //! Invariants: as for all messages. A panel's elements are by columns, right-hand sides and filled columns by rows; f64.
 //!
