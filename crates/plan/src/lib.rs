@@ -55,8 +55,8 @@ pub use layout::{
     ShardUnits,
 };
 pub use lu::{
-    ClusterEstimate, ColumnDeal, LuCluster, LuEstimate, LuMachine, LuPlan, LuPlanError, LuRates, estimate_lu,
-    estimate_mxp, lu_operations,
+    ClusterEstimate, ColumnDeal, ComingColumns, LuCluster, LuEstimate, LuMachine, LuPlan, LuPlanError,
+    LuRates, estimate_lu, estimate_mxp, lu_operations,
 };
 pub use making::{
     MadeOperand, MadePiece, Making, MakingForm, MakingStep, PartOfMaking, PieceSource, SumBlock, SumPipeline,

@@ -197,6 +197,7 @@ fn owners(
         width: Some(width),
         machines: &all,
         keeps_all: true,
+        coming: None,
         bytes: &|_, _, _| 0,
     };
     match cluster.plan() {

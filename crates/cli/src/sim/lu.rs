@@ -114,6 +114,7 @@ fn plan(order: usize, args: &SimLuArgs, machines: &[LuMachine]) -> Result<LuPlan
         width: args.nb.map(|nb| usize::from(nb).min(order)),
         machines,
         keeps_all: args.nodes.is_some(),
+        coming: None,
         bytes: &needed,
     };
     let plan = cluster.plan().map_err(|e| too_large(order, args, &e))?;

@@ -38,6 +38,15 @@ pub struct LuMachine {
     pub round_trip_s: f64,
 }
 
+/// Columns that come from one process while the machines eliminate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ComingColumns {
+    /// Bytes a second to all machines together.
+    pub bytes_per_s: f64,
+    /// Steps of the elimination that can be done before the last column is there: the panels that a machine keeps.
+    pub steps: usize,
+}
+
 /// A system, and the machines that may take part.
 pub struct LuCluster<'a> {
     /// Rows, and columns that are eliminated.
@@ -50,6 +59,8 @@ pub struct LuCluster<'a> {
     pub machines: &'a [LuMachine],
     /// Whether all of them take part, also where fewer would be faster.
     pub keeps_all: bool,
+    /// How the columns come to the machines; `None` if they are there before the clock runs.
+    pub coming: Option<ComingColumns>,
     /// Memory of a machine's part, as a function of (columns of a block, columns of the part, threads).
     pub bytes: &'a dyn Fn(usize, usize, usize) -> u64,
 }
@@ -191,6 +202,7 @@ impl LuCluster<'_> {
         let flops = lu_operations(self.order);
         let all: f64 = machines.iter().map(|machine| machine.gflops).sum();
         let (compute, links) = (flops / all / 1e9, self.link_bound(width, &machines, deal));
+        let links = links.max(self.coming_seconds());
         let bound_seconds = f64::max(compute, links);
         let back_seconds = self.back_seconds(width, deal, &machines);
         let seconds = self.factor_seconds(width, deal, &machines) + back_seconds;
@@ -200,6 +212,12 @@ impl LuCluster<'_> {
             seconds: seconds.max(bound_seconds),
             back_seconds,
         }
+    }
+
+    /// Seconds in which all columns come.
+    fn coming_seconds(&self) -> f64 {
+        let bytes = real(self.order) * real(self.order + self.extra) * ELEMENT;
+        self.coming.map_or(0.0, |coming| bytes / coming.bytes_per_s)
     }
 
     /// Each machine receives the panels of the others, as long as it has columns right of them.
@@ -218,11 +236,12 @@ impl LuCluster<'_> {
     }
 
     /// Seconds of the elimination. In each step all machines update their columns, while the next panel's owner updates that
-    /// block first, factors it on one thread, and sends it around the ring.
+    /// block first, factors it on one thread, and sends it around the ring. Steps after the first few wait for the last column.
     fn factor_seconds(&self, width: usize, deal: &ColumnDeal, machines: &[&LuMachine]) -> f64 {
         let panels = self.order.div_ceil(width);
         let mut right = deal.columns.clone();
         let rate = machines.iter().filter_map(|machine| machine.bytes_per_s).fold(f64::INFINITY, f64::min);
+        let last_early = self.coming.map_or(0, |coming| coming.steps.clamp(1, panels));
         let mut seconds = self.panel_seconds(width, 0, deal, machines);
         for step in 0..panels {
             let columns = self.columns(width, step);
@@ -244,6 +263,9 @@ impl LuCluster<'_> {
                 update_flops(rows, columns, columns) / one + panel + travel
             });
             seconds += longest.max(chain);
+            if step + 1 == last_early {
+                seconds = seconds.max(self.coming_seconds());
+            }
         }
         seconds
     }
@@ -282,7 +304,8 @@ mod tests {
     }
 
     fn plan(order: usize, width: Option<usize>, machines: &[LuMachine]) -> Result<LuPlan, LuPlanError> {
-        LuCluster { order, extra: 1, width, machines, keeps_all: false, bytes: &bytes(order) }.plan()
+        LuCluster { order, extra: 1, width, machines, keeps_all: false, coming: None, bytes: &bytes(order) }
+            .plan()
     }
 
     #[test]
@@ -322,6 +345,7 @@ mod tests {
                 width: Some(64),
                 machines: &machines,
                 keeps_all: false,
+                coming: None,
                 bytes: &bytes(2000),
             };
             assert!(all.plan().is_ok());
@@ -344,11 +368,37 @@ mod tests {
             width: None,
             machines: &slow_link,
             keeps_all: true,
+            coming: None,
             bytes: &bytes(4000),
         };
         assert!(all.plan().unwrap().left_out.is_empty());
         let alike = [20.0; 4].map(|gflops| machine(gflops, 1 << 40, Some(1.25e9)));
         assert!(plan(20_000, None, &alike).unwrap().left_out.is_empty());
+    }
+
+    #[test]
+    fn columns_that_come_slowly_hide_the_first_steps_only() {
+        let machines = [20.0; 4].map(|gflops| machine(gflops, 1 << 40, Some(1.25e9)));
+        let of = |coming| {
+            let cluster = LuCluster {
+                order: 4000,
+                extra: 1,
+                width: Some(100),
+                machines: &machines,
+                keeps_all: true,
+                coming,
+                bytes: &bytes(4000),
+            };
+            cluster.plan().unwrap().estimate
+        };
+        let coming = |bytes_per_s, steps| of(Some(ComingColumns { bytes_per_s, steps }));
+        let (there, way) = (of(None), 4000.0 * 4001.0 * 8.0 / 1e7);
+        assert_eq!(coming(1e18, 4), there);
+        let (few, half) = (coming(1e7, 4), coming(1e7, 20));
+        assert!(few.bound_seconds == way && few.is_bound_by_links);
+        let after = |estimate: ClusterEstimate| (estimate.seconds - way) / there.seconds;
+        // 1 - (1 - 4/40)^3 and 1 - (1 - 20/40)^3 of the operations.
+        assert!((0.65..0.95).contains(&after(few)) && (0.05..0.4).contains(&after(half)), "{few:?} {half:?}");
     }
 
     proptest! {

@@ -7,6 +7,6 @@ mod cluster;
 mod machine;
 mod tasks;
 
-pub use cluster::{ClusterEstimate, ColumnDeal, LuCluster, LuMachine, LuPlan, LuPlanError};
+pub use cluster::{ClusterEstimate, ColumnDeal, ComingColumns, LuCluster, LuMachine, LuPlan, LuPlanError};
 pub use machine::{LuEstimate, LuRates, estimate_lu, estimate_mxp};
 pub use tasks::lu_operations;

@@ -13,7 +13,7 @@ use crate::cluster::Cluster;
 use crate::gathering::{OpenedSessions, open_all};
 use crate::product::ProductObserver;
 use bramble_matrix::DType;
-use bramble_plan::{LuCluster, LuMachine, LuPlan, LuPlanError};
+use bramble_plan::{ComingColumns, LuCluster, LuMachine, LuPlan, LuPlanError};
 use bramble_schedule::lu::{LuAfterLoss, LuSurvival};
 use bramble_sessions::{ConnectedPeers, Opening, Pairing, Session, introduce, measure};
 use bramble_wire::limits::{LU_BLOCKS_MAX, LU_LIVE_MAX, LU_MACHINES_MAX, LU_ORDER_MAX, LU_WIDTH_MAX};
@@ -33,7 +33,7 @@ impl Cluster {
         let opening = opening(request, order, extra);
         let workers = self.open_workers(request, opening, (survival, clock), watch).await?;
         let lost = if is_first { request.survive } else { 0 };
-        let planned = plan(request, order, extra, &workers, lost);
+        let planned = plan(request, (order, extra), (&workers, self.nic_bytes_per_s), lost);
         let (plan, ring, names) = match planned {
             Ok(planned) => planned,
             Err(e) => {
@@ -209,9 +209,8 @@ fn shape(source: &SystemSource) -> Result<(usize, usize), PrimaryError> {
 /// system also fits after this number of losses.
 fn plan(
     request: &SystemRequest,
-    order: usize,
-    extra: usize,
-    workers: &[Session],
+    (order, extra): (usize, usize),
+    (workers, nic_bytes_per_s): (&[Session], Option<f64>),
     losses: usize,
 ) -> Result<(SystemPlan, LuPlan, Vec<String>), PrimaryError> {
     let machines: Vec<LuMachine> = workers.iter().map(|worker| machine(request, worker)).collect();
@@ -222,6 +221,7 @@ fn plan(
         width: request.width,
         machines: &machines,
         keeps_all: request.workers.is_some(),
+        coming: coming(&request.source, &machines, nic_bytes_per_s),
         bytes: &bytes,
     };
     let found = cluster.plan().map_err(|e| too_large(order, 0, &e))?;
@@ -251,6 +251,20 @@ fn plan(
     let left_out = found.left_out.iter().map(|at| machines[*at].name.clone()).collect();
     let named = SystemPlan { order, width: found.width, shares, left_out, estimate: found.estimate };
     Ok((named, found, names))
+}
+
+/// How the columns come to the workers: over this process's link, or their links together if these are slower.
+fn coming(
+    source: &SystemSource,
+    machines: &[LuMachine],
+    nic_bytes_per_s: Option<f64>,
+) -> Option<ComingColumns> {
+    let all: f64 = machines.iter().map(|machine| machine.bytes_per_s.unwrap_or(f64::INFINITY)).sum();
+    let bytes_per_s = nic_bytes_per_s.unwrap_or(f64::INFINITY).min(all);
+    match source {
+        SystemSource::Hpl(_) => None,
+        SystemSource::Given { .. } => Some(ComingColumns { bytes_per_s, steps: LU_LIVE_MAX }),
+    }
 }
 
 fn machine(request: &SystemRequest, worker: &Session) -> LuMachine {
