@@ -141,8 +141,8 @@ fn pack<T: Element>(lines: View<'_, T>, width: usize, packed: &mut [T]) {
             transpose(std::array::from_fn(|line| &data[(i + line) * rs..][..k]), width, &mut out[i..]);
         }
         for i in squares..panel.len() {
-            let line = data[i * rs..].iter().step_by(cs);
-            out.chunks_exact_mut(width).zip(line).for_each(|(out, &x)| out[i] = x);
+            // Broadcast arrays have distances of 0.
+            out.chunks_exact_mut(width).enumerate().for_each(|(d, out)| out[i] = data[i * rs + d * cs]);
         }
     }
 }
@@ -280,6 +280,20 @@ mod tests {
         with::<<f32 as Fused>::Tile512>();
         with::<<f64 as Fused>::Tile256>();
         with::<<f64 as Fused>::Tile512>();
+    }
+
+    #[test]
+    fn operands_may_repeat_elements() {
+        let (m, n, k) = (800, 700, 64);
+        let (a, b) = (noise::<f64>(m.max(n), 1), noise::<f64>(k, 2));
+        let of_a = [View::new(&a, m, k, 0, 0), View::new(&a, m, k, 1, 0), View::new(&a, m, k, 0, 1)];
+        let of_b = [View::new(&b, k, n, 0, 0), View::new(&b, k, n, 1, 0), View::new(&a, k, n, 0, 1)];
+        for (a, b) in of_a.into_iter().flat_map(|a| of_b.map(|b| (a, b))) {
+            let (mut got, mut want) = (vec![0.0; m * n], vec![0.0; m * n]);
+            let is_done = multiply(1.0, a, b, false, &mut ViewMut::row_major(&mut got, m, n));
+            library(1.0, a, b, false, &mut ViewMut::row_major(&mut want, m, n));
+            assert!(!is_done || got == want);
+        }
     }
 
     /// A way to compute one product.

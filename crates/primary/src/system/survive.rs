@@ -85,12 +85,11 @@ impl Cluster {
             let lost = run.links.loss().filter(|_| result.is_err() && !run.is_judged);
             let lost = lost.map(|(name, why)| (name.to_owned(), why.to_owned()));
             let follows = lost.as_ref().map(|(name, why)| survival.lost(name, why, clock.seconds()));
-            if follows == Some(LuAfterLoss::Again)
-                && let Some(loss) = survival.losses().last()
-            {
+            let told = survival.losses().last().filter(|_| follows == Some(LuAfterLoss::Again));
+            if let Some(loss) = told {
                 progress(SystemProgress::Lost(loss, survival.left().len()));
             }
-            self.end_run(run, &result, lost.as_ref().map(|(name, _)| name.as_str())).await;
+            self.end_run(run, &result, told.map(|loss| loss.name.as_str())).await;
             if follows != Some(LuAfterLoss::Again) {
                 let losses =
                     SystemLosses { workers: survival.losses().to_vec(), seconds: clock.lost_seconds() };
