@@ -8,10 +8,9 @@
 //! Deliberately absent: products of mixed types, saturation.
 #![allow(unsafe_code)] // Rows of C are written through pointers, and scratch memory is shared by types.
 
-use std::cell::RefCell;
-
 use bramble_matrix::{Element, View, ViewMut};
 
+use super::scratch::with_scratch;
 use super::tile::{self, RegisterTile};
 use crate::Product;
 use crate::parts::{part, part_mut, pieces, scale};
@@ -26,18 +25,6 @@ const COLS: usize = 512;
 
 /// One packed block of A and one of B, of 8-byte elements.
 pub(super) const SCRATCH_BYTES: usize = DEPTH * (ROWS + COLS) * 8;
-
-/// A cache line, so that packed panels start on one.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Line {
-    _bytes: [u8; 64],
-}
-
-thread_local! {
-    /// Packed blocks. They are kept, because allocating and freeing 1 MiB per tile costs page faults.
-    static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
-}
 
 /// Computes a product of `i32`.
 pub(super) fn multiply_i32(product: Product<'_, i32>) {
@@ -78,14 +65,7 @@ pub(super) fn blocked<K: RegisterTile>(product: Product<'_, K::T>) {
     let Some(p) = product.settle() else { return };
     let mut p = if p.c.row_stride() < p.c.col_stride() { p.transposed() } else { p };
     scale(&mut p.c, p.beta);
-    SCRATCH.with_borrow_mut(|scratch| {
-        scratch.resize(SCRATCH_BYTES / size_of::<Line>(), Line { _bytes: [0; 64] });
-        // SAFETY: the memory is exclusive for this borrow, aligned to 64 and SCRATCH_BYTES long, which is
-        // room for DEPTH * (ROWS + COLS) elements of at most 8 bytes, and any bytes are valid integers.
-        let words = unsafe {
-            let len = DEPTH * (ROWS + COLS) * K::WORDS;
-            std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast::<K::Word>(), len)
-        };
+    let pack_and_multiply = |words: &mut [K::Word]| {
         let (packed_a, packed_b) = words.split_at_mut(DEPTH * ROWS * K::WORDS);
         for depth in pieces(p.k(), DEPTH) {
             for cols in pieces(p.n(), COLS) {
@@ -97,7 +77,9 @@ pub(super) fn blocked<K: RegisterTile>(product: Product<'_, K::T>) {
                 }
             }
         }
-    });
+    };
+    // SAFETY: words are integers.
+    unsafe { with_scratch(DEPTH * (ROWS + COLS) * K::WORDS, pack_and_multiply) };
 }
 
 /// Packs lines (rows of A, columns of B) in panels of `width`: for each place along k, `width` elements

@@ -14,6 +14,7 @@ mod inner_x86;
 mod integer;
 #[cfg(target_arch = "x86_64")]
 mod packed;
+mod scratch;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod tile_float_x86;

@@ -12,12 +12,11 @@
 //! Deliberately absent: slices of k, and products of one row.
 #![allow(unsafe_code)] // Tiles take pointers, and scratch memory is shared by types.
 
-use std::cell::RefCell;
-
 use bramble_matrix::{Element, View, ViewMut};
 
 use super::float::DEPTH;
 use super::inner::Fused;
+use super::scratch::with_scratch;
 use super::tile_float_x86::FloatTile;
 use crate::parts::{part, part_mut, pieces};
 
@@ -35,21 +34,6 @@ const STRIP: usize = 8;
 const SQUARE: usize = 4;
 /// Elements of the largest tile.
 const TILE_MAX: usize = 12 * 32;
-
-/// One packed block of A and one of B, of 8-byte elements.
-pub(super) const SCRATCH_BYTES: usize = DEPTH * (ROWS + COLS) * 8;
-
-/// A cache line, so that packed panels start on one.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct CacheLine {
-    _bytes: [u8; 64],
-}
-
-thread_local! {
-    /// Packed blocks. They are kept, because new memory for each product would cost page faults.
-    static SCRATCH: RefCell<Vec<CacheLine>> = const { RefCell::new(Vec::new()) };
-}
 
 /// `c = alpha * a * b`, plus c if `read`, for one slice of k. Returns false, and does nothing, if the product is left to the
 /// library.
@@ -97,13 +81,7 @@ fn blocked<K: FloatTile>(
     };
     let (m, n, k) = (c.rows(), c.cols(), a.cols());
     assert!(k <= DEPTH && a.rows() == m && b.rows() == k && b.cols() == n && c.col_stride() == 1);
-    SCRATCH.with_borrow_mut(|scratch| {
-        scratch.resize(SCRATCH_BYTES / size_of::<CacheLine>(), CacheLine { _bytes: [0; 64] });
-        // SAFETY: the memory is exclusive for this borrow, aligned to 64 and SCRATCH_BYTES long, which is room for
-        // DEPTH * (ROWS + COLS) elements of at most 8 bytes, and any bytes are valid floats.
-        let elements = unsafe {
-            std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast::<K::T>(), DEPTH * (ROWS + COLS))
-        };
+    let pack_and_multiply = |elements: &mut [K::T]| {
         let (packed_a, packed_b) = elements.split_at_mut(DEPTH * ROWS);
         for cols in pieces(n, COLS) {
             pack(part(b, 0..k, cols.clone()).transposed(), K::NR, packed_b);
@@ -112,7 +90,9 @@ fn blocked<K: FloatTile>(
                 sweep::<K>((k, alpha, read), packed_a, packed_b, part_mut(&mut c, rows, cols.clone()));
             }
         }
-    });
+    };
+    // SAFETY: elements are floats.
+    unsafe { with_scratch(DEPTH * (ROWS + COLS), pack_and_multiply) };
 }
 
 /// Packs lines (rows of A, columns of B) in panels of `width`: for each place along k, `width` elements side by side. The last

@@ -147,7 +147,7 @@ impl LuCluster<'_> {
         best.ok_or_else(|| self.too_large())
     }
 
-    /// Whether the system also fits after the loss of any `lost` machines: without those that offer the most memory.
+    /// An error if the system does not fit without the `lost` machines that offer the most memory.
     pub fn fits_without(&self, lost: usize) -> Result<(), LuPlanError> {
         let mut machines = self.machines.to_vec();
         machines.sort_by_key(|machine| machine.memory_bytes);

@@ -52,7 +52,7 @@ pub struct SystemFactors {
     pub setup_seconds: f64,
     /// Seconds of the elimination, from the first column that is sent; after a loss since the first start.
     pub seconds: f64,
-    /// The way of the columns to the workers, which is a part of `seconds`.
+    /// The transfer of the columns to the workers, which is a part of `seconds`.
     pub sent: SentColumns,
     /// Seconds in which the factors came home.
     pub home_seconds: f64,

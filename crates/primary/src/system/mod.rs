@@ -129,7 +129,7 @@ pub struct SystemSolution {
     pub seconds: f64,
     /// Seconds before: connections, speeds, generated columns.
     pub setup_seconds: f64,
-    /// The way of the columns to the workers, which is a part of `seconds`.
+    /// The transfer of the columns to the workers, which is a part of `seconds`.
     pub sent: SentColumns,
     /// The first column whose pivot is 0.
     pub zero: Option<usize>,
