@@ -8,10 +8,10 @@ use bramble_link::{FrameLimits, HEADER_BYTES, Header};
 use bramble_matrix::{DType, Digest128, Generator, Layout, Rect, Shape, Span};
 use bramble_wire::message::{
     Bye, FetchHead, Forward, Generated, GetHead, Hello, IoReport, Job, Join, Kind, LogHead, LuBegin, LuFill,
-    LuPanelHead, LuRows, LuStatus, MakeHead, MakeStepForm, MatrixHeader, MatrixSource, Missing, Neighbour,
-    Operation, PartHead, PartSource, PieceHead, PlacedHead, Pong, PutHead, PutOutcome, Reached, ReduceHead,
-    ReducedFactor, ReducedHead, ResidentView, ResultHead, StoreHead, Then, ThreadReport, Wants, Welcome,
-    Work, WorkRecord, decode_error, decode_forwards, decode_number, encode_error, encode_forwards,
+    LuPanelHead, LuRows, LuSpeeds, LuStatus, MakeHead, MakeStepForm, MatrixHeader, MatrixSource, Missing,
+    Neighbour, Operation, PartHead, PartSource, PieceHead, PlacedHead, Pong, PutHead, PutOutcome, Reached,
+    ReduceHead, ReducedFactor, ReducedHead, ResidentView, ResultHead, StoreHead, Then, ThreadReport, Wants,
+    Welcome, Work, WorkRecord, decode_error, decode_forwards, decode_number, encode_error, encode_forwards,
     encode_number, part_pieces,
 };
 
@@ -131,7 +131,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         flops: 1e9,
         threads_max: 4,
         memory_bytes: 1 << 30,
-        wants: Wants { log: true, account: true },
+        wants: Wants { log: true, account: true, task_rates: true },
         kernel: text("auto"),
         version: text("0.1.0"),
         name: text("laptop"),
@@ -142,6 +142,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         hold_bytes: 1 << 29,
         gflops: 50.0,
         peak_gflops: 80.0,
+        lu: Some(LuSpeeds { update_gflops: [40.0, 48.0], panel_gflops: 4.0 }),
         port: 7400,
         kernel: text("simd"),
         version: text("0.1.0"),

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
-use bramble_plan::{LuCluster, LuMachine, LuPlan};
+use bramble_plan::{LuCluster, LuMachine, LuPlan, LuTaskModel};
 use bramble_sim::{LuSimReport, LuSimSystem, LuWait, lu_sim_events, simulate_lu};
 use proptest::prelude::*;
 
@@ -13,7 +13,15 @@ fn machine(
     bytes_per_s: Option<f64>,
     round_trip_s: f64,
 ) -> LuMachine {
-    LuMachine { name: format!("w{name}"), threads, gflops, memory_bytes: u64::MAX, bytes_per_s, round_trip_s }
+    LuMachine {
+        name: format!("w{name}"),
+        threads,
+        gflops,
+        memory_bytes: u64::MAX,
+        bytes_per_s,
+        round_trip_s,
+        tasks: LuTaskModel::default(),
+    }
 }
 
 fn plan(order: usize, width: Option<usize>, machines: &[LuMachine], keeps_all: bool) -> LuPlan {

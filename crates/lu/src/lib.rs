@@ -34,7 +34,7 @@ pub use factors::{LuFactors, LuKernels, multiplied_back};
 pub use gmres::{GmresSolution, KRYLOV_MAX};
 pub use load::{MatrixNorms, load, norms};
 pub use part::LuPart;
-pub use probe::{LuProbe, probe};
+pub use probe::{LuProbe, probe, probe_tasks};
 pub use quality::{Residual, accepted_error, factors_error, residual, rounded};
 pub use refine::{MixedSystem, Refined};
 pub use working::WorkingMatrix;

@@ -1,18 +1,26 @@
-//! Measures the rates that the time of a factorisation depends on, in about a second.
+//! Measures the rates that the time of a factorisation depends on.
+//!
+//! Place in the flow: `bench hpl` in one process measures for about a second ([`probe`]); a worker measures its tasks for a part
+//! of that before a long factorisation ([`probe_tasks`]).
 //!
 //! Invariant: what all threads do at once in a factorisation is measured on all threads at once: they share caches, memory and
 //! clock.
 
 use crate::{LuKernels, LuOptions};
 use bramble_kernel::lu::{LuElement, PackedPanel, dot};
-use bramble_kernel::{Kernel, Product, rate};
-use bramble_matrix::{View, ViewMut};
-use std::time::Instant;
+use bramble_kernel::{Kernel, rate};
+use bramble_matrix::ViewMut;
+use bramble_wire::message::LuSpeeds;
+use std::time::{Duration, Instant};
 
-/// Seconds of each measurement.
+/// Seconds of each measurement in one process.
 const SECONDS: f64 = 0.25;
-/// Rows of the measured panel and of the updated columns.
+/// Seconds of each measurement of a worker.
+const TASK_SECONDS: f64 = 0.02;
+/// Most rows of the measured panel and of the updated columns.
 const ROWS: usize = 2048;
+/// A worker's wider panel updates columns in less time, if they are not too short then, seconds.
+const UPDATE_SECONDS: f64 = 0.02;
 /// Columns that an update takes at a time.
 const COLUMNS: usize = 512;
 /// Elements that the measurement of reading goes through: more than any cache holds.
@@ -37,15 +45,56 @@ pub struct LuProbe {
 pub fn probe<T: LuElement>(n: usize, kernels: &LuKernels, options: LuOptions) -> LuProbe {
     let rows = n.clamp(options.block, ROWS.max(options.block));
     let start = Instant::now();
-    let products = || rate(&*kernels.one, T::DTYPE, SECONDS, &|| start.elapsed());
-    let panels = timed_panels::<T>(&*kernels.one, rows, options.block);
+    let wall = || start.elapsed();
+    let products = || rate(&*kernels.one, T::DTYPE, SECONDS, &wall);
+    let update = || {
+        let mut columns = Updated::<T>::new(rows);
+        let (panel, _) = columns.panel(&*kernels.one, options.block, (0.0, &wall));
+        columns.rate(&*kernels.one, &panel, (SECONDS, &wall))
+    };
+    let (_, panel_gflops) =
+        Updated::<T>::new(rows).panel(&*kernels.one, options.block.min(rows), (SECONDS, &wall));
     LuProbe {
         product_gflops: on_all(options.threads, products),
-        update_gflops: on_all(options.threads, || update_rate::<T>(&*kernels.one, rows, options.block)),
-        panel_gflops: panels,
+        update_gflops: on_all(options.threads, update),
+        panel_gflops,
         read_bytes_per_s: read_rate::<T>(),
         read_all_bytes_per_s: on_all(options.threads, read_rate::<f64>),
     }
+}
+
+/// Measures the tasks of a factorisation on `threads` threads at once, in at most `bytes` of memory, by `clock`. `None` if the
+/// memory does not suffice for columns three times as long as the wider panel is wide.
+pub fn probe_tasks<T: LuElement>(
+    kernel: &dyn Kernel,
+    threads: usize,
+    bytes: u64,
+    clock: &(dyn Fn() -> Duration + Sync),
+) -> Option<LuSpeeds> {
+    // Beside the columns: the panels, and a copy of the one that is measured.
+    let square = bytes / threads.max(1) as u64 / 2 / size_of::<T>() as u64;
+    let rows = usize::try_from(square.isqrt()).unwrap_or(ROWS).min(ROWS);
+    let [_, widest] = LuSpeeds::WIDTHS;
+    let least = 3 * widest;
+    if rows < least {
+        return None;
+    }
+    let gflops = rate(kernel, T::DTYPE, TASK_SECONDS / 10.0, clock);
+    let quick = UPDATE_SECONDS * gflops * 1e9 / (2 * widest * COLUMNS) as f64;
+    let rows = rows.min((quick as usize).max(least));
+    let one = |_: usize| {
+        let mut columns = Updated::<T>::new(rows);
+        let mut of = |width: usize| {
+            let (panel, panel_gflops) = columns.panel(kernel, width, (TASK_SECONDS, clock));
+            (columns.rate(kernel, &panel, (TASK_SECONDS, clock)), panel_gflops)
+        };
+        let [(narrow, _), (wide, panel)] = LuSpeeds::WIDTHS.map(&mut of);
+        [narrow, wide, panel]
+    };
+    let each = crate::threads::each(threads, (0..threads).collect(), one);
+    let sum = |at: usize| each.iter().map(|rates| rates[at]).sum::<f64>();
+    let panel_gflops = sum(2) / each.len().max(1) as f64;
+    Some(LuSpeeds { update_gflops: [sum(0), sum(1)], panel_gflops })
 }
 
 /// The sum of the rates of threads that measure at the same time.
@@ -62,40 +111,58 @@ fn noise<T: LuElement>(len: usize) -> Vec<T> {
     (0..len).map(|_| T::from_f64(next())).collect()
 }
 
-/// The median of the rates of panels, Gflop/s.
-fn timed_panels<T: LuElement>(kernel: &dyn Kernel, rows: usize, width: usize) -> f64 {
-    let original: Vec<T> = noise(rows * width);
-    let flops = (width * width) as f64 * (rows as f64 - width as f64 / 3.0);
-    let (mut rates, mut memory) = (Vec::new(), Vec::new());
-    let start = Instant::now();
-    while rates.len() < 3 || start.elapsed().as_secs_f64() < SECONDS {
-        let mut block = original.clone();
-        let began = Instant::now();
-        let panel = PackedPanel::factor(kernel, ViewMut::row_major(&mut block, rows, width), memory);
-        rates.push(flops / began.elapsed().as_secs_f64().max(1e-9) / 1e9);
-        memory = panel.into_memory();
-    }
-    rates.sort_by(f64::total_cmp);
-    rates[rates.len() / 2]
+/// How long a measurement takes, by which clock.
+type Budget<'a> = (f64, &'a dyn Fn() -> Duration);
+
+/// Columns that are updated some at a time, in turn, so that they come from memory as in a factorisation.
+struct Updated<T> {
+    rows: usize,
+    cols: usize,
+    elements: Vec<T>,
+    first: usize,
 }
 
-/// The rate of updates by this thread, Gflop/s.
-fn update_rate<T: LuElement>(kernel: &dyn Kernel, rows: usize, depth: usize) -> f64 {
-    let (l, u): (Vec<T>, Vec<T>) = (noise(rows * depth), noise(depth * COLUMNS));
-    // As many bytes in every type, so that the updated columns come from memory as in a factorisation.
-    let cols = (2 * COLUMNS).max(rows) / COLUMNS * COLUMNS * (size_of::<f64>() / size_of::<T>());
-    let mut c: Vec<T> = noise(rows * cols);
-    let (mut products, mut first) = (0, 0);
-    let start = Instant::now();
-    while products < 2 || start.elapsed().as_secs_f64() < SECONDS {
-        let target = ViewMut::new(&mut c[first..], rows, COLUMNS, cols, 1);
-        let (l, u) = (View::new(&l, rows, depth, 1, rows), View::row_major(&u, depth, COLUMNS));
-        kernel.multiply(T::any(Product::new(T::ZERO.minus(T::ONE), l, u, T::ONE, target)));
-        products += 1;
-        first = (first + COLUMNS) % cols;
+impl<T: LuElement> Updated<T> {
+    fn new(rows: usize) -> Self {
+        // As many bytes in every type.
+        let cols = (2 * COLUMNS).max(rows) / COLUMNS * COLUMNS * (size_of::<f64>() / size_of::<T>());
+        Self { rows, cols, elements: noise(rows * cols), first: 0 }
     }
-    let flops = 2.0 * (rows * depth * COLUMNS) as f64 * f64::from(products);
-    flops / start.elapsed().as_secs_f64() / 1e9
+
+    /// A panel of the first columns, and the median of the rates in which it is factored, Gflop/s.
+    fn panel(&self, kernel: &dyn Kernel, width: usize, budget: Budget<'_>) -> (PackedPanel<T>, f64) {
+        let (seconds, clock) = budget;
+        let original = &self.elements[..self.rows * width];
+        let flops = (width * width) as f64 * (self.rows as f64 - width as f64 / 3.0);
+        let (mut rates, mut memory) = (Vec::new(), Vec::new());
+        let start = clock();
+        loop {
+            let mut block = original.to_vec();
+            let began = clock();
+            let panel = PackedPanel::factor(kernel, ViewMut::row_major(&mut block, self.rows, width), memory);
+            rates.push(flops / (clock() - began).as_secs_f64().max(1e-9) / 1e9);
+            if rates.len() >= 3 && (clock() - start).as_secs_f64() >= seconds {
+                rates.sort_by(f64::total_cmp);
+                return (panel, rates[rates.len() / 2]);
+            }
+            memory = panel.into_memory();
+        }
+    }
+
+    /// The rate at which this thread updates columns with a panel, Gflop/s.
+    fn rate(&mut self, kernel: &dyn Kernel, panel: &PackedPanel<T>, (seconds, clock): Budget<'_>) -> f64 {
+        let (mut updates, mut scratch) = (0, Vec::new());
+        let start = clock();
+        while updates < 2 || (clock() - start).as_secs_f64() < seconds {
+            let columns = ViewMut::new(&mut self.elements[self.first..], self.rows, COLUMNS, self.cols, 1);
+            panel.update(kernel, columns, &mut scratch);
+            updates += 1;
+            self.first = (self.first + COLUMNS) % self.cols;
+        }
+        let width = panel.width();
+        let each = (width * COLUMNS * (2 * (self.rows - width) + width)) as f64;
+        each * f64::from(updates) / (clock() - start).as_secs_f64().max(1e-9) / 1e9
+    }
 }
 
 /// Bytes a second that this thread reads.
@@ -107,4 +174,24 @@ fn read_rate<T: LuElement>() -> f64 {
     let bytes = (READ_ELEMENTS * size_of::<T>()) as f64;
     std::hint::black_box(sum);
     bytes / start.elapsed().as_secs_f64().max(1e-9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bramble_kernel::{Choice, KernelName, pick};
+    use bramble_matrix::DType;
+
+    #[test]
+    fn tasks_are_measured_in_the_memory_that_there_is_and_with_little_not_at_all() {
+        let kernel = pick(Choice::Named(KernelName::Simd), DType::F64, 0.0).unwrap().kernel;
+        let start = Instant::now();
+        let clock = || start.elapsed();
+        let measured = |bytes: u64| probe_tasks::<f64>(&*kernel, 2, bytes, &clock);
+        assert_eq!(measured(0), None);
+        assert_eq!(measured(4 * 8 * 767 * 767), None);
+        let found = measured(4 * 8 * 768 * 768).unwrap();
+        let [narrow, wide] = found.update_gflops;
+        assert!(narrow > 0.0 && wide > 0.0 && found.panel_gflops > 0.0, "{found:?}");
+    }
 }

@@ -3,8 +3,10 @@
 use crate::quota;
 use crate::speeds::{ProbeEffort, Speed};
 use bramble_kernel::{Choice, Kernel, Pick};
+use bramble_lu::probe_tasks;
 use bramble_matrix::DType;
 use bramble_matrix::number::to_u64;
+use bramble_wire::message::LuSpeeds;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
@@ -117,6 +119,32 @@ pub(crate) fn probe(pick: &Pick, dtype: DType, threads: usize, effort: ProbeEffo
     Speed { gflops, peak_gflops: peak.max(gflops) }
 }
 
+/// An elimination that would take this machine alone less begins without measured tasks, seconds.
+const LONG_S: f64 = 20.0;
+/// A thread that is slower, or may run for a smaller part of the time, would measure its tasks for longer than a primary waits.
+const SLOWEST: (f64, f64) = (0.5, 0.04);
+
+/// Whether it pays to measure the tasks of an elimination of so many operations, on threads with so many Gflop/s together.
+pub(crate) fn measures_tasks(flops: f64, gflops: f64, threads: usize) -> bool {
+    let (slowest, least) = SLOWEST;
+    let each = gflops / u32::try_from(threads.max(1)).map_or(f64::MAX, f64::from);
+    flops / gflops / 1e9 > LONG_S && each > slowest && share(threads, quota::recent_cpus()) > least
+}
+
+/// Rates of `threads` threads that run the tasks of a factorisation concurrently, under this process's quota, in at most `bytes`.
+pub(crate) fn probe_lu(pick: &Pick, dtype: DType, threads: usize, bytes: u64) -> Option<LuSpeeds> {
+    let clock = clock(is_limited(threads, quota::cpus()));
+    let found = match dtype {
+        DType::F32 => probe_tasks::<f32>(&*pick.kernel, threads, bytes, &clock),
+        DType::F64 => probe_tasks::<f64>(&*pick.kernel, threads, bytes, &clock),
+        DType::I32 | DType::I64 => None,
+    }?;
+    let share = share(threads, quota::recent_cpus());
+    let (update_gflops, panel_gflops) =
+        (found.update_gflops.map(|rate| rate * share), found.panel_gflops * share);
+    Some(LuSpeeds { update_gflops, panel_gflops })
+}
+
 /// The part of a briefly measured speed that the process can sustain under its quota of processor time.
 pub(crate) fn sustained(speed: Speed, threads: usize) -> Speed {
     within_quota(speed, threads, quota::recent_cpus())
@@ -138,7 +166,7 @@ fn is_limited(threads: usize, cpus: Option<f64>) -> bool {
 }
 
 /// A clock from an arbitrary zero: the calling thread's processor time, or the time of day.
-fn clock(own: bool) -> impl Fn() -> Duration + Copy + Send {
+fn clock(own: bool) -> impl Fn() -> Duration + Copy + Send + Sync {
     let id = if own { ClockId::ThreadCPUTime } else { ClockId::Monotonic };
     // Neither clock is ever negative.
     move || Duration::try_from(clock_gettime(id)).unwrap_or_default()

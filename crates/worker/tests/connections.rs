@@ -66,8 +66,11 @@ fn products_follow_each_other_over_one_connection_each_with_its_own_account() {
         // Another number of threads, and another type of elements.
         let one = Hello { threads_max: 1, ..next(9, 1 << 20) };
         assert_eq!(client.product(&one).await.threads.len(), 1);
-        let other =
-            Hello { dtype: DType::I64, wants: Wants { log: true, account: true }, ..next(10, 1 << 20) };
+        let other = Hello {
+            dtype: DType::I64,
+            wants: Wants { log: true, account: true, task_rates: false },
+            ..next(10, 1 << 20)
+        };
         client.greet(&other).await.unwrap();
         let bye = client.goodbye().await;
         assert!(bye.threads.len() == 2 && bye.threads.iter().all(|t| t.jobs == 0));

@@ -82,7 +82,7 @@ fn tiles_that_wait_for_the_link_take_no_memory() {
 fn a_primary_that_asks_gets_records_of_jobs_and_processor_time() {
     run(async {
         let before = clock_ns();
-        let (logs, bye) = told(Wants { log: true, account: true }).await;
+        let (logs, bye) = told(Wants { log: true, account: true, task_rates: false }).await;
         let [log] = &logs[..] else { panic!("{logs:?}") };
         let [record] = log.records[..] else { panic!("{log:?}") };
         assert_eq!((record.work, record.returns), (Work::Job(Operation::Multiply), true));

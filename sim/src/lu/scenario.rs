@@ -5,7 +5,7 @@
 //! Invariant: the same seed gives the same scenario.
 
 use crate::random::SeededRandom;
-use bramble_plan::{LuCluster, LuMachine};
+use bramble_plan::{LuCluster, LuMachine, LuTaskModel};
 
 /// Largest order.
 const ORDER_MAX: u64 = 60;
@@ -189,6 +189,7 @@ fn owners(
             memory_bytes: u64::MAX,
             bytes_per_s: None,
             round_trip_s: 0.0,
+            tasks: LuTaskModel::default(),
         })
         .collect();
     let cluster = LuCluster {

@@ -12,7 +12,7 @@ use crate::args::SimLuArgs;
 use bramble_cluster::cluster_file;
 use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_matrix::DType;
-use bramble_plan::{LuCluster, LuMachine, LuPlan, LuPlanError, Machine};
+use bramble_plan::{LuCluster, LuMachine, LuPlan, LuPlanError, LuTaskModel, Machine};
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::product::cpu_seconds;
 use bramble_report::quantity::{bytes, counted, seconds};
@@ -95,6 +95,7 @@ fn machines(args: &SimLuArgs) -> Result<Vec<LuMachine>, Failure> {
             memory_bytes,
             bytes_per_s: link.map(|link| link.bytes_per_s),
             round_trip_s: link.map_or(0.0, |link| link.round_trip_s),
+            tasks: LuTaskModel::default(),
         }
     };
     Ok(file.machines.iter().take(taken).map(machine).collect())

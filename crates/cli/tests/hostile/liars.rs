@@ -105,6 +105,7 @@ pub(crate) fn honest_welcome() -> Welcome {
         hold_bytes: 0,
         gflops: 10.0,
         peak_gflops: 20.0,
+        lu: None,
         port: 0,
         kernel: "simd".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),

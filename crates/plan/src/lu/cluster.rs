@@ -9,7 +9,7 @@
 //!
 //! Deliberately absent: panels that several machines factor together.
 
-use super::tasks::{lu_operations, real, update_flops};
+use super::tasks::{LuTaskModel, lu_operations, real, update_flops};
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -36,6 +36,8 @@ pub struct LuMachine {
     pub bytes_per_s: Option<f64>,
     /// Seconds of a round trip.
     pub round_trip_s: f64,
+    /// How its tasks relate to its products.
+    pub tasks: LuTaskModel,
 }
 
 /// Columns that come from one process while the machines eliminate.
@@ -182,7 +184,7 @@ impl LuCluster<'_> {
             for (at, machine) in machines.iter().map(|at| &self.machines[*at]).enumerate() {
                 let with = columns[at] + more;
                 let has_room = (self.bytes)(width, with, machine.threads) <= machine.memory_bytes;
-                let time = real(with) / machine.gflops;
+                let time = real(with) / machine.update_flops_per_s(width);
                 // Of equals the last: from left to right the owners then follow the ring, and the next panel's owner is the
                 // first to which a panel goes.
                 if has_room && least.is_none_or(|(best, _)| time <= best) {
@@ -296,7 +298,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn machine(gflops: f64, memory_bytes: u64, bytes_per_s: Option<f64>) -> LuMachine {
-        LuMachine { name: "w".into(), threads: 4, gflops, memory_bytes, bytes_per_s, round_trip_s: 2e-4 }
+        let (name, tasks) = ("w".into(), LuTaskModel::default());
+        LuMachine { name, threads: 4, gflops, memory_bytes, bytes_per_s, round_trip_s: 2e-4, tasks }
     }
 
     fn bytes(order: usize) -> impl Fn(usize, usize, usize) -> u64 {

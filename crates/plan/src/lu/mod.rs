@@ -9,4 +9,4 @@ mod tasks;
 
 pub use cluster::{ClusterEstimate, ColumnDeal, ComingColumns, LuCluster, LuMachine, LuPlan, LuPlanError};
 pub use machine::{LuEstimate, LuRates, estimate_lu, estimate_mxp};
-pub use tasks::lu_operations;
+pub use tasks::{LuTaskModel, lu_operations};

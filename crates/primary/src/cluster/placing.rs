@@ -219,6 +219,6 @@ pub(super) fn opening(sessions: &SessionRequest, kernel: String, dtype: DType, f
         memory_bytes: 1,
         kernel,
         name: sessions.name.clone(),
-        wants: Wants { log: false, account: false },
+        wants: Wants::default(),
     }
 }

@@ -78,7 +78,7 @@ pub(super) async fn planned(
     let problem = with_resident(problem, resident.as_ref());
     let (mut request, measured) = strassen::replace_unsafe_kernel(request, &problem).await?;
     recorder.phase(Phase::Opening);
-    let wants = Wants { log: recorder.is_on(), account: request.sessions.account };
+    let wants = Wants { log: recorder.is_on(), account: request.sessions.account, task_rates: false };
     let mut gathered = gather(&request, &problem, resident.as_ref(), cluster, wants, watch).await?;
     let began = Instant::now();
     let chosen = match &resident {

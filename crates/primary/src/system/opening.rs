@@ -13,11 +13,11 @@ use crate::cluster::Cluster;
 use crate::gathering::{OpenedSessions, open_all};
 use crate::product::ProductObserver;
 use bramble_matrix::DType;
-use bramble_plan::{ComingColumns, LuCluster, LuMachine, LuPlan, LuPlanError};
+use bramble_plan::{ComingColumns, LuCluster, LuMachine, LuPlan, LuPlanError, LuTaskModel};
 use bramble_schedule::lu::{LuAfterLoss, LuSurvival};
 use bramble_sessions::{ConnectedPeers, Opening, Pairing, Session, introduce, measure};
 use bramble_wire::limits::{LU_BLOCKS_MAX, LU_LIVE_MAX, LU_MACHINES_MAX, LU_ORDER_MAX, LU_WIDTH_MAX};
-use bramble_wire::message::{LuBegin, LuRing, Wants};
+use bramble_wire::message::{LuBegin, LuRing, LuSpeeds, Wants};
 
 impl Cluster {
     /// The links of a run, and its plan.
@@ -185,7 +185,7 @@ fn opening(request: &SystemRequest, order: usize, extra: usize) -> Opening {
         memory_bytes: whole.max(1),
         kernel: request.kernel.clone(),
         name: request.sessions.name.clone(),
-        wants: Wants { log: false, account: false },
+        wants: Wants { task_rates: true, ..Wants::default() },
     }
 }
 
@@ -269,13 +269,20 @@ fn coming(
 
 fn machine(request: &SystemRequest, worker: &Session) -> LuMachine {
     let rate = worker.known.rate;
-    LuMachine {
+    let machine = LuMachine {
         name: worker.name.clone(),
         threads: usize::from(worker.welcome.threads),
         gflops: worker.welcome.gflops,
         memory_bytes: worker.welcome.memory_bytes.min(request.sessions.credits.unwrap_or(u64::MAX)),
         bytes_per_s: rate.map(|rate| rate.bytes_per_s),
         round_trip_s: rate.map_or(0.0, |rate| rate.round_trip_s),
+        tasks: LuTaskModel::default(),
+    };
+    match worker.welcome.lu {
+        Some(LuSpeeds { update_gflops, panel_gflops }) => {
+            machine.with_task_rates(LuSpeeds::WIDTHS, update_gflops, panel_gflops)
+        }
+        None => machine,
     }
 }
 

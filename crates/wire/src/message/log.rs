@@ -20,16 +20,18 @@ pub struct Wants {
     pub log: bool,
     /// What the processor time went to (in the goodbye).
     pub account: bool,
+    /// The rates of the tasks of a factorisation (in the welcome), if they are worth the time.
+    pub task_rates: bool,
 }
 
 impl Wants {
     pub(super) fn code(self) -> u8 {
-        u8::from(self.log) | u8::from(self.account) << 1
+        u8::from(self.log) | u8::from(self.account) << 1 | u8::from(self.task_rates) << 2
     }
 
     pub(super) fn from_code(code: u8) -> Result<Self, ProtocolError> {
         match code {
-            0..=3 => Ok(Self { log: code & 1 == 1, account: code & 2 == 2 }),
+            0..=7 => Ok(Self { log: code & 1 == 1, account: code & 2 == 2, task_rates: code & 4 == 4 }),
             _ => Err(ProtocolError::new(format!("a wish of unknown kind {code}"))),
         }
     }
@@ -230,8 +232,8 @@ mod tests {
             bad[at] = byte;
             assert!(LogHead::decode(&bad).is_err(), "byte {at}");
         }
-        assert!(Wants::from_code(4).is_err());
-        for code in 0..4 {
+        assert!(Wants::from_code(8).is_err());
+        for code in 0..8 {
             assert_eq!(Wants::from_code(code).map(Wants::code), Ok(code));
         }
     }

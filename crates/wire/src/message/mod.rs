@@ -24,7 +24,7 @@ pub use placed::{
 };
 pub use reduce::{ReduceHead, ReducedFactor, ReducedHead};
 pub use relay::{Forward, Join, Missing, Neighbour, PieceHead, Reached, decode_forwards, encode_forwards};
-pub use session::{Bye, Hello, IoReport, ThreadReport, Welcome};
+pub use session::{Bye, Hello, IoReport, LuSpeeds, ThreadReport, Welcome};
 pub use store::{Generated, Job, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead, Then};
 
 use crate::ProtocolError;

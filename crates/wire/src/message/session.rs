@@ -42,6 +42,20 @@ pub struct Hello {
     pub name: String,
 }
 
+/// Rates of a worker's tasks in a factorisation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LuSpeeds {
+    /// All threads together, updating columns with a narrow and a wide panel, Gflop/s.
+    pub update_gflops: [f64; 2],
+    /// One thread, factoring a panel, Gflop/s.
+    pub panel_gflops: f64,
+}
+
+impl LuSpeeds {
+    /// Columns of the panels of `update_gflops`.
+    pub const WIDTHS: [usize; 2] = [64, 256];
+}
+
 /// Worker to primary: its properties.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Welcome {
@@ -55,6 +69,8 @@ pub struct Welcome {
     pub gflops: f64,
     /// Peak speed of its cores, Gflop/s.
     pub peak_gflops: f64,
+    /// The tasks of a factorisation, if the primary wanted them and the worker has measured them.
+    pub lu: Option<LuSpeeds>,
     /// Port at which other workers of a product can reach it; 0 for none.
     pub port: u16,
     /// The kernel that it uses.
@@ -193,6 +209,10 @@ impl Welcome {
         w.u64(self.hold_bytes);
         w.f64(self.gflops);
         w.f64(self.peak_gflops);
+        w.u8(u8::from(self.lu.is_some()));
+        if let Some(LuSpeeds { update_gflops: [narrow, wide], panel_gflops }) = self.lu {
+            [narrow, wide, panel_gflops].into_iter().for_each(|rate| w.f64(rate));
+        }
         w.u16(self.port);
         w.text(&self.kernel);
         w.text(&self.name);
@@ -206,14 +226,20 @@ impl Welcome {
         let threads = r.u16()?;
         let (memory_bytes, hold_bytes) = (r.u64()?, r.u64()?);
         let (gflops, peak_gflops) = (r.f64()?, r.f64()?);
+        let lu = match r.u8()? {
+            0 => None,
+            1 => Some(LuSpeeds { update_gflops: [r.f64()?, r.f64()?], panel_gflops: r.f64()? }),
+            other => return Err(ProtocolError::new(format!("task rates of kind {other}"))),
+        };
         let port = r.u16()?;
         let (kernel, name) = (r.text()?, r.text()?);
         r.end()?;
         let sane = |x: f64| x > 0.0 && x <= GFLOPS_MAX;
-        if threads == 0 || !sane(gflops) || !sane(peak_gflops) {
+        let is_sane = |lu: LuSpeeds| lu.update_gflops.into_iter().all(sane) && sane(lu.panel_gflops);
+        if threads == 0 || !sane(gflops) || !sane(peak_gflops) || !lu.is_none_or(is_sane) {
             return Err(ProtocolError::new("it claims no threads, or a speed that no machine has"));
         }
-        Ok(Self { threads, memory_bytes, hold_bytes, gflops, peak_gflops, port, kernel, version, name })
+        Ok(Self { threads, memory_bytes, hold_bytes, gflops, peak_gflops, lu, port, kernel, version, name })
     }
 }
 

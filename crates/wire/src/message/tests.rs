@@ -78,7 +78,7 @@ proptest! {
             flops: 1e9,
             threads_max: threads,
             memory_bytes,
-            wants: Wants { log: true, account: false },
+            wants: Wants { log: true, account: false, task_rates: threads % 2 == 0 },
             kernel: "auto".into(),
             version: "1.2".into(),
             name: name.clone(),
@@ -87,8 +87,9 @@ proptest! {
         let (kernel, version) = ("simd".into(), "1.2".into());
         let port = threads / 2;
         let hold_bytes = memory_bytes / 3;
+        let lu = (threads % 3 > 0).then_some(LuSpeeds { update_gflops: [2.5, 3.0], panel_gflops: 0.5 });
         let welcome =
-            Welcome { threads, memory_bytes, hold_bytes, gflops: 3.5, peak_gflops: 4.0, port, kernel, version, name };
+            Welcome { threads, memory_bytes, hold_bytes, gflops: 3.5, peak_gflops: 4.0, lu, port, kernel, version, name };
         prop_assert_eq!(Welcome::decode(&welcome.encode()).unwrap(), welcome);
     }
 

@@ -6,14 +6,14 @@
 use super::WorkerError;
 use super::connection::AdmittedProduct;
 use crate::ledger::{Grant, MemoryRequest, SessionLedger, SessionOwner};
-use crate::machine::{Config, probe, sustained};
+use crate::machine::{Config, measures_tasks, probe, probe_lu, sustained};
 use crate::speeds::{ProbeEffort, Speed, Speeds};
 use bramble_kernel::{Choice, KernelError, KernelName, Pick};
 use bramble_link::{Body, Frame, FrameLimits, Link, LinkError, NoBodies, Proven, Slot};
 use bramble_matrix::DType;
 use bramble_wire::ProtocolError;
 use bramble_wire::limits::{DIALLED_HELLO_PATIENCE, HANDSHAKE_DEADLINE};
-use bramble_wire::message::{Hello, Join, Kind, Welcome};
+use bramble_wire::message::{Hello, Join, Kind, LuSpeeds, Welcome};
 use std::time::Duration;
 
 /// How long a primary waits for memory that other sessions hold, before it is refused.
@@ -146,6 +146,17 @@ fn choose_kernel(
     }
 }
 
+/// The rates of this machine's tasks in a factorisation, within the session's memory.
+async fn task_rates(
+    ledger: &SessionLedger,
+    pick: &Pick,
+    (dtype, threads): (DType, usize),
+    grant: &Grant,
+) -> Result<Option<LuSpeeds>, WorkerError> {
+    let (picked, bytes) = (pick.clone(), grant.bytes());
+    ledger.measured(move || probe_lu(&picked, dtype, threads, bytes)).await
+}
+
 /// Sends the welcome, after measuring this machine's speed if it is not known yet.
 pub(super) async fn welcome(
     link: &mut Link,
@@ -169,12 +180,17 @@ pub(super) async fn welcome(
         Some(speed) => sustained(speed, threads),
         None => ledger.measured(measure).await?,
     };
+    let lu = match hello.wants.task_rates && measures_tasks(hello.flops, gflops, threads) {
+        true => task_rates(ledger, pick, (hello.dtype, threads), grant).await?,
+        false => None,
+    };
     let welcome = Welcome {
         threads: u16::try_from(threads).unwrap_or(u16::MAX),
         memory_bytes: grant.bytes(),
         hold_bytes: ledger.left_to_hold(config.capacity_bytes()),
         gflops,
         peak_gflops,
+        lu,
         port,
         kernel: bramble_kernel::bits_class(pick.kernel.name()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
