@@ -272,7 +272,7 @@ fn run_on(mut ring: Vec<Machine>) -> Vec<Machine> {
 fn a_part_needs_no_more_memory_than_was_promised() {
     for (order, width, machines) in [(100, 8, 1), (333, 16, 3), (4096, 128, 4)] {
         let begin = system(order, width, &[0, 1, 2, 3, 0, 1, 2, 3, 1, 1], machines);
-        let part = LuPart::new(&begin).unwrap();
+        let part = LuPart::<f64>::new(&begin).unwrap();
         let panels = (begin.live_max * order * width * 8) as u64;
         assert!(part.bytes() + panels <= begin.part_bytes(part.columns(), 2), "{order}");
     }

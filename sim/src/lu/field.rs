@@ -105,7 +105,7 @@ pub(super) fn solve_forward(columns: &[Vec<u64>], first: usize, top: usize, x: &
 
 /// The same with U, from the last column to the first; `x` begins with row 0.
 pub(super) fn solve_back(columns: &[Vec<u64>], first: usize, x: &mut [u64]) {
-    for (at, column) in (first..).zip(columns).rev() {
+    for (at, column) in (first..first + columns.len()).zip(columns).rev() {
         x[at] = x[at] * inverse(column[at]) % PRIME;
         let factor = x[at];
         x[..at].iter_mut().zip(column).for_each(|(x, u)| *x = minus_product(*x, *u, factor));

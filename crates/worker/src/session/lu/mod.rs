@@ -352,7 +352,10 @@ impl<T: LuElement> LuSession for TypedSession<T> {
                 self.prepared(&mut out)?;
             }
             LuDone::Task(task) => {
-                let panel = self.factored.lock().unwrap_or_else(PoisonError::into_inner).take();
+                // An update may end while a panel waits here for the end of its own task.
+                let is_panel = matches!(task, LuTask::Panel(_));
+                let slot = || self.factored.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let panel = if is_panel { slot() } else { None };
                 if let (LuTask::Panel(step), Some(panel)) = (&task, panel) {
                     self.judge(*step, &panel);
                     let pivots = panel.pivots().to_vec();
