@@ -79,7 +79,7 @@ def test_systems_without_a_solution_are_refused(tmp_path):
         hosts = "-o", out, "-w", ",".join(addresses)
         assert_refused(bramble("solve", singular, b, *hosts), 1, ["singular", "column 77"])
         assert_refused(bramble("solve", not_finite, b, *hosts), 1, ["N.npy", "row 3, column 60", "NaN"])
-        assert_refused(bramble("solve", singular, b, *hosts, "--refine"), 2, ["--refine", "workers"])
+        assert_refused(bramble("solve", singular, b, *hosts, "--refine"), 1, ["singular", "column 77"])
         assert_refused(bramble("solve", singular, b, *hosts, "--threads", 1), 2, ["--threads", "workers"])
         large = "random:3000x3000:f64:1", "random:3000x1:f64:2"
         assert_refused(bramble("solve", *large, *hosts), 1, ["order 3000", "MiB of memory", "offers", addresses[1]])

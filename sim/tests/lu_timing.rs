@@ -25,9 +25,18 @@ fn machine(
 }
 
 fn plan(order: usize, width: Option<usize>, machines: &[LuMachine], keeps_all: bool) -> LuPlan {
-    LuCluster { order, extra: 1, width, machines, keeps_all, coming: None, bytes: &|_, _, _| 0 }
-        .plan()
-        .unwrap()
+    LuCluster {
+        order,
+        extra: 1,
+        width,
+        element_bytes: 8,
+        machines,
+        keeps_all,
+        coming: None,
+        bytes: &|_, _, _| 0,
+    }
+    .plan()
+    .unwrap()
 }
 
 fn simulated(order: usize, plan: &LuPlan, machines: &[LuMachine]) -> LuSimReport {

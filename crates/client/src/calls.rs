@@ -252,6 +252,7 @@ impl Client {
         let source = SystemSource::Given { a, b };
         let request = SystemRequest {
             source,
+            dtype: DType::F64,
             width: None,
             workers: None,
             outlives_losses: true,

@@ -41,6 +41,9 @@ pub enum LuError {
         /// Another way, if there is one.
         hint: &'static str,
     },
+    /// The factors are at workers, and these do not answer any more.
+    #[error("the workers that have the factors do not answer any more")]
+    FactorsGone,
     /// The matrix is not square.
     #[error("{name} is {shape}: a system needs as many rows as columns")]
     NotSquare {

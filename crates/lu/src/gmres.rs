@@ -40,8 +40,7 @@ impl MixedSystem<'_> {
         let zeros = vec![0.0; b.len()];
         let precondition = |v: &[f64]| {
             let mut z = v.to_vec();
-            self.factors.solve_in_f64(&mut z);
-            z
+            self.factors.solve_in_f64(&mut z).map(|()| z)
         };
         let multiply = |z: &[f64]| -> Result<Vec<f64>, LuError> {
             let mut product = self.residual(&zeros, z, 1)?.elements;
@@ -90,7 +89,7 @@ fn correction<E>(
     r: &[f64],
     enough: f64,
     iterations_max: usize,
-    precondition: impl Fn(&[f64]) -> Vec<f64>,
+    precondition: impl Fn(&[f64]) -> Result<Vec<f64>, E>,
     multiply: impl Fn(&[f64]) -> Result<Vec<f64>, E>,
 ) -> Result<Correction, E> {
     let begin = norm(r);
@@ -100,7 +99,7 @@ fn correction<E>(
         (begin > 0.0 && begin.is_finite()).then(|| r.iter().map(|x| x / begin).collect());
     let mut iterations = 0;
     while let Some(v) = next.take().filter(|_| iterations < iterations_max) {
-        let z = precondition(&v);
+        let z = precondition(&v)?;
         let mut w = multiply(&z)?;
         iterations += 1;
         basis.push(v);

@@ -14,25 +14,31 @@ use crate::substitute::solve_one;
 use crate::working::{self, WorkingMatrix};
 use bramble_kernel::lu::{LuElement, PackedPanel, Triangle, scatter, solve_triangle};
 use bramble_kernel::{Kernel, Product, part};
-use bramble_matrix::{MatrixError, View, ViewMut};
-use bramble_wire::message::LuBegin;
+use bramble_matrix::{DType, MatrixError, View, ViewMut};
+use bramble_schedule::lu::{LuExchange, apply_pivots};
+use bramble_wire::message::{LuBegin, LuPass};
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Columns that are generated, or rows that are summed, at a time.
 const PIECE: usize = 64;
+/// Rows of a block that are converted to f64 at a time: they stay in a second-level cache.
+const CONVERTED_ROWS: usize = 128;
 
-/// The columns of one machine.
-pub struct LuPart {
+/// The columns of one machine. Right-hand sides are solved in f64 for either element type.
+pub struct LuPart<T> {
     working: WorkingMatrix,
     begin: LuBegin,
     /// For each block of this machine: its number in the whole system, and its columns here. The checksum is not among them.
     blocks: Vec<(usize, Range<usize>)>,
+    /// The exchanges of rows of this machine's panels.
+    pivots: Mutex<BTreeMap<usize, Vec<usize>>>,
     /// Scratch memory of the threads.
-    scratch: Mutex<Vec<Vec<f64>>>,
+    scratch: Mutex<Vec<Vec<T>>>,
 }
 
-impl LuPart {
+impl<T: LuElement> LuPart<T> {
     /// The columns of the machine that `begin` names, all 0. An error if the machine has too little memory.
     pub fn new(begin: &LuBegin) -> Result<Self, MatrixError> {
         let mut blocks = Vec::new();
@@ -42,8 +48,9 @@ impl LuPart {
             end = own.end;
             blocks.push((column, own));
         }
-        let working = WorkingMatrix::zeros::<f64>(begin.order, end + 1)?;
-        Ok(Self { working, begin: begin.clone(), blocks, scratch: Mutex::default() })
+        let working = WorkingMatrix::zeros::<T>(begin.order, end + 1)?;
+        let (pivots, scratch) = Default::default();
+        Ok(Self { working, begin: begin.clone(), blocks, pivots, scratch })
     }
 
     /// The blocks of this machine, by their numbers in the whole system.
@@ -53,7 +60,7 @@ impl LuPart {
 
     /// Bytes of the columns.
     pub fn bytes(&self) -> u64 {
-        working::bytes::<f64>(self.working.rows(), self.working.cols())
+        working::bytes::<T>(self.working.rows(), self.working.cols())
     }
 
     /// Columns of this machine, without the checksum.
@@ -82,12 +89,13 @@ impl LuPart {
             elements.resize(order * width, 0.0);
             hpl::fill(order, first, &mut elements);
             let mut lease = self.working.lease(0..order, column..column + width);
-            scatter(&elements, (width, 1), &mut lease.view_mut::<f64>());
+            let rounded: Vec<T> = elements.iter().map(|x| T::from_f64(*x)).collect();
+            scatter(&rounded, (width, 1), &mut lease.view_mut::<T>());
         }
     }
 
     /// Takes rows of one of this machine's blocks. Returns false if it is no such block, or the rows do not fit.
-    pub fn fill(&self, block: usize, first: usize, elements: &[f64]) -> bool {
+    pub fn fill(&self, block: usize, first: usize, elements: &[T]) -> bool {
         let Some(own) = self.own(block) else { return false };
         let rows = elements.len() / own.len();
         let fits = first.checked_add(rows).is_some_and(|end| end <= self.begin.order);
@@ -95,17 +103,17 @@ impl LuPart {
             return false;
         }
         let width = own.len();
-        scatter(elements, (width, 1), &mut self.working.lease(first..first + rows, own).view_mut::<f64>());
+        scatter(elements, (width, 1), &mut self.working.lease(first..first + rows, own).view_mut::<T>());
         true
     }
 
     /// Rows of one of this machine's blocks as they are now; `None` if it is no such block, or has no such rows. An error if a
     /// task is using the columns.
-    pub fn rows(&self, block: usize, rows: Range<usize>) -> Result<Option<Vec<f64>>, MatrixError> {
+    pub fn rows(&self, block: usize, rows: Range<usize>) -> Result<Option<Vec<T>>, MatrixError> {
         let is_here = rows.start < rows.end && rows.end <= self.begin.order;
         let Some(own) = self.own(block).filter(|_| is_here) else { return Ok(None) };
         let lines = self.working.lines()?;
-        let view = lines.view::<f64>();
+        let view = lines.view::<T>();
         let row = |i: usize| &view.data()[i * view.row_stride() + own.start..][..own.len()];
         Ok(Some(rows.flat_map(row).copied().collect()))
     }
@@ -117,10 +125,10 @@ impl LuPart {
         let end = self.columns();
         let mut columns = self.working.lease(rows.clone(), own.clone());
         let mut checksum = self.working.lease(rows.clone(), end..end + 1);
-        let (mut columns, mut checksum) = (columns.view_mut::<f64>(), checksum.view_mut::<f64>());
+        let (mut columns, mut checksum) = (columns.view_mut::<T>(), checksum.view_mut::<T>());
         for row in 0..rows.len() {
             let sum = checksum.at_mut(row, 0);
-            (0..own.len()).for_each(|col| *sum += *columns.at_mut(row, col));
+            (0..own.len()).for_each(|col| *sum = sum.plus(*columns.at_mut(row, col)));
         }
     }
 
@@ -128,22 +136,24 @@ impl LuPart {
     pub fn sum(&self, rows: Range<usize>) {
         let end = self.columns();
         let mut lease = self.working.lease(rows.clone(), 0..end + 1);
-        let mut view = lease.view_mut::<f64>();
+        let mut view = lease.view_mut::<T>();
         for row in 0..rows.len() {
-            let sum = (0..end).map(|col| *view.at_mut(row, col)).sum();
+            let sum = (0..end).fold(T::ZERO, |sum, col| sum.plus(*view.at_mut(row, col)));
             *view.at_mut(row, end) = sum;
         }
     }
 
     /// Factors one of this machine's blocks, in memory of an earlier panel if that is large enough.
-    pub fn panel(&self, kernel: &dyn Kernel, step: usize, memory: Vec<f64>) -> PackedPanel<f64> {
+    pub fn panel(&self, kernel: &dyn Kernel, step: usize, memory: Vec<T>) -> PackedPanel<T> {
         let own = self.own(step).unwrap_or_default();
         let mut lease = self.working.lease(self.top(step)..self.begin.order, own);
-        PackedPanel::factor(kernel, lease.view_mut(), memory)
+        let panel = PackedPanel::factor(kernel, lease.view_mut(), memory);
+        self.pivots().insert(step, panel.pivots().to_vec());
+        panel
     }
 
     /// Updates some of this machine's blocks, counted here and with the checksum as the last, with a panel.
-    pub fn update(&self, kernel: &dyn Kernel, panel: &PackedPanel<f64>, step: usize, blocks: Range<usize>) {
+    pub fn update(&self, kernel: &dyn Kernel, panel: &PackedPanel<T>, step: usize, blocks: Range<usize>) {
         let first = self.blocks.get(blocks.start).map_or_else(|| self.columns(), |(_, own)| own.start);
         let last = self.blocks.get(blocks.end - 1).map_or_else(|| self.columns() + 1, |(_, own)| own.end);
         let spare = || self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
@@ -154,7 +164,7 @@ impl LuPart {
     }
 
     /// A panel of another machine, from its elements and pivots; `None` if they are not those of this step.
-    pub fn received(&self, step: usize, elements: Vec<f64>, pivots: Vec<usize>) -> Option<PackedPanel<f64>> {
+    pub fn received(&self, step: usize, elements: Vec<T>, pivots: Vec<usize>) -> Option<PackedPanel<T>> {
         let is_as_wide = pivots.len() == self.begin.columns(step).len();
         let panel = PackedPanel::received(elements, self.begin.order.checked_sub(self.top(step))?, pivots);
         panel.filter(|_| is_as_wide)
@@ -167,55 +177,74 @@ impl LuPart {
 
     /// The right-hand sides, in rows, if they are here.
     pub fn right_hand_sides(&self) -> Result<Option<Vec<f64>>, MatrixError> {
-        self.rows(self.begin.panels(), 0..self.begin.order)
+        let rows = self.rows(self.begin.panels(), 0..self.begin.order)?;
+        Ok(rows.map(|rows| rows.iter().map(|x| x.to_f64()).collect()))
     }
 
-    /// Solves for the columns of some adjacent blocks, all of this machine, from the last to the first: `x` has the
-    /// rows up to the end of the last block, and is solved in those of the blocks and updated above them. Returns false
-    /// if the blocks are not here.
+    /// Solves for the columns of some adjacent blocks, all of this machine, for `width` right-hand sides: `x` has the rows of
+    /// [`LuExchange::of`], and is solved in those of the blocks and updated in the others. Returns false if the blocks are not here,
+    /// or the rows are others.
     pub fn solve(
         &self,
         kernel: &dyn Kernel,
-        blocks: Range<usize>,
+        (pass, blocks): (LuPass, Range<usize>),
         x: &mut [f64],
+        width: usize,
     ) -> Result<bool, MatrixError> {
-        let width = self.begin.extra;
+        let visit = LuExchange::of(&self.begin, pass, blocks);
+        let visit = visit.filter(|visit| visit.owner == self.begin.ring.me);
+        let Some(LuExchange { blocks, rows, .. }) = visit else { return Ok(false) };
+        if width == 0 || x.len() != rows.len() * width {
+            return Ok(false);
+        }
         let lines = self.working.lines()?;
-        let view = lines.view::<f64>();
-        for block in blocks.rev() {
-            let (rows, Some(own)) = (self.begin.columns(block), self.own(block)) else { return Ok(false) };
-            if block >= self.begin.panels() || x.len() < rows.end * width {
-                return Ok(false);
+        let view = lines.view::<T>();
+        let mut in_order: Vec<usize> = blocks.collect();
+        if pass == LuPass::Back {
+            in_order.reverse();
+        }
+        let mut columns = Vec::new();
+        for block in in_order {
+            let Some(own) = self.own(block) else { return Ok(false) };
+            let of_block = self.begin.columns(block);
+            let (start, end) = ((of_block.start - rows.start) * width, (of_block.end - rows.start) * width);
+            let (which, others) = match pass {
+                LuPass::Forward => (Triangle::UnitLower, of_block.end..self.begin.order),
+                LuPass::Back => (Triangle::Upper, 0..of_block.start),
+            };
+            if pass == LuPass::Forward {
+                let pivots = self.pivots();
+                let Some(pivots) = pivots.get(&block) else { return Ok(false) };
+                apply_pivots(&mut x[start..], width, pivots);
             }
-            let (above, solved) = x[..rows.end * width].split_at_mut(rows.start * width);
-            let corner = part(view, rows.clone(), own.clone());
-            match width {
-                1 => solve_one(Triangle::Upper, corner, solved),
-                _ => {
-                    let x = ViewMut::row_major(solved, rows.len(), width);
-                    solve_triangle(kernel, Triangle::Upper, corner, x);
-                }
-            }
-            let (u, x) = (part(view, 0..rows.start, own), View::row_major(solved, rows.len(), width));
-            let c = ViewMut::row_major(above, rows.start, width);
-            kernel.multiply(Product::new(-1.0, u, x, 1.0, c).into());
+            let (above, rest) = x.split_at_mut(start);
+            let (solved, below) = rest.split_at_mut(end - start);
+            solve_corner(kernel, which, part(view, of_block, own.clone()), solved, width, &mut columns);
+            let target = if pass == LuPass::Forward { below } else { above };
+            let factor = part(view, others, own);
+            subtract_products(kernel, factor, solved, target, width, &mut columns);
         }
         Ok(true)
+    }
+
+    fn pivots(&self) -> MutexGuard<'_, BTreeMap<usize, Vec<usize>>> {
+        self.pivots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The largest difference between the checksum and the sum of this machine's part of U, in units of what rounding
     /// can explain. Infinite if an element is no number.
     pub fn deviation(&self) -> Result<f64, MatrixError> {
         let lines = self.working.lines()?;
-        let view = lines.view::<f64>();
+        let view = lines.view::<T>();
         let (mut worst, mut scale) = (0.0f64, 0.0f64);
         for row in 0..self.begin.order {
             let line = &view.data()[row * view.row_stride()..][..self.working.cols()];
-            let (mut sum, mut size) = (-line[self.columns()], line[self.columns()].abs());
+            let checksum = line[self.columns()].to_f64();
+            let (mut sum, mut size) = (-checksum, checksum.abs());
             for (block, own) in &self.blocks {
                 // Left of the diagonal is L.
                 let left = row.saturating_sub(self.begin.columns(*block).start).min(own.len());
-                for x in &line[own.start + left..own.end] {
+                for x in line[own.start + left..own.end].iter().map(|x| x.to_f64()) {
                     sum += x;
                     size += x.abs();
                 }
@@ -225,7 +254,63 @@ impl LuPart {
                 return Ok(f64::INFINITY);
             }
         }
-        let rounding = <f64 as LuElement>::UNIT * self.begin.order as f64 * scale;
+        let rounding = T::UNIT * self.begin.order as f64 * scale;
         Ok(if rounding > 0.0 { worst / rounding } else { worst })
+    }
+}
+
+/// A part of a factor in f64: as it is, or converted into `memory`.
+fn in_f64<'a, T: LuElement>(factor: View<'a, T>, memory: &'a mut Vec<f64>) -> View<'a, f64> {
+    let (rows, cols) = (factor.rows(), factor.cols());
+    if T::DTYPE == DType::F64 {
+        return View::new(
+            bytemuck::cast_slice(factor.data()),
+            rows,
+            cols,
+            factor.row_stride(),
+            factor.col_stride(),
+        );
+    }
+    memory.clear();
+    for i in 0..rows {
+        memory.extend((0..cols).map(|j| factor.at(i, j).to_f64()));
+    }
+    View::row_major(memory, rows, cols)
+}
+
+/// `x = T⁻¹ x` for the triangle of a block.
+fn solve_corner<T: LuElement>(
+    kernel: &dyn Kernel,
+    which: Triangle,
+    corner: View<'_, T>,
+    x: &mut [f64],
+    width: usize,
+    memory: &mut Vec<f64>,
+) {
+    let rows = corner.rows();
+    let corner = in_f64(corner, memory);
+    match width {
+        1 => solve_one(which, corner, x),
+        _ => solve_triangle(kernel, which, corner, ViewMut::row_major(x, rows, width)),
+    }
+}
+
+/// `target −= factor x`, by pieces of rows where the factor has to be converted.
+fn subtract_products<T: LuElement>(
+    kernel: &dyn Kernel,
+    factor: View<'_, T>,
+    x: &[f64],
+    target: &mut [f64],
+    width: usize,
+    memory: &mut Vec<f64>,
+) {
+    let (rows, cols) = (factor.rows(), factor.cols());
+    let each = if T::DTYPE == DType::F64 { rows } else { CONVERTED_ROWS };
+    let x = View::row_major(x, cols, width);
+    for first in (0..rows).step_by(each.max(1)) {
+        let some = first..rows.min(first + each);
+        let c = ViewMut::row_major(&mut target[first * width..some.end * width], some.len(), width);
+        let factor = in_f64(part(factor, some, 0..cols), memory);
+        kernel.multiply(Product::new(-1.0, factor, x, 1.0, c).into());
     }
 }

@@ -1,7 +1,8 @@
 //! Mixed precision: factors in `f32`, corrected in `f64` until the solution is as good as one by `f64` factors (Wilkinson;
 //! Langou et al., "Exploiting the performance of 32 bit floating point arithmetic", SC 2006; LAPACK's `dsgesv`).
 //!
-//! Place in the flow: `solve --refine`. The caller factors in `f64` if this does not converge.
+//! Place in the flow: `solve --refine`, with factors in this process or at workers. The caller factors in `f64` if this does not
+//! converge.
 //!
 //! Invariant: a solution counts as refined only if its backward error, measured in f64, is below √n times the unit roundoff of
 //! f64.
@@ -14,6 +15,41 @@ use bramble_matrix::Matrix;
 /// Most corrections, as in LAPACK.
 const ROUNDS_MAX: usize = 30;
 
+/// The factors of a matrix rounded to f32, wherever they are. Right-hand sides have elements of about 1 at most, since the range
+/// of f32 is short.
+pub trait RoundedFactors {
+    /// Roughly `X = A⁻¹ X` for n × `width` right-hand sides in rows.
+    fn solve_rows(&self, x: &mut [f64], width: usize) -> Result<(), LuError>;
+
+    /// The same for one right-hand side, with all arithmetic in f64.
+    fn solve_in_f64(&self, x: &mut [f64]) -> Result<(), LuError>;
+}
+
+impl RoundedFactors for LuFactors<f32> {
+    fn solve_rows(&self, x: &mut [f64], width: usize) -> Result<(), LuError> {
+        let mut rounded: Vec<f32> = x.iter().map(|x| *x as f32).collect();
+        self.solve(&mut rounded, width);
+        x.iter_mut().zip(&rounded).for_each(|(x, d)| *x = f64::from(*d));
+        Ok(())
+    }
+
+    fn solve_in_f64(&self, x: &mut [f64]) -> Result<(), LuError> {
+        Self::solve_in_f64(self, x);
+        Ok(())
+    }
+}
+
+/// The factors by which right-hand sides in rows are divided before they are solved with f32 factors: the largest absolute value
+/// of each, or 1.
+pub fn right_scales(b: &[f64], width: usize) -> Vec<f64> {
+    let mut scales = vec![0.0f64; width];
+    for row in b.chunks_exact(width.max(1)) {
+        scales.iter_mut().zip(row).for_each(|(scale, b)| *scale = scale.max(b.abs()));
+    }
+    scales.iter_mut().filter(|scale| **scale == 0.0).for_each(|scale| *scale = 1.0);
+    scales
+}
+
 /// A square matrix with its factors in f32.
 #[derive(Clone, Copy)]
 pub struct MixedSystem<'a> {
@@ -22,7 +58,7 @@ pub struct MixedSystem<'a> {
     /// Its norms.
     pub norms: &'a MatrixNorms,
     /// The factors of the matrix rounded to f32.
-    pub factors: &'a LuFactors<f32>,
+    pub factors: &'a dyn RoundedFactors,
     /// Kernels for f64.
     pub kernels: &'a LuKernels,
 }
@@ -57,10 +93,21 @@ impl MixedSystem<'_> {
     /// GMRES goes on, with at most `iterations_max` iterations for all right-hand sides together.
     pub fn refine(&self, b: &[f64], width: usize, iterations_max: usize) -> Result<Refined, LuError> {
         let mut x = vec![0.0; b.len()];
-        let (mut left, mut error, mut rounds) = (b.to_vec(), f64::INFINITY, 0);
+        self.correct(&mut x, b, width)?;
+        self.refine_from(x, b, width, iterations_max)
+    }
+
+    /// The same from a first solution by the factors.
+    pub fn refine_from(
+        &self,
+        first: Vec<f64>,
+        b: &[f64],
+        width: usize,
+        iterations_max: usize,
+    ) -> Result<Refined, LuError> {
+        let (mut x, mut before) = (first, vec![0.0; b.len()]);
+        let (mut error, mut rounds) = (f64::INFINITY, 0);
         loop {
-            let before = x.clone();
-            self.correct(&mut x, &left, width);
             let now = self.residual(b, &x, width)?;
             let has_converged = now.backward_error <= self.goal();
             // A round that does not halve the error is followed by others like it.
@@ -74,21 +121,20 @@ impl MixedSystem<'_> {
                 let x = if is_better { found.x } else { before };
                 return self.by_gmres(b, width, iterations_max, Refined { x, ..found });
             }
-            (x, left, error, rounds) =
-                (found.x, found.residual.elements, found.residual.backward_error, rounds + 1);
+            (error, rounds) = (found.residual.backward_error, rounds + 1);
+            x = found.x.clone();
+            before = found.x;
+            self.correct(&mut x, &found.residual.elements, width)?;
         }
     }
 
     /// `x += A⁻¹ r`, each right-hand side scaled to 1 for the f32 factors, whose range is short.
-    fn correct(&self, x: &mut [f64], r: &[f64], width: usize) {
-        let mut scales = vec![0.0f64; width];
-        for row in r.chunks_exact(width.max(1)) {
-            scales.iter_mut().zip(row).for_each(|(scale, r)| *scale = scale.max(r.abs()));
-        }
-        let scale = |column: usize| if scales[column] > 0.0 { scales[column] } else { 1.0 };
-        let mut d: Vec<f32> = r.iter().enumerate().map(|(at, r)| (r / scale(at % width)) as f32).collect();
-        self.factors.solve(&mut d, width);
-        x.iter_mut().zip(&d).enumerate().for_each(|(at, (x, d))| *x += f64::from(*d) * scale(at % width));
+    fn correct(&self, x: &mut [f64], r: &[f64], width: usize) -> Result<(), LuError> {
+        let scales = right_scales(r, width);
+        let mut d: Vec<f64> = r.iter().enumerate().map(|(at, r)| r / scales[at % width]).collect();
+        self.factors.solve_rows(&mut d, width)?;
+        x.iter_mut().zip(&d).enumerate().for_each(|(at, (x, d))| *x += d * scales[at % width]);
+        Ok(())
     }
 
     /// Corrects `found` by GMRES, one right-hand side after another, and stops at one that does not converge.

@@ -8,13 +8,13 @@ use bramble_kernel::{Choice, Kernel, KernelName, pick};
 use bramble_lu::{LuFactors, LuKernels, LuOptions, LuPart, WorkingMatrix, hpl};
 use bramble_matrix::DType;
 use bramble_schedule::lu::{LuAction, LuEvent, LuHome, LuNode, LuPivots, LuShape, LuTask};
-use bramble_wire::message::{LuBegin, LuRing};
+use bramble_wire::message::{LuBegin, LuPass, LuRing};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 struct Machine {
-    part: LuPart,
+    part: LuPart<f64>,
     node: LuNode,
     panels: BTreeMap<usize, Arc<PackedPanel<f64>>>,
     tasks: Vec<LuTask>,
@@ -145,7 +145,8 @@ fn solution(begin: &LuBegin, ring: &[Machine]) -> Vec<f64> {
     for block in (0..begin.panels()).rev() {
         let end = begin.columns(block).end * begin.extra;
         let owner = &ring[begin.ring.owners[block]].part;
-        assert!(owner.solve(&*kernel(), block..block + 1, &mut x[..end]).unwrap());
+        let back = (LuPass::Back, block..block + 1);
+        assert!(owner.solve(&*kernel(), back, &mut x[..end], begin.extra).unwrap());
     }
     x
 }
@@ -178,7 +179,7 @@ fn system(order: usize, width: usize, owners: &[usize], machines: usize) -> LuBe
     let mut owners: Vec<usize> = owners.iter().map(|owner| owner % machines).collect();
     owners.resize(order.div_ceil(width) + 1, machines - 1);
     let ring = LuRing { owners, machines, me: 0 };
-    LuBegin { order, width, extra: 1, live_max: 2, is_generated: true, ring }
+    LuBegin { order, width, extra: 1, dtype: DType::F64, live_max: 2, is_generated: true, ring }
 }
 
 /// The solution, the factors and the exchanges of rows of one machine.
@@ -271,7 +272,7 @@ fn run_on(mut ring: Vec<Machine>) -> Vec<Machine> {
 fn a_part_needs_no_more_memory_than_was_promised() {
     for (order, width, machines) in [(100, 8, 1), (333, 16, 3), (4096, 128, 4)] {
         let begin = system(order, width, &[0, 1, 2, 3, 0, 1, 2, 3, 1, 1], machines);
-        let part = LuPart::new(&begin).unwrap();
+        let part = LuPart::<f64>::new(&begin).unwrap();
         let panels = (begin.live_max * order * width * 8) as u64;
         assert!(part.bytes() + panels <= begin.part_bytes(part.columns(), 2), "{order}");
     }

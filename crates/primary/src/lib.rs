@@ -44,6 +44,7 @@ pub use product::{
 pub use resume::Resumed;
 pub use stop::Stop;
 pub use system::{
-    FactorsCheck, FactorsRequest, LuLoss, SentColumns, SolutionCheck, SystemFactors, SystemLosses,
-    SystemPlan, SystemProgress, SystemRequest, SystemShare, SystemSolution, SystemSource,
+    FactorsAtWorkers, FactorsCheck, FactorsRequest, FirstSolution, LuLoss, RefinedRequest, SentColumns,
+    SolutionCheck, SolutionRefinement, SystemFactors, SystemLosses, SystemPlan, SystemProgress,
+    SystemRequest, SystemShare, SystemSolution, SystemSource,
 };

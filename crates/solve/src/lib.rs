@@ -14,6 +14,7 @@ mod factor_workers;
 mod factors;
 pub mod hpl;
 mod on_workers;
+mod refined;
 mod report;
 mod setup;
 mod system;

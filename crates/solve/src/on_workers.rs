@@ -27,7 +27,7 @@ pub(crate) fn display(is_quiet: bool, is_json: bool) -> ProgressDisplay {
     ProgressDisplay::new(options, lost)
 }
 
-/// Workers that are connected, for systems that are computed in f64.
+/// Workers that are connected.
 pub(crate) struct OpenTeam {
     pub(crate) cluster: Cluster,
     pub(crate) display: ProgressDisplay,
@@ -38,14 +38,14 @@ pub(crate) struct OpenTeam {
 }
 
 impl OpenTeam {
-    /// Connects to the machines that the options name.
+    /// Connects to the machines that the options name, for factors of that element type.
     pub(crate) async fn open(
         (spec, machines): (TeamSpec, &MachineArgs),
-        kernel: Choice,
+        (kernel, dtype): (Choice, DType),
         display: ProgressDisplay,
         options: ClusterOptions,
     ) -> Result<Self, Failure> {
-        let purpose = Purpose { kernel, dtype: DType::F64, flops: 0.0 };
+        let purpose = Purpose { kernel, dtype, flops: 0.0 };
         let gathered = spec.gather(&machines.team(), purpose).await?;
         let GatheredTeam { ends, kernel, is_local, processes, .. } = gathered;
         let cluster = Cluster::open(ends, options, &display).await?;

@@ -183,7 +183,7 @@ fn refined(problem: &SolveProblem, setup: &Setup, full: Result<Setup, Failure>) 
         Ok(()) => {
             let (b, kernels) = (right_hand_sides(problem)?, check_kernels(setup.options.threads)?);
             let system = MixedSystem { a: &problem.a, norms: &norms, factors: &factors, kernels: &kernels };
-            let most = iterations_max(problem, full.is_ok());
+            let most = iterations_max((problem.n, problem.width), 1, full.is_ok());
             Some(system.refine(&b, problem.width, most).map_err(failure)?)
         }
         Err(_) => None,
@@ -210,10 +210,11 @@ fn refined(problem: &SolveProblem, setup: &Setup, full: Result<Setup, Failure>) 
 /// refine`).
 const COLUMNS_EACH: usize = 256;
 
-/// Most iterations of GMRES for all right-hand sides together. Where factors in f64 do not fit, nothing else is left.
-fn iterations_max(problem: &SolveProblem, has_other: bool) -> usize {
-    let most = KRYLOV_MAX * problem.width;
-    if has_other { most.min(problem.n / COLUMNS_EACH) } else { most }
+/// Most iterations of GMRES for all right-hand sides together, with factors on that number of machines: they factor at the same
+/// time, and solve one after another. Where factors in f64 do not fit, nothing else is left.
+pub(crate) fn iterations_max((n, width): (usize, usize), machines: usize, has_other: bool) -> usize {
+    let most = KRYLOV_MAX * width;
+    if has_other { most.min(n / COLUMNS_EACH / machines.max(1)) } else { most }
 }
 
 /// The report of a solution, without its times and its condition.

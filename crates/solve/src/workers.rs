@@ -3,29 +3,29 @@
 //! Place in the flow: `system.rs` comes here if the options name machines, after it has checked the shapes.
 //!
 //! Invariants: the solution is judged with the matrix as this process reads it, and with its own kernel. It is computed
-//! in f64, as NumPy does, also for f32 matrices, and rounded at the end.
+//! in f64, as NumPy does, also for f32 matrices, and rounded at the end; with `--refine` by factors in f32, which `refined.rs`
+//! corrects.
 //!
-//! Deliberately absent: the condition, which needs the factors in one place, and refinement.
+//! Deliberately absent: the condition, which needs the factors in one place.
 
 use crate::on_workers::{OpenTeam, SURVIVE_ALONE, accuse, display, sessions, tell};
+use crate::refined::{Judging, SolutionJudge};
 use crate::report::{SolveReport, SolveTimes};
 use crate::setup::check_kernels;
 use crate::system::{SolveProblem, Solved, right_hand_sides};
 use crate::{SolveArgs, failure};
 use bramble_cluster::team::{GatheredTeam, TeamSpec};
 use bramble_cluster::until::{Completion, done_or_signal};
-use bramble_lu::{LuError, LuOptions, Residual, accepted_error, norms, residual, rounded};
+use bramble_lu::{LuError, LuOptions, Residual, accepted_error, norms};
 use bramble_matrix::DType;
 use bramble_primary::{
-    ClusterOptions, SystemProgress, SystemRequest, SystemSolution, SystemSource, off_loop,
+    ClusterOptions, RefinedRequest, SolutionCheck, SystemProgress, SystemRequest, SystemSolution,
+    SystemSource, off_loop,
 };
 use bramble_report::exit::Failure;
 use bramble_worker::default_threads;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
-
-/// X as it is written, and how good it is.
-type Judged = (Vec<f64>, Result<Residual, LuError>);
 
 /// The machines that the options name; `None` if they name none.
 pub(crate) fn team(args: &SolveArgs) -> Result<Option<TeamSpec>, Failure> {
@@ -34,14 +34,10 @@ pub(crate) fn team(args: &SolveArgs) -> Result<Option<TeamSpec>, Failure> {
         TeamSpec::Alone => return Ok(None),
         spec => spec,
     };
-    let refused = [
-        (args.refine, "--refine: workers compute in f64; leave it out, or leave the workers out"),
-        (args.factor.threads.is_some(), "--threads: workers use their own; start them with --threads"),
-    ];
-    match refused.into_iter().find(|(is_given, _)| *is_given) {
-        Some((_, text)) => Err(Failure::usage(text)),
-        None => Ok(Some(spec)),
+    if args.factor.threads.is_some() {
+        return Err(Failure::usage("--threads: workers use their own; start them with --threads"));
     }
+    Ok(Some(spec))
 }
 
 /// Solves a system on workers.
@@ -66,49 +62,68 @@ pub(crate) fn solve(
         let norms = off_loop("reading A", of_a).await?.map_err(failure)?;
         let read = lap();
         let display = display(args.factor.quiet, args.factor.json);
-        // The run that follows a loss uses the same connections.
-        let options = ClusterOptions { keeps_links: args.factor.survive > 0 };
-        let mut team = OpenTeam::open((spec, &args.machines), args.factor.kernel, display, options).await?;
-        let checking = check_kernels(threads)?;
-        let tolerance = accepted_error(problem.n, dtype);
-        let request = request(args, team.kernel.clone(), SystemSource::Given { a: a.clone(), b })?;
-        let found: Arc<Mutex<Option<Judged>>> = Arc::default();
-        let (judged, width) = (found.clone(), problem.width);
-        let check = move |x: &[f64]| {
-            let x = rounded(x, dtype);
-            let quality = residual(&a, &norms, &right, &x, width, &checking);
-            let is_accepted = quality.as_ref().is_ok_and(|quality| quality.backward_error <= tolerance);
-            *judged.lock().unwrap_or_else(PoisonError::into_inner) = Some((x, quality));
-            is_accepted
-        };
+        // The run that follows a loss, or factors in f32, uses the same connections.
+        let options = ClusterOptions { keeps_links: args.factor.survive > 0 || args.refine };
+        let factored = if args.refine { DType::F32 } else { DType::F64 };
+        let wanted = (args.factor.kernel, factored);
+        let mut team = OpenTeam::open((spec, &args.machines), wanted, display, options).await?;
+        let kernels = check_kernels(threads)?;
+        let judge =
+            SolutionJudge::new(Judging { a: a.clone(), norms, b: right, kernels }, problem.width, dtype);
+        let judge = Arc::new(judge);
+        let judging = judge.clone();
+        let check: SolutionCheck = Box::new(move |x| judging.check(x));
         let progress = |state: SystemProgress<'_>| tell(&state, args.factor.quiet);
-        let ran = team.cluster.solve(request, Box::new(check), &team.display, &progress).await;
+        let full = request(args, &team.kernel, DType::F64, SystemSource::Given { a, b })?;
+        let ran = if args.refine {
+            let rounded = request(args, &team.kernel, DType::F32, judge.rounded()?)?;
+            let refinement = judge.clone().refinement();
+            let refined = RefinedRequest { rounded, full, refinement, check };
+            team.cluster.solve_refined(refined, &team.display, &progress).await
+        } else {
+            team.cluster.solve(full, check, &team.display, &progress).await
+        };
         let solution = ran.map_err(|e| GatheredTeam::failure(team.is_local, e))?;
         let whole = lap();
         team.close().await;
         singular(&solution)?;
-        let found = found.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (x, judged) = found.ok_or_else(|| Failure::failed("the solution was not checked"))?;
-        let judged = judged.map_err(failure)?;
         accuse(&solution.accusations());
+        let (x, found, refinement) = judge.found(solution.is_refined)?;
         let times = SolveTimes {
             load: read + solution.setup_seconds,
             factor: solution.seconds,
             sent: solution.sent.seconds,
-            check: (whole - solution.setup_seconds - solution.seconds).max(0.0),
+            solve: solution.refine_seconds,
+            check: (whole - solution.setup_seconds - solution.seconds - solution.refine_seconds).max(0.0),
             ..SolveTimes::default()
         };
-        let report = told(problem, &solution, &judged, (dtype, times));
+        let mut report = told(problem, &solution, &found, (dtype, times));
+        report.refinement = refinement.filter(|_| args.refine);
         Ok(Solved { x, report })
     };
     done_or_signal(work)
 }
 
-fn request(args: &SolveArgs, kernel: String, source: SystemSource) -> Result<SystemRequest, Failure> {
+fn request(
+    args: &SolveArgs,
+    kernel: &str,
+    dtype: DType,
+    source: SystemSource,
+) -> Result<SystemRequest, Failure> {
     let sessions = sessions(args.factor.memory)?;
     let width = args.factor.block.map(usize::from);
     let survive = usize::from(args.factor.survive);
-    Ok(SystemRequest { source, width, workers: None, outlives_losses: false, survive, kernel, sessions })
+    let kernel = kernel.to_owned();
+    Ok(SystemRequest {
+        source,
+        dtype,
+        width,
+        workers: None,
+        outlives_losses: false,
+        survive,
+        kernel,
+        sessions,
+    })
 }
 
 /// Refuses a matrix without a pivot in some column.

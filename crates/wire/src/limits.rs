@@ -36,6 +36,8 @@ pub const LU_FRAME_BYTES: usize = 1 << 18;
 pub const LU_LIVE_MAX: usize = 3;
 /// Most requests for rows of the factors that a worker has not answered; each answer is a frame.
 pub const LU_FETCHES_MAX: usize = 4;
+/// Longest time in which a worker solves its part of a system for right-hand sides: the most of them, on a slow machine.
+pub const LU_ANSWER_MAX: Duration = Duration::from_secs(1200);
 /// Most machines that factor a system together; each but two is a neighbour of two others.
 pub const LU_MACHINES_MAX: usize = 64;
 /// A member that waits for credit this long, with half of its memory retained for other members, drops the

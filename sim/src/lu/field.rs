@@ -95,6 +95,32 @@ impl ResiduePanel {
     }
 }
 
+/// Solves for some columns of a right-hand side that begins with the first row of `x`: with L, whose diagonal is 1, from `first`
+/// on; `columns` are whole, `top` is the row of the system with which `x` begins.
+pub(super) fn solve_forward(columns: &[Vec<u64>], first: usize, top: usize, x: &mut [u64]) {
+    for (at, column) in (first..).zip(columns) {
+        eliminate(x, at - top, &column[top..]);
+    }
+}
+
+/// The same with U, from the last column to the first; `x` begins with row 0.
+pub(super) fn solve_back(columns: &[Vec<u64>], first: usize, x: &mut [u64]) {
+    for (at, column) in (first..first + columns.len()).zip(columns).rev() {
+        x[at] = x[at] * inverse(column[at]) % PRIME;
+        let factor = x[at];
+        x[..at].iter_mut().zip(column).for_each(|(x, u)| *x = minus_product(*x, *u, factor));
+    }
+}
+
+/// The product of a matrix in columns and a vector.
+pub(super) fn product(columns: &[Vec<u64>], x: &[u64]) -> Vec<u64> {
+    let mut sums = vec![0; columns.first().map_or(0, Vec::len)];
+    for (column, x) in columns.iter().zip(x) {
+        sums.iter_mut().zip(column).for_each(|(sum, a)| *sum = plus(*sum, a * x % PRIME));
+    }
+    sums
+}
+
 /// Subtracts a multiple of a column of L from another column, below row `at`.
 fn eliminate(column: &mut [u64], at: usize, l: &[u64]) {
     let factor = column[at];

@@ -8,12 +8,12 @@
 //!
 //! Deliberately absent: the rules of the order (`rules.rs`), time, links.
 
-use super::field::{ResiduePanel, plus, residue};
+use super::field::{ResiduePanel, plus, residue, solve_back, solve_forward};
 use super::result::LuRareEvents;
 use super::rules::MachineRules;
 use super::scenario::LuScenario;
-use bramble_schedule::lu::{LuAction, LuEvent, LuNode, LuShape, LuTask};
-use bramble_wire::message::LuRing;
+use bramble_schedule::lu::{LuAction, LuEvent, LuExchange, LuNode, LuShape, LuTask, apply_pivots};
+use bramble_wire::message::{LuPass, LuRing};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -66,6 +66,8 @@ pub(super) struct RingMachine {
     begun_tasks: u64,
     /// The panel that goes to the next machine, and how many of its elements have gone.
     passing: Option<(usize, usize)>,
+    /// The exchanges of rows of its own panels.
+    pivots: BTreeMap<usize, Vec<usize>>,
     /// What the machine before has to be told.
     tell: Option<usize>,
     pub(super) updates: u64,
@@ -105,6 +107,7 @@ impl RingMachine {
             tasks: BTreeMap::new(),
             begun_tasks: 0,
             passing: None,
+            pivots: BTreeMap::new(),
             tell: None,
             updates: 0,
             wrong: None,
@@ -203,6 +206,7 @@ impl RingMachine {
                 for (column, new) in blocks[0].iter_mut().zip(panel.elements.chunks(panel.rows)) {
                     column[top..].copy_from_slice(new);
                 }
+                self.pivots.insert(*step, panel.pivots.clone());
                 self.panels.insert(*step, TrialPanel::Whole(Rc::new(panel)));
                 self.blocks.iter().position(|(first, _)| *first == top)
             }
@@ -311,6 +315,32 @@ impl RingMachine {
     pub(super) fn factors(&self) -> impl Iterator<Item = (usize, &Vec<Vec<u64>>)> {
         let own = self.blocks.iter().filter(|(first, _)| *first != usize::MAX);
         own.filter_map(|(first, columns)| Some((*first, columns.as_ref()?)))
+    }
+
+    /// Solves for a right-hand side that visits this machine, as `lu::LuPart` does.
+    pub(super) fn solve(&self, visit: &LuExchange, x: &mut [u64]) {
+        assert_eq!(visit.owner, self.ring.me, "{}: is visited for other columns", self.name());
+        let columns: BTreeMap<usize, &Vec<Vec<u64>>> = self.factors().collect();
+        let of = |block: usize| -> (usize, &Vec<Vec<u64>>) {
+            let first = block * self.width;
+            let own = columns.get(&first).unwrap_or_else(|| panic!("{}: has no block {block}", self.name()));
+            (first, own)
+        };
+        let top = visit.rows.start;
+        assert_eq!(x.len(), visit.rows.len(), "{}: other rows than the visit needs", self.name());
+        match visit.pass {
+            LuPass::Forward => visit.blocks.clone().for_each(|block| {
+                let (first, own) = of(block);
+                assert!(first >= top, "{}: the rows of block {block} are not here", self.name());
+                apply_pivots(&mut x[first - top..], 1, &self.pivots[&block]);
+                solve_forward(own, first, top, x);
+            }),
+            LuPass::Back => visit.blocks.clone().rev().for_each(|block| {
+                let (first, own) = of(block);
+                assert!(top == 0 && first + own.len() <= x.len(), "{}: rows are missing", self.name());
+                solve_back(own, first, x);
+            }),
+        }
     }
 
     /// Whether the checksum is the sum of this machine's part of U, in every row.

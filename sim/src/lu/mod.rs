@@ -14,7 +14,7 @@
 //!
 //! Invariant: the same seed gives the same trial, and the same plan the same run, event by event.
 //!
-//! Deliberately absent: sessions, how columns come to the machines, the back-substitution.
+//! Deliberately absent: sessions, how columns come to the machines, how right-hand sides travel.
 
 mod field;
 mod machine;

@@ -38,6 +38,8 @@ pub struct LuRareEvents {
     pub after_deaths: [u64; 3],
     /// Wrong elements that the checksums showed, and those of them in the checksum itself.
     pub wrong_found: [u64; 2],
+    /// Visits of further right-hand sides at machines.
+    pub visits: u64,
 }
 
 impl LuRareEvents {
@@ -50,7 +52,7 @@ impl LuRareEvents {
     }
 
     /// All counts with their names.
-    pub fn fields(&self) -> [(&'static str, u64); 20] {
+    pub fn fields(&self) -> [(&'static str, u64); 21] {
         [
             ("rings of one", self.small_rings[0]),
             ("rings of two", self.small_rings[1]),
@@ -72,10 +74,11 @@ impl LuRareEvents {
             ("runs ended by deaths", self.after_deaths[2]),
             ("wrong elements found", self.wrong_found[0]),
             ("wrong checksums", self.wrong_found[1]),
+            ("visits of right-hand sides", self.visits),
         ]
     }
 
-    fn fields_mut(&mut self) -> [&mut u64; 20] {
+    fn fields_mut(&mut self) -> [&mut u64; 21] {
         let [one, two] = &mut self.small_rings;
         let [restarts, survived, ended] = &mut self.after_deaths;
         let [found, checksums] = &mut self.wrong_found;
@@ -100,6 +103,7 @@ impl LuRareEvents {
             ended,
             found,
             checksums,
+            &mut self.visits,
         ]
     }
 }

@@ -5,7 +5,7 @@
 //! Invariants: a link delivers frames in order, and takes at most so many before the first has arrived. Its sender may notice
 //! that a frame has gone before or after the other end has it. A machine that is dead or was stopped takes part in nothing.
 //!
-//! Deliberately absent: the rules of a machine (`rules.rs`); rows of a block on their way, and the back-substitution.
+//! Deliberately absent: the rules of a machine (`rules.rs`); rows of a block on their way, and right-hand sides.
 
 use super::machine::{RingFrame, RingMachine, WrongUpdate};
 use super::result::LuRareEvents;

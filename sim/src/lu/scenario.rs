@@ -5,7 +5,9 @@
 //! Invariant: the same seed gives the same scenario.
 
 use crate::random::SeededRandom;
+use bramble_matrix::DType;
 use bramble_plan::{LuCluster, LuMachine, LuTaskModel};
+use bramble_wire::message::{LuBegin, LuRing};
 
 /// Largest order.
 const ORDER_MAX: u64 = 60;
@@ -149,6 +151,13 @@ impl LuScenario {
         })
     }
 
+    /// The system as the first machine is told of it.
+    pub(super) fn begin(&self, dtype: DType) -> LuBegin {
+        let ring = LuRing { owners: self.owners.clone(), machines: self.machines(), me: 0 };
+        let (order, width, live_max) = (self.order, self.width, self.live_max);
+        LuBegin { order, width, extra: 1, dtype, live_max, is_generated: false, ring }
+    }
+
     /// Block columns that are eliminated.
     pub(super) fn panels(&self) -> usize {
         self.order.div_ceil(self.width)
@@ -196,6 +205,7 @@ fn owners(
         order,
         extra: 1,
         width: Some(width),
+        element_bytes: 8,
         machines: &all,
         keeps_all: true,
         coming: None,

@@ -10,7 +10,7 @@
 use super::result::LuRareEvents;
 use super::ring::{Ring, RingRun};
 use super::scenario::LuScenario;
-use super::trial::{check_factors, check_struck};
+use super::trial::{check_factors, check_solution, check_struck};
 use crate::random::SeededRandom;
 use bramble_schedule::lu::{LuAfterLoss, LuSurvival};
 
@@ -69,6 +69,7 @@ impl AfterDeath<'_> {
                 let all_finished = run.machines.iter().all(|machine| machine.is_finished());
                 assert!(all_finished, "violation: the last start has not finished");
                 check_factors(&run, self.expected);
+                check_solution(&scenario, &run, self.matrix, random.next(), seen);
                 seen.after_deaths[1] += 1;
             }
             runs.push(run);

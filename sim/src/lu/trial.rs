@@ -4,17 +4,21 @@
 //!
 //! Invariants: those of `rules.rs` after every event. At the end of a run in which no machine died, every machine has finished
 //! and holds nothing; without a wrong element the factors and the checksums are those of the reference, with one exactly the
-//! checksum of the machine that erred disagrees. After a death the others are stopped, and what they have finished is right; then
+//! checksum of the machine that erred disagrees. A further right-hand side, which goes forward and back through the machines, is
+//! solved: its product with the matrix is that right-hand side. After a death the others are stopped, and what they have finished is right; then
 //! the elimination starts again on them, as often as the run survives it (`survival.rs`).
 //!
 //! Deliberately absent: columns of a dead machine, which nothing restores.
 
-use super::field::{reference, residue};
+use super::field::{product, reference, residue};
 use super::result::{LuRareEvents, LuTrialResult};
 use super::ring::{Ring, RingRun};
 use super::scenario::{LuFault, LuScenario};
 use super::survival::AfterDeath;
 use crate::random::{SeededRandom, mixed};
+use bramble_matrix::DType;
+use bramble_schedule::lu::LuExchange;
+use bramble_wire::message::{LuPass, LuRows};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs the trial of a seed; panics if an invariant is violated.
@@ -50,6 +54,7 @@ fn run(seed: u64, log: &mut Option<Vec<String>>) -> LuTrialResult {
     let calm = Ring::new(&scenario, &matrix, random.next(), &mut seen, log).run();
     calm.machines.iter().for_each(|machine| machine.check_end());
     check_factors(&calm, &expected);
+    check_solution(&scenario, &calm, &matrix, random.next(), &mut seen);
     let (hash, events, seconds) = (calm.hash, calm.events, calm.seconds);
     if scenario.faults.is_empty() {
         return LuTrialResult { hash, events, seconds, seen };
@@ -93,6 +98,46 @@ pub(super) fn check_factors(run: &RingRun, expected: &[Vec<u64>]) {
         }
         assert!(machine.sums_agree(), "violation: the checksum of w{} is wrong", at + 1);
     }
+}
+
+/// A right-hand side that was not in the columns goes through the machines; unless the matrix is singular, it is solved.
+pub(super) fn check_solution(
+    scenario: &LuScenario,
+    run: &RingRun,
+    matrix: &[Vec<u64>],
+    seed: u64,
+    seen: &mut LuRareEvents,
+) {
+    let mut factors: Vec<(usize, &Vec<Vec<u64>>)> = run.machines.iter().flat_map(|m| m.factors()).collect();
+    factors.sort_unstable_by_key(|(first, _)| *first);
+    let eliminated =
+        factors.iter().flat_map(|(first, columns)| (*first..).zip(*columns)).take(scenario.order);
+    if eliminated.into_iter().any(|(at, column)| column[at] == 0) {
+        return;
+    }
+    let mut random = SeededRandom::new(seed);
+    let b: Vec<u64> = (0..scenario.order).map(|_| residue(random.next())).collect();
+    let begin = scenario.begin(*random.one_of(&[DType::F32, DType::F64]));
+    let mut x = b.clone();
+    for pass in [LuPass::Forward, LuPass::Back] {
+        for visit in LuExchange::all(&begin, pass) {
+            seen.visits += 1;
+            let head = LuRows {
+                pass,
+                blocks: visit.blocks.clone(),
+                width: 1,
+                total: visit.rows.len(),
+                first: 0,
+                rows: visit.rows.len(),
+            };
+            let known = LuRows::decode(&head.encode()).ok().and_then(|head| {
+                LuExchange::of(&begin, head.pass, head.blocks).filter(|visit| visit.rows.len() == head.total)
+            });
+            assert_eq!(known.as_ref(), Some(&visit), "violation: a machine refuses a visit");
+            run.machines[visit.owner].solve(&visit, &mut x[visit.rows.clone()]);
+        }
+    }
+    assert!(product(&matrix[..scenario.order], &x) == b, "violation: a right-hand side is solved wrongly");
 }
 
 pub(super) fn check_struck(

@@ -103,7 +103,7 @@ fn machines(args: &SimLuArgs) -> Result<Vec<LuMachine>, Failure> {
 
 /// Bytes of a part of the system at a worker.
 fn part_bytes(order: usize, width: usize, columns: usize, threads: usize) -> u64 {
-    LuBegin::bytes_of_part((order, EXTRA, width), columns, threads)
+    LuBegin::bytes_of_part((order, EXTRA, width), DType::F64, columns, threads)
 }
 
 /// The plan that a run on such workers would have.
@@ -113,6 +113,7 @@ fn plan(order: usize, args: &SimLuArgs, machines: &[LuMachine]) -> Result<LuPlan
         order,
         extra: EXTRA,
         width: args.nb.map(|nb| usize::from(nb).min(order)),
+        element_bytes: DType::F64.size_bytes(),
         machines,
         keeps_all: args.nodes.is_some(),
         coming: None,

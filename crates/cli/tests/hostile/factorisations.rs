@@ -2,12 +2,15 @@
 
 use crate::client::Client;
 use crate::worker::{BOTH, Worker};
-use bramble_wire::message::{Kind, LuBegin, LuFill, LuPanelHead, LuRing, LuRows, LuStatus, encode_number};
+use bramble_matrix::DType;
+use bramble_wire::message::{
+    Kind, LuBegin, LuFill, LuPanelHead, LuPass, LuRing, LuRows, LuStatus, encode_number,
+};
 
 /// A system of order 20 in blocks of 8, all of it at one worker.
 fn begin() -> LuBegin {
     let ring = LuRing { owners: vec![0; 4], machines: 1, me: 0 };
-    LuBegin { order: 20, width: 8, extra: 1, live_max: 3, is_generated: false, ring }
+    LuBegin { order: 20, width: 8, extra: 1, dtype: DType::F64, live_max: 3, is_generated: false, ring }
 }
 
 /// The session has to end with a message that contains `why`.
@@ -67,8 +70,9 @@ fn systems_and_columns_that_do_not_fit() {
         });
     }
     for rows in [
-        LuRows { blocks: 0..1, total: 21, first: 0, rows: 21 },
-        LuRows { blocks: 0..1, total: 20, first: 1, rows: 2 },
+        LuRows { pass: LuPass::Back, width: 1, blocks: 0..1, total: 21, first: 0, rows: 21 },
+        LuRows { pass: LuPass::Back, width: 1, blocks: 0..1, total: 20, first: 1, rows: 2 },
+        LuRows { pass: LuPass::Back, width: 1, blocks: 0..1, total: 8, first: 0, rows: 8 },
     ] {
         refused(&worker, "are not expected", |c| {
             begun(c);
@@ -198,7 +202,7 @@ fn rows_are_asked_for_only_as_fast_as_they_are_read() {
     // A block of 4 MiB: far more than the link takes unread in all requests.
     let (order, width) = (1024, 512);
     let ring = LuRing { owners: vec![0; 3], machines: 1, me: 0 };
-    let large = LuBegin { order, width, extra: 1, live_max: 3, is_generated: true, ring };
+    let large = LuBegin { order, width, extra: 1, dtype: DType::F64, live_max: 3, is_generated: true, ring };
     client.send(Kind::LuBegin.code(), &large.encode(), &[]);
     client.receive_kind(Kind::LuStatus);
     client.send(Kind::LuGo.code(), &[], &[]);
@@ -215,7 +219,7 @@ fn rows_are_asked_for_only_as_fast_as_they_are_read() {
 #[test]
 fn an_honest_system_is_solved_and_foreign_blocks_are_not() {
     let worker = Worker::start(BOTH[0]);
-    let solved = |blocks: std::ops::Range<usize>, rows: usize| {
+    let through = |pass: LuPass, blocks: std::ops::Range<usize>, rows: usize| {
         let mut client = worker.session();
         let generated = LuBegin { is_generated: true, ..begin() };
         client.send(Kind::LuBegin.code(), &generated.encode(), &[]);
@@ -223,14 +227,23 @@ fn an_honest_system_is_solved_and_foreign_blocks_are_not() {
         client.send(Kind::LuGo.code(), &[], &[]);
         let y = client.receive_kind(Kind::LuRows).body;
         assert_eq!(y.len(), 20 * 8);
-        let head = LuRows { blocks, total: rows, first: 0, rows };
+        let head = LuRows { pass, width: 1, blocks, total: rows, first: 0, rows };
         client.send(Kind::LuRows.code(), &head.encode(), &y[..rows * 8]);
         client
     };
+    let solved = |blocks, rows| through(LuPass::Back, blocks, rows);
     let x = solved(0..3, 20).receive_kind(Kind::LuRows).body;
     assert!(x.chunks_exact(8).all(|x| f64::from_le_bytes(x.try_into().unwrap()).is_finite()));
-    for (blocks, rows) in [(0..4, 20), (2..3, 10), (5..usize::MAX, 20)] {
-        let words = solved(blocks.clone(), rows).last_words();
+    let forward = through(LuPass::Forward, 1..3, 12).receive_kind(Kind::LuRows);
+    assert_eq!(forward.body.len(), 12 * 8);
+    for (pass, blocks, rows) in [
+        (LuPass::Back, 0..4, 20),
+        (LuPass::Back, 2..3, 10),
+        (LuPass::Back, 5..usize::MAX, 20),
+        (LuPass::Forward, 1..3, 20),
+        (LuPass::Forward, 3..4, 1),
+    ] {
+        let words = through(pass, blocks.clone(), rows).last_words();
         assert!(words.contains("are not here"), "{blocks:?}: {words}");
     }
     worker.is_well();

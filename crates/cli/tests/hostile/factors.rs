@@ -4,7 +4,7 @@
 use crate::client::{Came, Client};
 use crate::liars::{honest_welcome, pong, welcomes};
 use crate::worker::{Trust, within};
-use bramble_wire::message::{Bye, Kind, LuBegin, LuFill, LuRows, LuStatus, decode_number};
+use bramble_wire::message::{Bye, Kind, LuBegin, LuFill, LuPass, LuRows, LuStatus, decode_number};
 use std::net::TcpListener;
 use std::process::Stdio;
 use std::time::Duration;
@@ -68,7 +68,7 @@ fn eliminated(client: &mut Client, begin: &LuBegin) {
         say(client, &LuStatus::Factored { step, pivots });
     }
     say(client, &LuStatus::Eliminated { zero: None, overflow: None });
-    let head = LuRows { blocks: 3..3, total: 20, first: 0, rows: 20 };
+    let head = LuRows { pass: LuPass::Back, width: 1, blocks: 3..3, total: 20, first: 0, rows: 20 };
     client.send(Kind::LuRows.code(), &head.encode(), &[0; 20 * 8]);
 }
 

@@ -25,7 +25,7 @@ fn product(a: &[f64], x: &[f64]) -> Vec<f64> {
 /// Runs the iteration on a matrix in rows, without a preconditioner.
 fn plain(a: &[f64], r: &[f64], enough: f64, iterations_max: usize) -> Correction {
     let multiply = |z: &[f64]| Ok::<_, Infallible>(product(a, z));
-    match correction(r, enough, iterations_max, <[f64]>::to_vec, multiply) {
+    match correction(r, enough, iterations_max, |v| Ok(v.to_vec()), multiply) {
         Ok(found) => found,
         Err(never) => match never {},
     }
@@ -176,20 +176,15 @@ fn a_preconditioner_in_f32_arithmetic_takes_more_iterations() {
     let (elements, b) = (hard(n), numbers(n, 9));
     Case::new(&elements).system(1, |system| {
         let in_f32 = |v: &[f64]| {
-            let mut z: Vec<f32> = v.iter().map(|x| *x as f32).collect();
-            system.factors.solve(&mut z, 1);
-            z.into_iter().map(f64::from).collect::<Vec<f64>>()
+            let mut z = v.to_vec();
+            system.factors.solve_rows(&mut z, 1).map(|()| z)
         };
         let in_f64 = |v: &[f64]| {
             let mut z = v.to_vec();
-            system.factors.solve_in_f64(&mut z);
-            z
+            system.factors.solve_in_f64(&mut z).map(|()| z)
         };
-        let multiply = |z: &[f64]| Ok::<_, Infallible>(product(&elements, z));
-        let iterations = |found: Result<Correction, Infallible>| match found {
-            Ok(found) => found.iterations,
-            Err(never) => match never {},
-        };
+        let multiply = |z: &[f64]| Ok::<_, LuError>(product(&elements, z));
+        let iterations = |found: Result<Correction, LuError>| found.unwrap().iterations;
         let enough = 1e-12 * norm(&b);
         let low = iterations(correction(&b, enough, n, in_f32, multiply));
         let high = iterations(correction(&b, enough, n, in_f64, multiply));

@@ -18,8 +18,8 @@ use alloc::vec::Vec;
 const WIDTHS: [usize; 7] = [32, 64, 96, 128, 192, 256, 384];
 /// Bytes that a thread reads in a second per Gflop/s of its products, in the back-substitution.
 const READ_BYTES_PER_FLOP: f64 = 0.06;
-/// Bytes of an element.
-const ELEMENT: f64 = 8.0;
+/// Bytes of an element of a right-hand side.
+const RIGHT_ELEMENT: f64 = 8.0;
 
 /// A machine that may take part.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,6 +57,8 @@ pub struct LuCluster<'a> {
     pub extra: usize,
     /// Columns of a block, if the user has said; else they are chosen.
     pub width: Option<usize>,
+    /// Bytes of an element of the columns and panels; the machines' rates are those for it.
+    pub element_bytes: usize,
     /// The machines.
     pub machines: &'a [LuMachine],
     /// Whether all of them take part, also where fewer would be faster.
@@ -216,9 +218,14 @@ impl LuCluster<'_> {
         }
     }
 
+    /// Bytes of an element of the columns.
+    fn element(&self) -> f64 {
+        real(self.element_bytes)
+    }
+
     /// Seconds in which all columns come.
     fn coming_seconds(&self) -> f64 {
-        let bytes = real(self.order) * real(self.order + self.extra) * ELEMENT;
+        let bytes = real(self.order) * real(self.order + self.extra) * self.element();
         self.coming.map_or(0.0, |coming| bytes / coming.bytes_per_s)
     }
 
@@ -228,7 +235,7 @@ impl LuCluster<'_> {
         for step in 0..self.order.div_ceil(width) {
             let (owner, columns) = (deal.owners[step], self.columns(width, step));
             right[owner] -= columns;
-            let bytes = real(self.order - step * width) * real(columns) * ELEMENT;
+            let bytes = real(self.order - step * width) * real(columns) * self.element();
             let needs = |at: usize| at != owner && right[at] > 0;
             (0..machines.len()).filter(|at| needs(*at)).for_each(|at| received[at] += bytes);
         }
@@ -260,7 +267,7 @@ impl LuCluster<'_> {
             let chain = next.map_or(0.0, |owner| {
                 let machine = machines[owner];
                 let one = machine.update_flops_per_s(width) / real(machine.threads);
-                let bytes = real(rows.saturating_sub(columns)) * real(columns) * ELEMENT;
+                let bytes = real(rows.saturating_sub(columns)) * real(columns) * self.element();
                 let travel = if machines.len() > 1 { bytes / rate } else { 0.0 };
                 update_flops(rows, columns, columns) / one + panel + travel
             });
@@ -285,7 +292,7 @@ impl LuCluster<'_> {
             let part = real(*columns) / n;
             let read = n * n / 2.0 * part / (machine.thread_flops_per_s() * READ_BYTES_PER_FLOP);
             let blocks = real(*columns / width.max(1));
-            let rows = n / 2.0 * blocks * real(self.extra) * ELEMENT * 2.0;
+            let rows = n / 2.0 * blocks * real(self.extra) * RIGHT_ELEMENT * 2.0;
             read + rows / machine.bytes_per_s.unwrap_or(f64::INFINITY) + blocks * machine.round_trip_s
         };
         machines.iter().zip(&deal.columns).map(of).sum()
@@ -307,8 +314,18 @@ mod tests {
     }
 
     fn plan(order: usize, width: Option<usize>, machines: &[LuMachine]) -> Result<LuPlan, LuPlanError> {
-        LuCluster { order, extra: 1, width, machines, keeps_all: false, coming: None, bytes: &bytes(order) }
-            .plan()
+        let bytes = bytes(order);
+        LuCluster {
+            order,
+            extra: 1,
+            width,
+            element_bytes: 8,
+            machines,
+            keeps_all: false,
+            coming: None,
+            bytes: &bytes,
+        }
+        .plan()
     }
 
     #[test]
@@ -346,6 +363,7 @@ mod tests {
                 order: 2000,
                 extra: 1,
                 width: Some(64),
+                element_bytes: 8,
                 machines: &machines,
                 keeps_all: false,
                 coming: None,
@@ -369,6 +387,7 @@ mod tests {
             order: 4000,
             extra: 1,
             width: None,
+            element_bytes: 8,
             machines: &slow_link,
             keeps_all: true,
             coming: None,
@@ -380,6 +399,27 @@ mod tests {
     }
 
     #[test]
+    fn elements_of_half_the_size_take_half_of_the_links() {
+        let machines = [20.0; 4].map(|gflops| machine(gflops, 1 << 40, Some(1e6)));
+        let of = |element_bytes| {
+            let cluster = LuCluster {
+                order: 4000,
+                extra: 1,
+                width: Some(100),
+                element_bytes,
+                machines: &machines,
+                keeps_all: true,
+                coming: None,
+                bytes: &bytes(4000),
+            };
+            cluster.plan().unwrap().estimate
+        };
+        let (half, whole) = (of(4), of(8));
+        assert!(half.is_bound_by_links && (whole.bound_seconds / half.bound_seconds - 2.0).abs() < 1e-9);
+        assert!(half.seconds < 0.6 * whole.seconds, "{half:?} {whole:?}");
+    }
+
+    #[test]
     fn columns_that_come_slowly_hide_the_first_steps_only() {
         let machines = [20.0; 4].map(|gflops| machine(gflops, 1 << 40, Some(1.25e9)));
         let of = |coming| {
@@ -387,6 +427,7 @@ mod tests {
                 order: 4000,
                 extra: 1,
                 width: Some(100),
+                element_bytes: 8,
                 machines: &machines,
                 keeps_all: true,
                 coming,

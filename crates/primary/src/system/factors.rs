@@ -10,6 +10,7 @@
 //! Deliberately absent: right-hand sides. The messages have at least one, so a column of zeros rides along.
 
 use super::links::Heard;
+use super::survive::SurvivingRuns;
 use super::{SentColumns, SystemLosses, SystemPlan, SystemProgress, SystemRequest, SystemRun, SystemSource};
 use crate::cluster::Cluster;
 use crate::product::{ProductObserver, SessionRequest};
@@ -78,14 +79,23 @@ impl Cluster {
     ) -> Result<SystemFactors, PrimaryError> {
         let FactorsRequest { a, width, survive, kernel, sessions, home } = request;
         let source = SystemSource::Given { b: zeros(a.shape().rows)?, a };
-        let request =
-            SystemRequest { source, width, workers: None, outlives_losses: true, survive, kernel, sessions };
+        let request = SystemRequest {
+            source,
+            dtype: DType::F64,
+            width,
+            workers: None,
+            outlives_losses: true,
+            survive,
+            kernel,
+            sessions,
+        };
         let mut check = Some(check);
         let mut work = async |run: &mut SystemRun, plan: SystemPlan| {
             run.factors(&request.source, plan, &home, &mut check, progress).await
         };
-        let (mut factors, losses) = self.surviving(&request, watch, progress, &mut work).await?;
-        factors.losses = losses;
+        let mut runs = SurvivingRuns::new(request.survive);
+        let mut factors = self.surviving(&request, &mut runs, watch, progress, &mut work).await?;
+        factors.losses = runs.losses();
         Ok(factors)
     }
 }

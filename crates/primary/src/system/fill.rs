@@ -7,7 +7,7 @@
 
 use bramble_link::{Body, Frame, SharedRegion};
 use bramble_matrix::number::to_u64;
-use bramble_matrix::{DType, Layout, Matrix, Rect, Span};
+use bramble_matrix::{DType, Element, Layout, Matrix, Rect, Span};
 use bramble_sessions::PrimaryError;
 use bramble_wire::message::{Kind, LuBegin, LuFill, lu_frames};
 use std::ops::Range;
@@ -31,10 +31,10 @@ impl Filler {
             let is_right = block == self.begin.panels();
             let all = self.begin.columns(block);
             let (matrix, columns) = if is_right { (&self.b, 0..self.begin.extra) } else { (&self.a, all) };
-            for rows in lu_frames(self.begin.order, columns.len()) {
+            for rows in lu_frames(self.begin.order, self.begin.line_bytes(columns.len())) {
                 let elements = read(matrix, rows.clone(), columns.clone())?;
                 let head = LuFill { block, first: rows.start, rows: rows.len() };
-                let bytes: Vec<u8> = bytemuck::cast_slice(&elements).to_vec();
+                let bytes = bytes(&elements, self.begin.dtype);
                 let body = Body::Shared(SharedRegion::whole(Arc::new(bytes)));
                 if to.send(Frame::new(Kind::LuFill.code(), head.encode(), body)).await.is_err() {
                     // The link has ended, which its reader reports.
@@ -43,6 +43,17 @@ impl Filler {
             }
         }
         Ok(())
+    }
+}
+
+/// Elements in the type of the system. Those beyond the range of f32 become infinite: a pivot shows them.
+fn bytes(elements: &[f64], dtype: DType) -> Vec<u8> {
+    match dtype {
+        DType::F32 => {
+            let rounded: Vec<f32> = elements.iter().map(|x| f32::from_f64(*x)).collect();
+            bytemuck::cast_slice(&rounded).to_vec()
+        }
+        _ => bytemuck::cast_slice(elements).to_vec(),
     }
 }
 

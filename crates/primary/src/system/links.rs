@@ -83,6 +83,8 @@ pub(super) struct RingLinks {
     /// When the last column went to its link, if columns are sent.
     filled: Option<Instant>,
     pinged: Instant,
+    /// When silence was last looked for.
+    looked: Instant,
     /// Two workers whose link has ended, when, and why.
     apart: Option<(usize, usize, Instant, String)>,
     /// The worker that was lost, and why: its link has ended, or it is silent. Not one that has broken a rule.
@@ -95,7 +97,7 @@ impl RingLinks {
         let (to, events) = mpsc::unbounded_channel();
         let peers = sessions.into_iter().enumerate().map(|(at, session)| RingPeer::start(at, session, &to));
         let (peers, filling, pinged) = (peers.collect(), JoinSet::new(), Instant::now());
-        Self { peers, events, filling, filled: None, pinged, apart: None, loss: None }
+        Self { peers, events, filling, filled: None, pinged, looked: pinged, apart: None, loss: None }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -182,6 +184,18 @@ impl RingLinks {
         }
     }
 
+    /// Waits for some work while no worker has anything to say; an error if one is lost, or says something all the same.
+    pub(super) async fn quiet_during<T>(&mut self, work: impl Future<Output = T>) -> Result<T, PrimaryError> {
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            said = self.next() => {
+                let (at, _) = said?;
+                Err(self.out_of_place(at))
+            }
+        }
+    }
+
     /// The worker whose loss has ended the run, if a loss has: its name, and why it is lost.
     pub(super) fn loss(&self) -> Option<(&str, &str)> {
         self.loss.as_ref().map(|(at, why)| (self.name(*at), why.as_str()))
@@ -201,6 +215,12 @@ impl RingLinks {
     /// The next event; looks for silence and sends pings meanwhile.
     async fn event(&mut self) -> Result<(usize, Event), PrimaryError> {
         loop {
+            // Also where events come faster than this.
+            let since = self.looked.elapsed();
+            if since >= TICK {
+                self.looked = Instant::now();
+                self.look()?;
+            }
             tokio::select! {
                 biased;
                 Some(filled) = self.filling.join_next() => match filled {
@@ -215,7 +235,7 @@ impl RingLinks {
                     }
                     None => return Err(PrimaryError::Failed("the links' tasks have ended".to_owned())),
                 },
-                () = tokio::time::sleep(TICK) => self.look()?,
+                () = tokio::time::sleep(TICK.saturating_sub(since)) => {}
             }
         }
     }

@@ -3,7 +3,7 @@
 //! Place in the flow: a session like that of a product. The workers say how fast they are and how much memory they
 //! offer, `plan` deals the columns, neighbours in the ring are introduced, each worker generates its columns or gets them while
 //! all eliminate together (`schedule::lu`), and the right-hand sides go from owner to owner for the back-substitution,
-//! or the factors come home (`factors.rs`).
+//! or the factors come home (`factors.rs`). With factors in f32 the caller corrects the solution (`refined.rs`).
 //!
 //! Invariants: nothing begins unless all columns fit. A worker that is lost ends the elimination: its columns are nowhere
 //! else. The elimination starts again on the others as often as the request allows (`survive.rs`), else the run ends with the
@@ -17,24 +17,26 @@ mod factors;
 mod fill;
 mod links;
 mod opening;
+mod refined;
 mod survive;
 
 pub use bramble_schedule::lu::LuLoss;
 pub use factors::{FactorsCheck, FactorsRequest, SystemFactors};
+pub use refined::{FactorsAtWorkers, FirstSolution, RefinedRequest, SolutionRefinement};
 pub use survive::SystemLosses;
 
 use crate::cluster::Cluster;
 use crate::product::{ProductObserver, SessionRequest};
 use crate::{PrimaryError, off_loop};
 use bramble_link::{Body, Frame, SharedRegion};
-use bramble_matrix::Matrix;
+use bramble_matrix::{DType, Matrix};
 use bramble_plan::ClusterEstimate;
-use bramble_schedule::lu::LuPivots;
-use bramble_wire::message::{Kind, LuBegin, LuRing, LuRows, LuStatus, lu_frames};
+use bramble_schedule::lu::{LuExchange, LuPivots};
+use bramble_wire::limits::LU_ANSWER_MAX;
+use bramble_wire::message::{Kind, LuBegin, LuPass, LuRing, LuRows, LuStatus, lu_frames};
 use links::{Heard, RingLinks};
-use std::ops::Range;
 use std::sync::Arc;
-use survive::RunClock;
+use survive::{RunClock, SurvivingRuns};
 
 /// Deviation from the checksums above which a worker is wrong, in units of the largest that rounding can cause.
 const DEVIATION_MAX: f64 = 16.0;
@@ -57,6 +59,8 @@ pub enum SystemSource {
 pub struct SystemRequest {
     /// The system.
     pub source: SystemSource,
+    /// Element type in which the workers eliminate: f32 or f64.
+    pub dtype: DType,
     /// Columns of a block; `None`: as the cost model says.
     pub width: Option<usize>,
     /// Number of workers that take part, the first ones; `None`: the fastest number.
@@ -100,6 +104,8 @@ pub struct SystemPlan {
     pub left_out: Vec<String>,
     /// The bound and the prediction.
     pub estimate: ClusterEstimate,
+    /// Whether the system would also fit with elements in f64.
+    pub fits_in_f64: bool,
 }
 
 /// A machine's share.
@@ -120,7 +126,7 @@ pub struct SystemShare {
 /// The solution, and how it was found.
 #[derive(Clone, Debug)]
 pub struct SystemSolution {
-    /// X, in rows.
+    /// X, in rows; with refinement that before the corrections.
     pub x: Vec<f64>,
     /// The plan.
     pub plan: SystemPlan,
@@ -142,6 +148,10 @@ pub struct SystemSolution {
     pub wrong: Vec<(String, f64)>,
     /// The workers that were lost.
     pub losses: SystemLosses,
+    /// Seconds after `seconds` in which a solution by factors in f32 was corrected.
+    pub refine_seconds: f64,
+    /// Whether factors in f32 and corrections gave the solution.
+    pub is_refined: bool,
 }
 
 /// The way of a matrix to the workers, beside the elimination.
@@ -167,8 +177,9 @@ impl Cluster {
         let mut work = async |run: &mut SystemRun, plan: SystemPlan| {
             run.complete(&request.source, plan, &mut check, progress).await
         };
-        let (mut solution, losses) = self.surviving(&request, watch, progress, &mut work).await?;
-        solution.losses = losses;
+        let mut runs = SurvivingRuns::new(request.survive);
+        let mut solution = self.surviving(&request, &mut runs, watch, progress, &mut work).await?;
+        solution.losses = runs.losses();
         Ok(solution)
     }
 }
@@ -195,7 +206,7 @@ impl SystemRun {
     ) -> Result<SystemSolution, PrimaryError> {
         self.start(source, progress).await?;
         let (y, _) = self.eliminate(progress).await?;
-        let x = self.substitute(y).await?;
+        let x = self.substitute(y, LuPass::Back, self.begin.extra).await?;
         let seconds = self.clock.seconds();
         let x = Arc::new(x);
         let (judged, check) = (x.clone(), check.take());
@@ -204,10 +215,21 @@ impl SystemRun {
         let is_right = self.links.alive_during(checking).await?;
         let wrong = if is_right { Vec::new() } else { self.find_wrong().await? };
         let x = Arc::try_unwrap(x).unwrap_or_else(|x| x.to_vec());
+        Ok(self.solution(plan, x, seconds, wrong).await)
+    }
+
+    /// Parts from the workers; the solution.
+    async fn solution(
+        &mut self,
+        plan: SystemPlan,
+        x: Vec<f64>,
+        seconds: f64,
+        wrong: Vec<(String, f64)>,
+    ) -> SystemSolution {
         let relayed_bytes = self.links.goodbyes().await;
         let (zero, overflow, setup_seconds) = (self.zero, self.overflow, self.clock.setup_seconds());
         let (sent, losses) = (self.sent(), SystemLosses::default());
-        Ok(SystemSolution {
+        SystemSolution {
             x,
             plan,
             seconds,
@@ -218,7 +240,9 @@ impl SystemRun {
             relayed_bytes,
             wrong,
             losses,
-        })
+            refine_seconds: 0.0,
+            is_refined: false,
+        }
     }
 
     /// How the columns went to the workers; after a loss those of the last start.
@@ -285,7 +309,8 @@ impl SystemRun {
                 }
                 (from, Heard::Rows(rows, body)) => {
                     let owner = self.begin.ring.owners.last() == Some(&from);
-                    let is_next = owner && rows.blocks.is_empty() && self.take(&rows, &body, &mut y);
+                    let is_next =
+                        owner && rows.blocks.is_empty() && self.take(&rows, &body, self.begin.extra, &mut y);
                     if !is_next {
                         return Err(self.links.out_of_place(from));
                     }
@@ -297,9 +322,12 @@ impl SystemRun {
     }
 
     /// Appends the next rows; false for any others.
-    fn take(&self, rows: &LuRows, body: &[u8], to: &mut Vec<f64>) -> bool {
-        let (width, first) = (self.begin.extra, to.len());
-        if first != rows.first * width || body.len() != rows.rows * width * size_of::<f64>() {
+    fn take(&self, rows: &LuRows, body: &[u8], width: usize, to: &mut Vec<f64>) -> bool {
+        let first = to.len();
+        if rows.width != width
+            || first != rows.first * width
+            || body.len() != rows.rows * width * size_of::<f64>()
+        {
             return false;
         }
         to.resize(first + rows.rows * width, 0.0);
@@ -307,18 +335,22 @@ impl SystemRun {
         true
     }
 
-    /// The back-substitution: from the last block to the first, adjacent blocks of one owner together.
-    async fn substitute(&mut self, y: Vec<f64>) -> Result<Vec<f64>, PrimaryError> {
-        let (mut x, width) = (y, self.begin.extra);
-        let mut end = self.begin.panels();
-        while end > 0 {
-            let owner = self.begin.ring.owners[end - 1];
-            let start =
-                self.begin.ring.owners[..end].iter().rposition(|at| *at != owner).map_or(0, |at| at + 1);
-            let rows = self.begin.columns(end - 1).end;
-            let solved = self.exchange(owner, start..end, x[..rows * width].to_vec()).await?;
-            x[..rows * width].copy_from_slice(&solved);
-            end = start;
+    /// One pass of right-hand sides through the owners of the blocks.
+    async fn substitute(
+        &mut self,
+        x: Vec<f64>,
+        pass: LuPass,
+        width: usize,
+    ) -> Result<Vec<f64>, PrimaryError> {
+        let mut x = x;
+        for visit in LuExchange::all(&self.begin, pass) {
+            let rows = visit.rows.start * width..visit.rows.end * width;
+            let answer = tokio::time::timeout(LU_ANSWER_MAX, self.exchange(&visit, &x[rows.clone()], width));
+            let Ok(solved) = answer.await else {
+                let why = format!("it has not solved its part for {} s", LU_ANSWER_MAX.as_secs());
+                return Err(PrimaryError::Unreachable { name: self.links.name(visit.owner).to_owned(), why });
+            };
+            x[rows].copy_from_slice(&solved?);
         }
         Ok(x)
     }
@@ -326,25 +358,27 @@ impl SystemRun {
     /// Lets the owner of some blocks solve for them.
     async fn exchange(
         &mut self,
-        owner: usize,
-        blocks: Range<usize>,
-        x: Vec<f64>,
+        visit: &LuExchange,
+        x: &[f64],
+        width: usize,
     ) -> Result<Vec<f64>, PrimaryError> {
-        let width = self.begin.extra;
-        let total = x.len() / width;
-        let bytes: Arc<Vec<u8>> = Arc::new(bytemuck::cast_slice(&x).to_vec());
-        for frame in lu_frames(total, width) {
-            let head = LuRows { blocks: blocks.clone(), total, first: frame.start, rows: frame.len() };
-            let line = width * size_of::<f64>();
+        let LuExchange { owner, pass, blocks, rows } = visit;
+        let (total, line) = (rows.len(), width * size_of::<f64>());
+        let bytes: Arc<Vec<u8>> = Arc::new(bytemuck::cast_slice(x).to_vec());
+        for frame in lu_frames(total, line) {
+            let (pass, blocks) = (*pass, blocks.clone());
+            let head = LuRows { pass, blocks, width, total, first: frame.start, rows: frame.len() };
             let (start, len) = (frame.start * line, frame.len() * line);
             let body = Body::Shared(SharedRegion::new(bytes.clone(), start, len, len, 1));
-            self.links.send(owner, Frame::new(Kind::LuRows.code(), head.encode(), body));
+            self.links.send(*owner, Frame::new(Kind::LuRows.code(), head.encode(), body));
         }
         let mut solved = Vec::new();
         while solved.len() < x.len() {
             match self.links.next().await? {
                 (from, Heard::Rows(rows, body))
-                    if from == owner && rows.blocks == blocks && self.take(&rows, &body, &mut solved) => {}
+                    if from == *owner
+                        && (rows.pass, &rows.blocks) == (*pass, blocks)
+                        && self.take(&rows, &body, width, &mut solved) => {}
                 (from, _) => return Err(self.links.out_of_place(from)),
             }
         }

@@ -1,6 +1,6 @@
 //! How a run of a factorisation begins: sessions with the workers, the plan, and introductions.
 //!
-//! Place in the flow: `mod.rs` and `factors.rs` begin with it; they get a run whose workers know their neighbours.
+//! Place in the flow: `mod.rs`, `refined.rs` and `factors.rs` begin with it; they get a run whose workers know their neighbours.
 //!
 //! Invariants: nothing begins unless all columns fit, also after the losses that the run is to survive. After a loss only workers
 //! of the first start take part. Workers that take no part are idle again, and so are the others at the end.
@@ -48,6 +48,7 @@ impl Cluster {
             order,
             width: ring.width,
             extra,
+            dtype: request.dtype,
             live_max: LU_LIVE_MAX,
             is_generated: matches!(request.source, SystemSource::Hpl(_)),
             ring: LuRing { owners: ring.deal.owners, machines: used.len(), me: 0 },
@@ -176,9 +177,10 @@ fn again(
 fn opening(request: &SystemRequest, order: usize, extra: usize) -> Opening {
     let n = order as f64;
     let width = request.width.unwrap_or(256);
-    let whole = LuBegin::bytes_of_part((order, extra, width), order + extra, 64);
+    // In f64 also for f32: whether factors in f64 would fit is asked, too.
+    let whole = LuBegin::bytes_of_part((order, extra, width), DType::F64, order + extra, 64);
     Opening {
-        dtype: DType::F64,
+        dtype: request.dtype,
         alpha: 1.0,
         beta: 1.0,
         flops: 2.0 / 3.0 * n * n * n,
@@ -214,17 +216,22 @@ fn plan(
     losses: usize,
 ) -> Result<(SystemPlan, LuPlan, Vec<String>), PrimaryError> {
     let machines: Vec<LuMachine> = workers.iter().map(|worker| machine(request, worker)).collect();
-    let bytes = |width, columns, threads| LuBegin::bytes_of_part((order, extra, width), columns, threads);
+    let bytes_in = |dtype| {
+        move |width, columns, threads| LuBegin::bytes_of_part((order, extra, width), dtype, columns, threads)
+    };
+    let (bytes, bytes_in_f64) = (bytes_in(request.dtype), bytes_in(DType::F64));
     let cluster = LuCluster {
         order,
         extra,
         width: request.width,
+        element_bytes: request.dtype.size_bytes(),
         machines: &machines,
         keeps_all: request.workers.is_some(),
         coming: coming(&request.source, &machines, nic_bytes_per_s),
         bytes: &bytes,
     };
     let found = cluster.plan().map_err(|e| too_large(order, 0, &e))?;
+    let fits_in_f64 = LuCluster { bytes: &bytes_in_f64, ..cluster }.plan().is_ok();
     if losses > 0 {
         cluster.fits_without(losses).map_err(|e| too_large(order, losses, &e))?;
     }
@@ -249,7 +256,8 @@ fn plan(
     let shares: Vec<SystemShare> = found.deal.machines.iter().zip(&found.deal.columns).map(share).collect();
     let names = shares.iter().map(|share| share.name.clone()).collect();
     let left_out = found.left_out.iter().map(|at| machines[*at].name.clone()).collect();
-    let named = SystemPlan { order, width: found.width, shares, left_out, estimate: found.estimate };
+    let named =
+        SystemPlan { order, width: found.width, shares, left_out, estimate: found.estimate, fits_in_f64 };
     Ok((named, found, names))
 }
 

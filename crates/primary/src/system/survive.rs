@@ -1,6 +1,6 @@
 //! Runs of a factorisation that outlive lost workers: the elimination starts again on the others.
 //!
-//! Place in the flow: `mod.rs` and `factors.rs` say what one run does; this file opens and ends the run, and after a loss opens
+//! Place in the flow: `mod.rs`, `refined.rs` and `factors.rs` say what one run does; this file opens and ends the run, and after a loss opens
 //! the next run over the connections that are idle again. `schedule::lu::LuSurvival` decides.
 //!
 //! Invariants: the clock runs from the first start to the end. A worker that has broken a rule is not lost, and ends the run. So
@@ -20,8 +20,8 @@ use std::time::Instant;
 pub struct SystemLosses {
     /// The workers, in order.
     pub workers: Vec<LuLoss>,
-    /// Seconds from the first start to the last: the part of the run that the losses have cost, but for the speed of the
-    /// workers that were lost.
+    /// Seconds from each start that a loss has ended to the next: the part of the run that the losses have cost, but for the speed
+    /// of the workers that were lost.
     pub seconds: f64,
 }
 
@@ -31,17 +31,24 @@ pub(super) struct RunClock {
     began: Instant,
     first: Option<Instant>,
     last: Option<Instant>,
+    /// Seconds of runs that a loss has ended, from their start to the next.
+    lost_s: f64,
+    /// Whether a loss has ended the last run.
+    has_lost: bool,
 }
 
 impl RunClock {
     fn new() -> Self {
-        Self { began: Instant::now(), first: None, last: None }
+        Self { began: Instant::now(), first: None, last: None, lost_s: 0.0, has_lost: false }
     }
 
     /// An elimination starts; whether it is the first.
     pub(super) fn starts(&mut self) -> bool {
         let (now, is_first) = (Instant::now(), self.first.is_none());
         self.first.get_or_insert(now);
+        if std::mem::take(&mut self.has_lost) {
+            self.lost_s += self.at(now);
+        }
         self.last = Some(now);
         is_first
     }
@@ -60,28 +67,42 @@ impl RunClock {
     pub(super) fn at(&self, instant: Instant) -> f64 {
         self.last.map_or(0.0, |last| instant.duration_since(last).as_secs_f64())
     }
+}
 
-    /// Seconds from the first start to the last.
-    fn lost_seconds(&self) -> f64 {
-        self.first.zip(self.last).map_or(0.0, |(first, last)| last.duration_since(first).as_secs_f64())
+/// The runs that a request has led to, one after another, with one clock.
+pub(super) struct SurvivingRuns {
+    survival: LuSurvival,
+    clock: RunClock,
+}
+
+impl SurvivingRuns {
+    /// None yet; so many losses are survived by all of them together.
+    pub(super) fn new(survives: usize) -> Self {
+        Self { survival: LuSurvival::new(survives), clock: RunClock::new() }
+    }
+
+    /// The workers that the runs have lost.
+    pub(super) fn losses(&self) -> SystemLosses {
+        SystemLosses { workers: self.survival.losses().to_vec(), seconds: self.clock.lost_s }
     }
 }
 
 impl Cluster {
-    /// Runs until one run has not lost a worker, or may not go on; its result, and the workers that were lost before.
+    /// Runs until one run has not lost a worker, or may not go on; its result.
     pub(super) async fn surviving<T>(
         &mut self,
         request: &SystemRequest,
+        runs: &mut SurvivingRuns,
         watch: &dyn ProductObserver,
         progress: &dyn Fn(SystemProgress<'_>),
         work: &mut impl AsyncFnMut(&mut SystemRun, SystemPlan) -> Result<T, PrimaryError>,
-    ) -> Result<(T, SystemLosses), PrimaryError> {
-        let (mut survival, mut clock) = (LuSurvival::new(request.survive), RunClock::new());
+    ) -> Result<T, PrimaryError> {
+        let SurvivingRuns { survival, clock } = runs;
         // Each turn but the last loses a worker.
         loop {
-            let (mut run, plan) = self.open_run(request, (&mut survival, clock), watch, progress).await?;
+            let (mut run, plan) = self.open_run(request, (survival, *clock), watch, progress).await?;
             let result = work(&mut run, plan).await;
-            clock = run.clock;
+            *clock = run.clock;
             let lost = run.links.loss().filter(|_| result.is_err() && !run.is_judged);
             let lost = lost.map(|(name, why)| (name.to_owned(), why.to_owned()));
             let follows = lost.as_ref().map(|(name, why)| survival.lost(name, why, clock.seconds()));
@@ -91,10 +112,9 @@ impl Cluster {
             }
             self.end_run(run, &result, told.map(|loss| loss.name.as_str())).await;
             if follows != Some(LuAfterLoss::Again) {
-                let losses =
-                    SystemLosses { workers: survival.losses().to_vec(), seconds: clock.lost_seconds() };
-                return result.map(|result| (result, losses));
+                return result;
             }
+            clock.has_lost = true;
         }
     }
 }

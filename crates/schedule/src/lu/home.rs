@@ -19,9 +19,6 @@ use bramble_wire::limits::LU_FETCHES_MAX;
 use bramble_wire::message::{LuBegin, LuFill, lu_frames};
 use core::ops::Range;
 
-/// Bytes of an element.
-const ELEMENT: usize = 8;
-
 /// The exchanges of rows of a factorisation, as the owners of the panels report them.
 #[derive(Clone, Debug)]
 pub struct LuPivots {
@@ -144,7 +141,8 @@ impl LuHome {
         while source.asked.len() < LU_FETCHES_MAX
             && let Some(block) = source.blocks.front().copied()
         {
-            let rows = lu_frames(begin.order - source.row, begin.columns(block).len()).next();
+            let line_bytes = begin.line_bytes(begin.columns(block).len());
+            let rows = lu_frames(begin.order - source.row, line_bytes).next();
             let rows = rows.map_or(0, |rows| rows.len());
             let request = LuFill { block, first: source.row, rows };
             source.row += rows;
@@ -168,7 +166,7 @@ impl LuHome {
         let source = &mut self.sources[from];
         let columns = self.pivots.begin.columns(answer.block);
         let is_next = source.asked.front() == Some(answer);
-        if !is_next || bytes != answer.rows * columns.len() * ELEMENT {
+        if !is_next || bytes != answer.rows * self.pivots.begin.line_bytes(columns.len()) {
             return Err(ProtocolError::new(format!(
                 "it sent {bytes} bytes of rows {} and following of block {}, which were not asked for",
                 answer.first, answer.block
@@ -196,14 +194,18 @@ impl LuHome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bramble_base::DType;
     use bramble_wire::message::LuRing;
     use proptest::prelude::*;
+
+    /// Bytes of an element.
+    const ELEMENT: usize = 8;
 
     fn system(order: usize, width: usize, owners: &[usize], machines: usize) -> LuBegin {
         let blocks = order.div_ceil(width) + 1;
         let owners = owners.iter().cycle().take(blocks).map(|owner| owner % machines).collect();
         let ring = LuRing { owners, machines, me: 0 };
-        LuBegin { order, width, extra: 1, live_max: 3, is_generated: false, ring }
+        LuBegin { order, width, extra: 1, dtype: DType::F64, live_max: 3, is_generated: false, ring }
     }
 
     /// Tells all exchanges: those of a column are `draws`, as far as they are possible.

@@ -62,7 +62,8 @@ fn refuse(args: &BenchHplArgs) -> Result<(), Failure> {
 fn on_workers(args: &BenchHplArgs, spec: TeamSpec) -> Result<Exit, Failure> {
     let work = async {
         let (display, options) = (display(args.json, args.json), ClusterOptions { keeps_links: true });
-        let mut team = OpenTeam::open((spec, &args.machines), args.kernel, display, options).await?;
+        let mut team =
+            OpenTeam::open((spec, &args.machines), (args.kernel, DType::F64), display, options).await?;
         let measured = measure(args, &mut team).await;
         team.close().await;
         Ok(measured)
@@ -163,6 +164,7 @@ async fn one_run(
 ) -> Result<Run, Failure> {
     let request = SystemRequest {
         source: SystemSource::Hpl(order),
+        dtype: DType::F64,
         width,
         workers,
         // What the others measured would be another cluster.

@@ -3,10 +3,11 @@
 //! Place in the flow: after hello, welcome and introductions. The primary tells each worker the whole system
 //! (`LuBegin`). Each worker reports when it has room for its columns, or has generated them (`LuStatus`); then all may begin
 //! (`LuGo`), and columns that are not generated come (`LuFill`). Each reports again when its columns are eliminated.
-//! Panels go from worker to worker (`LuPanelHead`). Then right-hand sides go through the workers that own the columns, from the
-//! last to the first (`LuRows`), or the primary asks for the factors, which come under the heads of its requests (`LuFill`).
+//! Panels go from worker to worker (`LuPanelHead`). Then right-hand sides go through the workers that own the columns
+//! (`LuRows`), or the primary asks for the factors, which come under the heads of its requests (`LuFill`).
 //!
-//! Invariants: as for all messages. A panel's elements are by columns, right-hand sides and filled columns by rows; f64.
+//! Invariants: as for all messages. A panel's elements are by columns, right-hand sides and filled columns by rows. Columns and
+//! panels have the element type of the system, right-hand sides between primary and workers are f64.
 //!
 //! Deliberately absent: whether a panel, or rows, are expected.
 
@@ -17,13 +18,14 @@ use crate::limits::{
 };
 use alloc::format;
 use alloc::vec::Vec;
+use bramble_base::DType;
 use bramble_base::number::{to_u64, to_usize};
 use core::ops::Range;
 
-/// Bytes of an element.
-const ELEMENT: usize = 8;
-/// Elements in a cache line.
-const CACHE_LINE: u64 = 8;
+/// Bytes of an element of a right-hand side.
+const RIGHT_ELEMENT: u64 = 8;
+/// Bytes of a cache line.
+const CACHE_LINE: u64 = 64;
 
 /// The machines, and the owner of each block column.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +64,8 @@ pub struct LuBegin {
     pub width: usize,
     /// Right-hand sides: columns right of the eliminated ones, all in one block.
     pub extra: usize,
+    /// Element type of the columns, their factors and the panels: f32 or f64.
+    pub dtype: DType,
     /// Most panels that a machine keeps.
     pub live_max: usize,
     /// Whether the workers generate the system of the High Performance Linpack benchmark.
@@ -87,23 +91,30 @@ impl LuBegin {
     /// `part_bytes` of any machine: of a system of `order` equations with `extra` right-hand sides, in blocks of `width` columns.
     pub fn bytes_of_part(
         (order, extra, width): (usize, usize, usize),
+        dtype: DType,
         columns: usize,
         threads: usize,
     ) -> u64 {
         let ring = LuRing { owners: Vec::new(), machines: 1, me: 0 };
-        let begin = Self { order, width, extra, live_max: LU_LIVE_MAX, is_generated: false, ring };
+        let begin = Self { order, width, extra, dtype, live_max: LU_LIVE_MAX, is_generated: false, ring };
         begin.part_bytes(columns, threads)
     }
 
     /// Bytes that a machine with `columns` of the columns and so many threads needs, without its kernel's own memory.
     pub fn part_bytes(&self, columns: usize, threads: usize) -> u64 {
         let (order, width, columns) = (to_u64(self.order), to_u64(self.width), to_u64(columns));
+        let element = to_u64(self.dtype.size_bytes());
         // Rows begin an odd number of cache lines apart. One column more is the checksum of the others.
-        let pitch = ((columns + 1).div_ceil(CACHE_LINE) | 1) * CACHE_LINE;
+        let pitch = (((columns + 1) * element).div_ceil(CACHE_LINE) | 1) * CACHE_LINE;
         // A panel arrives while the others are kept, and frames of one are on their way.
         let panels = (to_u64(self.live_max) + 2) * order * width;
         let scratch = to_u64(threads) * (columns + width) * width;
-        to_u64(ELEMENT) * (order * pitch + panels + scratch + 2 * order * to_u64(self.extra))
+        order * pitch + element * (panels + scratch) + RIGHT_ELEMENT * 2 * order * to_u64(self.extra)
+    }
+
+    /// Bytes of `columns` elements of a row.
+    pub fn line_bytes(&self, columns: usize) -> usize {
+        columns * self.dtype.size_bytes()
     }
 
     /// Encodes the head.
@@ -112,6 +123,7 @@ impl LuBegin {
         w.u64(to_u64(self.order));
         w.u32(u32::try_from(self.width).unwrap_or(u32::MAX));
         w.u32(u32::try_from(self.extra).unwrap_or(u32::MAX));
+        w.u8(self.dtype.code());
         w.u8(u8::try_from(self.live_max).unwrap_or(u8::MAX));
         w.u8(u8::from(self.is_generated));
         w.u16(u16::try_from(self.ring.machines).unwrap_or(u16::MAX));
@@ -125,7 +137,9 @@ impl LuBegin {
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
         let mut r = FieldReader::new(head);
         let (order, width, extra) = (to_usize_of(r.u64()?), to_usize(r.u32()?), to_usize(r.u32()?));
-        let (live_max, is_generated) = (usize::from(r.u8()?), r.u8()?);
+        let (code, live_max, is_generated) = (r.u8()?, usize::from(r.u8()?), r.u8()?);
+        let dtype = DType::from_code(code).filter(|dtype| dtype.is_float());
+        let dtype = dtype.ok_or_else(|| ProtocolError::new(format!("a system of element type {code}")))?;
         let (machines, me, count) = (usize::from(r.u16()?), usize::from(r.u16()?), usize::from(r.u16()?));
         if count > LU_BLOCKS_MAX {
             return Err(ProtocolError::new(format!("a system in {count} blocks")));
@@ -149,7 +163,7 @@ impl LuBegin {
             )));
         }
         let ring = LuRing { owners, machines, me };
-        Ok(Self { order, width, extra, live_max, is_generated: is_generated == 1, ring })
+        Ok(Self { order, width, extra, dtype, live_max, is_generated: is_generated == 1, ring })
     }
 }
 
@@ -292,13 +306,26 @@ impl LuStatus {
     }
 }
 
-/// Head of a rows message: some rows of right-hand sides that are solved from the last row to the first. 40 bytes.
+/// With which factor right-hand sides are solved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LuPass {
+    /// With the exchanges of rows and L, from the first block to the last.
+    Forward,
+    /// With U, from the last block to the first.
+    Back,
+}
+
+/// Head of a rows message: some rows of right-hand sides. 45 bytes.
 ///
 /// To a worker: it solves for the columns of `blocks`, which are its own, and returns all rows. To the primary: the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LuRows {
+    /// With which factor.
+    pub pass: LuPass,
     /// The blocks to solve for, or that were solved for; empty for right-hand sides as the elimination left them.
     pub blocks: Range<usize>,
+    /// Right-hand sides.
+    pub width: usize,
     /// All rows of this transfer: 0 to `total`.
     pub total: usize,
     /// First row of this frame.
@@ -311,6 +338,8 @@ impl LuRows {
     /// Encodes the head.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = FieldWriter::default();
+        w.u8(u8::from(self.pass == LuPass::Back));
+        w.u32(u32::try_from(self.width).unwrap_or(u32::MAX));
         for x in [self.blocks.start, self.blocks.end, self.total, self.first, self.rows] {
             w.u64(to_u64(x));
         }
@@ -320,21 +349,24 @@ impl LuRows {
     /// Decodes the head.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
         let mut r = FieldReader::new(head);
+        let (pass, width) = (r.u8()?, to_usize(r.u32()?));
         let mut next = || r.u64().map(to_usize_of);
         let (start, end, total, first, rows) = (next()?, next()?, next()?, next()?, next()?);
         r.end()?;
         let is_within = first.checked_add(rows).is_some_and(|end| end <= total);
-        if start > end || total > LU_ORDER_MAX || !is_within {
-            return Err(ProtocolError::new(format!("{rows} rows from {first} on, of {total}")));
+        let has_sizes = total <= LU_ORDER_MAX && (1..=LU_WIDTH_MAX).contains(&width);
+        if start > end || !has_sizes || !is_within || pass > 1 {
+            return Err(ProtocolError::new(format!("{rows} rows of {width} from {first} on, of {total}")));
         }
-        Ok(Self { blocks: start..end, total, first, rows })
+        let pass = if pass == 0 { LuPass::Forward } else { LuPass::Back };
+        Ok(Self { pass, blocks: start..end, width, total, first, rows })
     }
 }
 
-/// The frames in which `count` lines of `width` elements travel, as ranges of lines. Each frame has at least one line: a line
-/// is at most `LU_WIDTH_MAX` elements.
-pub fn lu_frames(count: usize, width: usize) -> impl Iterator<Item = Range<usize>> {
-    let each = (CHUNK_BYTES_MAX / ELEMENT / width.max(1)).max(1);
+/// The frames in which `count` lines of so many bytes travel, as ranges of lines. Each frame has at least one line: a line is at
+/// most `LU_WIDTH_MAX` elements.
+pub fn lu_frames(count: usize, line_bytes: usize) -> impl Iterator<Item = Range<usize>> {
+    let each = (CHUNK_BYTES_MAX / line_bytes.max(1)).max(1);
     (0..count).step_by(each).map(move |first| first..count.min(first + each))
 }
 
@@ -350,12 +382,15 @@ mod tests {
 
     fn begin() -> LuBegin {
         let ring = LuRing { owners: vec![0, 1, 0, 1], machines: 2, me: 1 };
-        LuBegin { order: 300, width: 128, extra: 2, live_max: 3, is_generated: true, ring }
+        LuBegin { order: 300, width: 128, extra: 2, dtype: DType::F64, live_max: 3, is_generated: true, ring }
     }
 
     #[test]
     fn messages_survive_encoding() {
-        assert_eq!(LuBegin::decode(&begin().encode()), Ok(begin()));
+        for dtype in [DType::F32, DType::F64] {
+            let begin = LuBegin { dtype, ..begin() };
+            assert_eq!(LuBegin::decode(&begin.encode()), Ok(begin));
+        }
         assert_eq!((begin().columns(2), begin().columns(3)), (256..300, 300..302));
         let fill = LuFill { block: 3, first: 1 << 33, rows: 7 };
         assert_eq!(LuFill::decode(&fill.encode()), Ok(fill));
@@ -368,14 +403,17 @@ mod tests {
         for report in [LuStatus::Ready, factored, eliminated, LuStatus::Checked(0.5)] {
             assert_eq!(LuStatus::decode(&report.encode()), Ok(report));
         }
-        let rows = LuRows { blocks: 2..5, total: 10, first: 3, rows: 7 };
-        assert_eq!(LuRows::decode(&rows.encode()), Ok(rows));
+        for pass in [LuPass::Forward, LuPass::Back] {
+            let rows = LuRows { pass, blocks: 2..5, width: 3, total: 10, first: 3, rows: 7 };
+            assert_eq!(LuRows::decode(&rows.encode()), Ok(rows));
+        }
     }
 
     #[test]
     fn systems_without_sense_are_refused() {
         type Change = fn(&mut LuBegin);
-        let changes: [Change; 9] = [
+        let changes: [Change; 10] = [
+            |b| b.dtype = DType::I64,
             |b| b.order = 0,
             |b| b.order = 1 << 40,
             |b| b.width = 0,
@@ -391,7 +429,14 @@ mod tests {
             change(&mut bad);
             assert!(LuBegin::decode(&bad.encode()).is_err(), "{at}");
         }
-        assert!(LuRows::decode(&LuRows { blocks: 0..0, total: 4, first: 3, rows: 2 }.encode()).is_err());
+        let rows = LuRows { pass: LuPass::Back, blocks: 0..0, width: 1, total: 4, first: 3, rows: 1 };
+        assert!(LuRows::decode(&rows.encode()).is_ok());
+        for bad in [LuRows { rows: 2, ..rows.clone() }, LuRows { width: 0, ..rows.clone() }] {
+            assert!(LuRows::decode(&bad.encode()).is_err());
+        }
+        let mut aside = rows.encode();
+        aside[0] = 2;
+        assert!(LuRows::decode(&aside).is_err(), "a third pass");
         assert!(LuStatus::decode(&[4]).is_err());
         let mut factored = LuStatus::Factored { step: 1, pivots: vec![2; 3] }.encode();
         factored[9] = 4;
@@ -402,8 +447,16 @@ mod tests {
 
     #[test]
     fn frames_cover_all_lines() {
-        let frames: Vec<_> = lu_frames(300_000, 1).collect();
+        let frames: Vec<_> = lu_frames(300_000, 8).collect();
         assert_eq!(frames, [0..131_072, 131_072..262_144, 262_144..300_000]);
-        assert_eq!(lu_frames(3, LU_WIDTH_MAX).map(|f| f.len()).sum::<usize>(), 3);
+        assert_eq!(lu_frames(300_000, 4).map(|f| f.len()).collect::<Vec<_>>(), [262_144, 37_856]);
+        assert_eq!(lu_frames(3, 8 * LU_WIDTH_MAX).map(|f| f.len()).sum::<usize>(), 3);
+    }
+
+    #[test]
+    fn a_part_in_f32_takes_half_of_the_memory() {
+        let bytes = |dtype| LuBegin::bytes_of_part((10_000, 1, 128), dtype, 2500, 4);
+        let ratio = bytes(DType::F32) as f64 / bytes(DType::F64) as f64;
+        assert!((0.49..0.51).contains(&ratio), "{ratio}");
     }
 }

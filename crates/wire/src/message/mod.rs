@@ -17,7 +17,7 @@ mod store;
 
 pub use fields::{FieldReader, FieldWriter};
 pub use log::{LogHead, Pong, Wants, Work, WorkRecord};
-pub use lu::{LuBegin, LuFill, LuPanelHead, LuRing, LuRows, LuStatus, lu_frames};
+pub use lu::{LuBegin, LuFill, LuPanelHead, LuPass, LuRing, LuRows, LuStatus, lu_frames};
 pub use make::{FetchHead, MakeHead, MakeStepForm};
 pub use placed::{
     GetHead, PartHead, PartPiece, PartSource, PlacedHead, PutHead, PutOutcome, ResidentView, part_pieces,

@@ -89,7 +89,7 @@ pub(super) struct Core {
     pub(super) sums_bodies: bool,
     pub(super) neighbours: Neighbours,
     /// The factorisation that this session is about, if it is.
-    pub(super) lu: Option<LuSession>,
+    pub(super) lu: Option<Box<dyn LuSession>>,
     /// Reductions, makings and fetches of arrays in `held`.
     pub(super) arrays: ArrayWork,
     /// Processor time of this thread by section, if the primary asked for it.

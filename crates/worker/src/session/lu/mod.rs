@@ -8,25 +8,31 @@
 //! the bytes that have come, so none of its memory is lent while others write it. A frame of a panel is made only when
 //! the link can take it.
 //!
+//! The columns are f32 or f64: the rest of the session sees [`LuSession`], behind which is a session of one type. Right-hand sides
+//! are f64 in either case.
+//!
 //! Deliberately absent: the elements' arithmetic (crate `lu`), and links.
 
+mod kinds;
 mod panels;
 mod returning;
 
+pub(in crate::session) use self::kinds::LuSession;
+
+use self::kinds::begin;
 use self::panels::{ElementBytes, PanelHere, copy_bytes};
 use super::WorkerError;
 use super::core::{Core, TaskResult};
 use bramble_kernel::Kernel;
-use bramble_kernel::lu::PackedPanel;
+use bramble_kernel::lu::{LuElement, PackedPanel};
 use bramble_link::{Arrived, ArrivedBody, Body, Frame, SharedRegion};
 use bramble_lu::LuPart;
 use bramble_schedule::lu::{LuAction, LuEvent, LuNode, LuShape, LuTask};
 use bramble_schedule::worker::{Priority, TaskLength};
 use bramble_wire::ProtocolError;
-use bramble_wire::message::{Kind, LuBegin, LuFill, LuRows, LuStatus, lu_frames};
+use bramble_wire::message::{Kind, LuBegin, LuFill, LuPass, LuRows, LuStatus, lu_frames};
 use std::collections::BTreeMap;
-use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Rows that one task sums.
 const ROWS_EACH: usize = 2048;
@@ -37,8 +43,8 @@ const COLUMNS_MAX: usize = 2048;
 pub(in crate::session) enum LuDone {
     /// A block was generated, or rows were summed.
     Prepared,
-    /// A task of the factorisation; the panel, if it was one.
-    Task(LuTask, Option<PackedPanel<f64>>),
+    /// A task of the factorisation. A panel that it has factored is in the session.
+    Task(LuTask),
     /// Right-hand sides were solved for some blocks.
     Solved(LuRows, Vec<f64>),
     /// The columns were compared with their checksums.
@@ -61,14 +67,16 @@ pub(in crate::session) struct LuOutput {
 }
 
 /// Columns, panels and the state machine of a factorisation.
-pub(in crate::session) struct LuSession {
+struct TypedSession<T> {
     begin: LuBegin,
-    part: Arc<LuPart>,
+    part: Arc<LuPart<T>>,
     node: LuNode,
     kernel: Arc<dyn Kernel>,
-    panels: BTreeMap<usize, PanelHere>,
+    panels: BTreeMap<usize, PanelHere<T>>,
+    /// The panel that a task has just factored: a machine factors one at a time.
+    factored: Arc<Mutex<Option<PackedPanel<T>>>>,
     /// Memory of panels that are spent.
-    spare: Vec<Vec<f64>>,
+    spare: Vec<Vec<T>>,
     /// The panel that goes to the next machine, and how many of its elements have gone.
     passing: Option<(usize, usize)>,
     /// What the machine before this one has to be told.
@@ -87,15 +95,13 @@ pub(in crate::session) struct LuSession {
     returning: Option<usize>,
 }
 
-impl LuSession {
-    /// Begins a factorisation with `threads` compute threads and at most `granted` bytes.
-    pub(in crate::session) fn begin(
-        head: &[u8],
+impl<T: LuElement> TypedSession<T> {
+    fn begin(
+        begin: LuBegin,
         kernel: Arc<dyn Kernel>,
         threads: usize,
         granted: u64,
     ) -> Result<(Self, LuOutput), WorkerError> {
-        let begin = LuBegin::decode(head)?;
         let columns: usize = begin.ring.columns().iter().map(|block| begin.columns(*block).len()).sum();
         let needed = begin.part_bytes(columns, threads);
         if needed > granted {
@@ -118,6 +124,7 @@ impl LuSession {
             node,
             kernel,
             panels: BTreeMap::new(),
+            factored: Arc::default(),
             spare: Vec::new(),
             passing: None,
             tell: None,
@@ -170,40 +177,10 @@ impl LuSession {
         Ok(())
     }
 
-    /// A message from the primary.
-    pub(in crate::session) fn message(
-        &mut self,
-        kind: Kind,
-        head: &[u8],
-        body: Option<&[u8]>,
-    ) -> Result<LuOutput, WorkerError> {
-        let mut out = LuOutput::default();
-        match (kind, body) {
-            (Kind::LuGo, None) if self.is_ready => self.dispatch(LuEvent::Begin, &mut out)?,
-            (Kind::LuFill, Some(body)) => self.fill(&LuFill::decode(head)?, body, &mut out)?,
-            (Kind::LuRows, Some(body)) => self.take_rows(LuRows::decode(head)?, body, &mut out)?,
-            (Kind::LuCheck, None) => {
-                let part = self.part.clone();
-                let check = move || match part.deviation() {
-                    Ok(deviation) => LuDone::Checked(deviation),
-                    Err(e) => LuDone::Failed(e.to_string()),
-                };
-                out.work.push((Box::new(check), Priority(0)));
-            }
-            (Kind::LuFetch, None) => out.frames.push(self.returned(LuFill::decode(head)?)?),
-            (kind, _) => {
-                return Err(
-                    ProtocolError::new(format!("a message of kind {kind:?} has no place here")).into()
-                );
-            }
-        }
-        Ok(out)
-    }
-
     /// Rows of a block, each once and in their order; with the last of them tasks may begin on it.
     fn fill(&mut self, fill: &LuFill, body: &[u8], out: &mut LuOutput) -> Result<(), WorkerError> {
         let LuFill { block, first, rows } = *fill;
-        let mut elements = vec![0.0; body.len() / size_of::<f64>()];
+        let mut elements = vec![T::ZERO; body.len() / size_of::<T>()];
         let come = self.filled.get(&block).copied().filter(|come| !self.begin.is_generated && *come == first);
         let width = self.begin.columns(block).len();
         let is_as_told = rows > 0 && rows.checked_mul(width) == Some(elements.len());
@@ -223,10 +200,11 @@ impl LuSession {
 
     /// Right-hand sides from the primary: with the last of them the blocks are solved.
     fn take_rows(&mut self, rows: LuRows, body: &[u8], out: &mut LuOutput) -> Result<(), WorkerError> {
-        let (width, LuRows { blocks, total, first, rows: count }) = (self.begin.extra, rows);
+        let LuRows { total, first, rows: count, width, .. } = rows;
         let wrong =
             || ProtocolError::new(format!("{count} rows from {first} on, of {total}, are not expected"));
-        if total > self.begin.order || self.rows.len() != first * width {
+        let fits = total <= self.begin.order && width <= self.begin.extra && self.returning.is_some();
+        if !fits || self.rows.len() != first * width {
             return Err(wrong().into());
         }
         self.rows.resize((first + count) * width, 0.0);
@@ -238,58 +216,37 @@ impl LuSession {
         }
         let (part, kernel) = (self.part.clone(), self.kernel.clone());
         let mut x = std::mem::take(&mut self.rows);
-        let solve = move || match part.solve(&*kernel, blocks.clone(), &mut x) {
-            Ok(true) => LuDone::Solved(LuRows { blocks, total, first: 0, rows: total }, x),
-            Ok(false) => LuDone::Failed(format!("blocks {blocks:?} are not here")),
-            Err(e) => LuDone::Failed(e.to_string()),
+        let solve = move || {
+            let (pass, blocks) = (rows.pass, rows.blocks.clone());
+            match part.solve(&*kernel, (pass, blocks), &mut x, width) {
+                Ok(true) => LuDone::Solved(rows, x),
+                Ok(false) => LuDone::Failed(format!("blocks {:?} are not here", rows.blocks)),
+                Err(e) => LuDone::Failed(e.to_string()),
+            }
         };
         out.work.push((Box::new(solve), Priority(0)));
         Ok(())
     }
 
-    /// The result of a task.
-    pub(in crate::session) fn done(&mut self, done: LuDone) -> Result<LuOutput, WorkerError> {
-        let mut out = LuOutput::default();
-        match done {
-            LuDone::Prepared => {
-                self.preparing -= 1;
-                self.prepared(&mut out)?;
-            }
-            LuDone::Task(task, panel) => {
-                if let (LuTask::Panel(step), Some(panel)) = (&task, panel) {
-                    self.judge(*step, &panel);
-                    let pivots = panel.pivots().to_vec();
-                    out.frames.push(report(LuStatus::Factored { step: *step, pivots }));
-                    self.panels.insert(*step, PanelHere::Whole(Arc::new(panel)));
-                }
-                self.dispatch(LuEvent::Ended(task), &mut out)?;
-            }
-            LuDone::Solved(rows, x) => self.send_rows(rows.blocks, rows.total, x, &mut out),
-            LuDone::Checked(deviation) => out.frames.push(report(LuStatus::Checked(deviation))),
-            LuDone::Failed(why) => return Err(WorkerError::Here(why)),
-        }
-        Ok(out)
-    }
-
     /// Notes the first pivots that are 0 or no numbers.
-    fn judge(&mut self, step: usize, panel: &PackedPanel<f64>) {
+    fn judge(&mut self, step: usize, panel: &PackedPanel<T>) {
         let first = self.begin.columns(step).start;
         for (at, pivot) in panel.diagonal().enumerate() {
-            if pivot == 0.0 {
+            if pivot == T::ZERO {
                 self.zero = self.zero.or(Some(first + at));
-            } else if !pivot.is_finite() {
+            } else if !pivot.is_number() {
                 self.overflow = self.overflow.or(Some(first + at));
             }
         }
     }
 
-    fn send_rows(&self, blocks: Range<usize>, total: usize, x: Vec<f64>, out: &mut LuOutput) {
-        let width = self.begin.extra;
-        let owner: Arc<ElementBytes> = Arc::new(ElementBytes(x));
-        for frame in lu_frames(total, width) {
-            let head = LuRows { blocks: blocks.clone(), total, first: frame.start, rows: frame.len() };
-            let (start, len) =
-                (frame.start * width * size_of::<f64>(), frame.len() * width * size_of::<f64>());
+    /// Sends right-hand sides under the head of their transfer.
+    fn send_rows(&self, of: &LuRows, x: Vec<f64>, out: &mut LuOutput) {
+        let line = of.width * size_of::<f64>();
+        let owner: Arc<ElementBytes<f64>> = Arc::new(ElementBytes(x));
+        for frame in lu_frames(of.total, line) {
+            let head = LuRows { first: frame.start, rows: frame.len(), ..of.clone() };
+            let (start, len) = (frame.start * line, frame.len() * line);
             let body = Body::Shared(SharedRegion::new(owner.clone(), start, len, len, 1));
             out.frames.push(Frame::new(Kind::LuRows.code(), head.encode(), body));
         }
@@ -318,11 +275,15 @@ impl LuSession {
     fn finished(&mut self, out: &mut LuOutput) -> Result<(), WorkerError> {
         let Self { zero, overflow, .. } = *self;
         self.returning = Some(0);
+        // No panel follows: substitutions may use the memory.
+        self.spare.clear();
         out.frames.push(report(LuStatus::Eliminated { zero, overflow }));
         let y = self.part.right_hand_sides().map_err(|e| WorkerError::Here(e.to_string()))?;
         if let Some(y) = y {
-            let panels = self.begin.panels();
-            self.send_rows(panels..panels, self.begin.order, y, out);
+            let (panels, total, width) = (self.begin.panels(), self.begin.order, self.begin.extra);
+            let all =
+                LuRows { pass: LuPass::Back, blocks: panels..panels, width, total, first: 0, rows: total };
+            self.send_rows(&all, y, out);
         }
         Ok(())
     }
@@ -333,7 +294,12 @@ impl LuSession {
         Ok(match &task {
             LuTask::Panel(step) => {
                 let (step, memory) = (*step, self.spare.pop().unwrap_or_default());
-                let work = move || LuDone::Task(task, Some(part.panel(&*kernel, step, memory)));
+                let factored = self.factored.clone();
+                let work = move || {
+                    let panel = part.panel(&*kernel, step, memory);
+                    *factored.lock().unwrap_or_else(PoisonError::into_inner) = Some(panel);
+                    LuDone::Task(task)
+                };
                 (Box::new(work), Priority(0))
             }
             LuTask::Update { step, blocks } => {
@@ -345,11 +311,92 @@ impl LuSession {
                 let work = move || {
                     part.update(&*kernel, &panel, step, blocks);
                     drop(panel);
-                    LuDone::Task(task, None)
+                    LuDone::Task(task)
                 };
                 (Box::new(work), Priority(1))
             }
         })
+    }
+}
+
+impl<T: LuElement> LuSession for TypedSession<T> {
+    fn message(&mut self, kind: Kind, head: &[u8], body: Option<&[u8]>) -> Result<LuOutput, WorkerError> {
+        let mut out = LuOutput::default();
+        match (kind, body) {
+            (Kind::LuGo, None) if self.is_ready => self.dispatch(LuEvent::Begin, &mut out)?,
+            (Kind::LuFill, Some(body)) => self.fill(&LuFill::decode(head)?, body, &mut out)?,
+            (Kind::LuRows, Some(body)) => self.take_rows(LuRows::decode(head)?, body, &mut out)?,
+            (Kind::LuCheck, None) => {
+                let part = self.part.clone();
+                let check = move || match part.deviation() {
+                    Ok(deviation) => LuDone::Checked(deviation),
+                    Err(e) => LuDone::Failed(e.to_string()),
+                };
+                out.work.push((Box::new(check), Priority(0)));
+            }
+            (Kind::LuFetch, None) => out.frames.push(self.returned(LuFill::decode(head)?)?),
+            (kind, _) => {
+                return Err(
+                    ProtocolError::new(format!("a message of kind {kind:?} has no place here")).into()
+                );
+            }
+        }
+        Ok(out)
+    }
+
+    fn done(&mut self, done: LuDone) -> Result<LuOutput, WorkerError> {
+        let mut out = LuOutput::default();
+        match done {
+            LuDone::Prepared => {
+                self.preparing -= 1;
+                self.prepared(&mut out)?;
+            }
+            LuDone::Task(task) => {
+                // An update may end while a panel waits here for the end of its own task.
+                let is_panel = matches!(task, LuTask::Panel(_));
+                let slot = || self.factored.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let panel = if is_panel { slot() } else { None };
+                if let (LuTask::Panel(step), Some(panel)) = (&task, panel) {
+                    self.judge(*step, &panel);
+                    let pivots = panel.pivots().to_vec();
+                    out.frames.push(report(LuStatus::Factored { step: *step, pivots }));
+                    self.panels.insert(*step, PanelHere::Whole(Arc::new(panel)));
+                }
+                self.dispatch(LuEvent::Ended(task), &mut out)?;
+            }
+            LuDone::Solved(rows, x) => self.send_rows(&rows, x, &mut out),
+            LuDone::Checked(deviation) => out.frames.push(report(LuStatus::Checked(deviation))),
+            LuDone::Failed(why) => return Err(WorkerError::Here(why)),
+        }
+        Ok(out)
+    }
+
+    fn sent_rows(&mut self) {
+        self.rows_have_left();
+    }
+
+    fn peers(&self) -> [u32; 2] {
+        self.neighbours()
+    }
+
+    fn expects_panel(&self, peer: u32, head: &[u8], bytes: usize) -> Result<(), String> {
+        self.check_panel(peer, head, bytes)
+    }
+
+    fn panel_bytes(&mut self, head: &[u8], bytes: &[u8]) -> Result<LuOutput, WorkerError> {
+        self.take_panel(head, bytes)
+    }
+
+    fn spent(&mut self, peer: u32, head: &[u8]) -> Result<LuOutput, WorkerError> {
+        self.next_has_spent(peer, head)
+    }
+
+    fn frame_to(&mut self, peer: u32) -> Option<(Frame, Option<usize>)> {
+        self.next_frame(peer)
+    }
+
+    fn passed(&mut self, step: usize) -> Result<LuOutput, WorkerError> {
+        self.has_passed(step)
     }
 }
 
@@ -369,10 +416,10 @@ impl Core {
     /// Passes something to the factorisation of this session; an error if there is none.
     pub(super) fn with_lu(
         &mut self,
-        of: impl FnOnce(&mut LuSession) -> Result<LuOutput, WorkerError>,
+        of: impl FnOnce(&mut dyn LuSession) -> Result<LuOutput, WorkerError>,
     ) -> Result<(), WorkerError> {
         let none = || ProtocolError::new("no factorisation has begun in this session");
-        let out = of(self.lu.as_mut().ok_or_else(none)?)?;
+        let out = of(&mut **self.lu.as_mut().ok_or_else(none)?)?;
         self.lu_output(out)
     }
 
@@ -386,7 +433,7 @@ impl Core {
             return Err(ProtocolError::new("a second factorisation in one session").into());
         }
         let (threads, granted) = (self.pool.threads_max(), self.grant.bytes());
-        let (lu, out) = LuSession::begin(&arrived.head, self.kernel.clone(), threads, granted)?;
+        let (lu, out) = begin(&arrived.head, self.kernel.clone(), threads, granted)?;
         self.lu = Some(lu);
         self.lu_output(out)
     }

@@ -6,9 +6,9 @@
 //! Invariants: elements of a panel come in order and are passed on in order, while the rest still comes. Only the worker before
 //! this one may send panels, and only the next one may report spent panels.
 
-use super::{LuOutput, LuSession};
+use super::{LuOutput, TypedSession};
 use crate::session::WorkerError;
-use bramble_kernel::lu::PackedPanel;
+use bramble_kernel::lu::{LuElement, PackedPanel};
 use bramble_link::{Body, Frame, SharedRegion};
 use bramble_matrix::number::to_u64;
 use bramble_schedule::lu::LuEvent;
@@ -18,36 +18,36 @@ use bramble_wire::message::{Kind, LuPanelHead, decode_number, encode_number};
 use std::sync::Arc;
 
 /// A panel at this machine.
-pub(super) enum PanelHere {
+pub(super) enum PanelHere<T> {
     /// Some of its elements have come.
     Arriving {
-        elements: Vec<f64>,
+        elements: Vec<T>,
         come: usize,
         pivots: Vec<usize>,
     },
-    Whole(Arc<PackedPanel<f64>>),
+    Whole(Arc<PackedPanel<T>>),
 }
 
 /// Bytes of a panel that are sent, as a link reads them.
-struct PanelBytes(Arc<PackedPanel<f64>>);
+struct PanelBytes<T>(Arc<PackedPanel<T>>);
 
-impl AsRef<[u8]> for PanelBytes {
+impl<T: LuElement> AsRef<[u8]> for PanelBytes<T> {
     fn as_ref(&self) -> &[u8] {
         bytemuck::cast_slice(self.0.elements())
     }
 }
 
 /// Elements that are sent.
-pub(super) struct ElementBytes(pub(super) Vec<f64>);
+pub(super) struct ElementBytes<T>(pub(super) Vec<T>);
 
-impl AsRef<[u8]> for ElementBytes {
+impl<T: LuElement> AsRef<[u8]> for ElementBytes<T> {
     fn as_ref(&self) -> &[u8] {
         bytemuck::cast_slice(&self.0)
     }
 }
 
 /// Copies the bytes of a body to elements; false if their number differs.
-pub(super) fn copy_bytes(bytes: &[u8], to: &mut [f64]) -> bool {
+pub(super) fn copy_bytes<T: LuElement>(bytes: &[u8], to: &mut [T]) -> bool {
     let to: &mut [u8] = bytemuck::cast_slice_mut(to);
     let fits = to.len() == bytes.len();
     if fits {
@@ -56,7 +56,7 @@ pub(super) fn copy_bytes(bytes: &[u8], to: &mut [f64]) -> bool {
     fits
 }
 
-impl LuSession {
+impl<T: LuElement> TypedSession<T> {
     /// The worker of this number is the next one of the ring, or the one before.
     fn is_next(&self, peer: u32) -> bool {
         u32::try_from(self.begin.ring.next()) == Ok(peer)
@@ -67,7 +67,7 @@ impl LuSession {
     }
 
     /// The workers to which this one may have something to send.
-    pub(in crate::session) fn peers(&self) -> [u32; 2] {
+    pub(super) fn neighbours(&self) -> [u32; 2] {
         [self.begin.ring.next(), self.begin.ring.previous()]
             .map(|peer| u32::try_from(peer).unwrap_or(u32::MAX))
     }
@@ -85,12 +85,7 @@ impl LuSession {
     }
 
     /// Checks the head of a panel frame from a neighbour, before its bytes are read.
-    pub(in crate::session) fn expects_panel(
-        &self,
-        peer: u32,
-        head: &[u8],
-        bytes: usize,
-    ) -> Result<(), String> {
+    pub(super) fn check_panel(&self, peer: u32, head: &[u8], bytes: usize) -> Result<(), String> {
         let head = LuPanelHead::decode(head).map_err(|e| e.0)?;
         let come = match self.panels.get(&head.step) {
             Some(PanelHere::Arriving { come, .. }) => Some(*come),
@@ -99,8 +94,8 @@ impl LuSession {
         };
         let is_step = head.step < self.begin.panels();
         let all = if is_step { self.part.panel_elements(head.step) } else { 0 };
-        let fits = bytes.is_multiple_of(size_of::<f64>()) && bytes > 0 && bytes <= CHUNK_BYTES_MAX;
-        let is_due = come.is_some_and(|come| head.first == come && come + bytes / size_of::<f64>() <= all);
+        let fits = bytes.is_multiple_of(size_of::<T>()) && bytes > 0 && bytes <= CHUNK_BYTES_MAX;
+        let is_due = come.is_some_and(|come| head.first == come && come + bytes / size_of::<T>() <= all);
         if !self.is_previous(peer) || !is_step || !fits || !is_due {
             return Err(format!("worker {peer} sent elements of panel {} that are not expected", head.step));
         }
@@ -108,23 +103,19 @@ impl LuSession {
     }
 
     /// Elements of a panel have come from a neighbour; they were checked when their head came.
-    pub(in crate::session) fn panel_bytes(
-        &mut self,
-        head: &[u8],
-        bytes: &[u8],
-    ) -> Result<LuOutput, WorkerError> {
+    pub(super) fn take_panel(&mut self, head: &[u8], bytes: &[u8]) -> Result<LuOutput, WorkerError> {
         let LuPanelHead { step, first, pivots } = LuPanelHead::decode(head)?;
         let mut out = LuOutput::default();
         if first == 0 {
             self.dispatch(LuEvent::Arriving(step), &mut out)?;
             let mut elements = self.spare.pop().unwrap_or_default();
-            elements.resize(self.part.panel_elements(step), 0.0);
+            elements.resize(self.part.panel_elements(step), T::ZERO);
             self.panels.insert(step, PanelHere::Arriving { elements, come: 0, pivots });
         }
         let Some(PanelHere::Arriving { elements, come, pivots }) = self.panels.get_mut(&step) else {
             return Err(WorkerError::Here(format!("panel {step} was lost")));
         };
-        let count = bytes.len() / size_of::<f64>();
+        let count = bytes.len() / size_of::<T>();
         if !copy_bytes(bytes, &mut elements[*come..*come + count]) {
             return Err(ProtocolError::new("elements of a panel that are cut").into());
         }
@@ -141,7 +132,7 @@ impl LuSession {
     }
 
     /// The next machine has spent panels.
-    pub(in crate::session) fn spent(&mut self, peer: u32, head: &[u8]) -> Result<LuOutput, WorkerError> {
+    pub(super) fn next_has_spent(&mut self, peer: u32, head: &[u8]) -> Result<LuOutput, WorkerError> {
         let count = usize::try_from(decode_number(head)?).unwrap_or(usize::MAX);
         if !self.is_next(peer) {
             return Err(ProtocolError::new(format!("worker {peer} gets no panels from this one")).into());
@@ -152,7 +143,7 @@ impl LuSession {
     }
 
     /// The next frame to a neighbour, if there is one; the panel whose last elements it has.
-    pub(in crate::session) fn frame_to(&mut self, peer: u32) -> Option<(Frame, Option<usize>)> {
+    pub(super) fn next_frame(&mut self, peer: u32) -> Option<(Frame, Option<usize>)> {
         if self.is_previous(peer)
             && let Some(count) = self.tell.take()
         {
@@ -160,12 +151,12 @@ impl LuSession {
             return Some((Frame::new(Kind::LuSpent.code(), head, Body::Empty), None));
         }
         let (step, sent) = self.passing.filter(|_| self.is_next(peer))?;
-        let each = LU_FRAME_BYTES / size_of::<f64>();
+        let each = LU_FRAME_BYTES / size_of::<T>();
         let (all, region, pivots) = match self.panels.get(&step)? {
             PanelHere::Whole(panel) => {
                 let all = panel.elements().len();
-                let bytes = each.min(all - sent) * size_of::<f64>();
-                let start = sent * size_of::<f64>();
+                let bytes = each.min(all - sent) * size_of::<T>();
+                let start = sent * size_of::<T>();
                 let region = SharedRegion::new(Arc::new(PanelBytes(panel.clone())), start, bytes, bytes, 1);
                 (all, region, panel.pivots())
             }
@@ -177,7 +168,7 @@ impl LuSession {
         };
         let pivots = if sent == 0 { pivots.to_vec() } else { Vec::new() };
         let head = LuPanelHead { step, first: sent, pivots }.encode();
-        let sent = sent + region.len() / size_of::<f64>();
+        let sent = sent + region.len() / size_of::<T>();
         let is_last = sent == all;
         self.passing = (!is_last).then_some((step, sent));
         let frame = Frame::new(Kind::LuPanel.code(), head, Body::Shared(region));
@@ -185,7 +176,7 @@ impl LuSession {
     }
 
     /// A panel has been sent as a whole.
-    pub(in crate::session) fn passed(&mut self, step: usize) -> Result<LuOutput, WorkerError> {
+    pub(super) fn has_passed(&mut self, step: usize) -> Result<LuOutput, WorkerError> {
         let mut out = LuOutput::default();
         self.dispatch(LuEvent::Passed(step), &mut out)?;
         Ok(out)

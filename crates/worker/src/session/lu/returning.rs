@@ -6,16 +6,17 @@
 //! Invariants: rows leave as the elimination left them: exchanges of later panels are the primary's to apply to L. At most
 //! `LU_FETCHES_MAX` frames of them wait for the link.
 
-use super::LuSession;
+use super::TypedSession;
 use super::panels::ElementBytes;
 use crate::session::WorkerError;
+use bramble_kernel::lu::LuElement;
 use bramble_link::{Body, Frame, SharedRegion};
 use bramble_wire::ProtocolError;
 use bramble_wire::limits::{CHUNK_BYTES_MAX, LU_FETCHES_MAX};
 use bramble_wire::message::{Kind, LuFill};
 use std::sync::Arc;
 
-impl LuSession {
+impl<T: LuElement> TypedSession<T> {
     /// The answer to a request for rows of a block.
     pub(super) fn returned(&mut self, asked: LuFill) -> Result<Frame, WorkerError> {
         let LuFill { block, first, rows } = asked;
@@ -32,7 +33,7 @@ impl LuSession {
         }
         let width = self.begin.columns(block).len();
         let fits =
-            rows.checked_mul(width).is_some_and(|elements| elements <= CHUNK_BYTES_MAX / size_of::<f64>());
+            rows.checked_mul(width).is_some_and(|elements| elements <= CHUNK_BYTES_MAX / size_of::<T>());
         let end = first.checked_add(rows).filter(|_| fits);
         let elements = end.map(|end| self.part.rows(block, first..end)).transpose();
         let elements = elements.map_err(|e| WorkerError::Here(e.to_string()))?.flatten();
@@ -43,7 +44,7 @@ impl LuSession {
     }
 
     /// A frame of rows has left.
-    pub(in crate::session) fn sent_rows(&mut self) {
+    pub(super) fn rows_have_left(&mut self) {
         self.returning = self.returning.map(|waiting| waiting.saturating_sub(1));
     }
 }

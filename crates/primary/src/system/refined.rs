@@ -1,0 +1,175 @@
+//! Systems whose columns are eliminated in f32 at the workers, and whose solution the caller corrects in f64.
+//!
+//! Place in the flow: a run as in `mod.rs` up to the first solution. Then the caller corrects it on a thread of its own; that
+//! thread asks for solutions of further right-hand sides, and this file sends them through the factors, forward and back, while the
+//! links stay alive. A solution that does not become good is followed by a run in f64 over the same connections.
+//!
+//! Invariants: one question at a time. A worker that is lost while the solution is corrected ends the run with its name: its factors
+//! are nowhere else. The thread ends with the run, as its next question is not answered.
+//!
+//! Deliberately absent: the corrections, and how good they have to be (crate `lu`).
+
+use super::survive::SurvivingRuns;
+use super::{
+    SolutionCheck, SystemPlan, SystemProgress, SystemRequest, SystemRun, SystemSolution, SystemSource,
+};
+use crate::cluster::Cluster;
+use crate::product::ProductObserver;
+use crate::{PrimaryError, off_loop};
+use bramble_wire::message::LuPass;
+use tokio::sync::{mpsc, oneshot};
+
+/// A request to solve a system by factors in f32 and corrections.
+pub struct RefinedRequest {
+    /// The system in f32. Its right-hand sides have elements of at most 1, since the range of f32 is short.
+    pub rounded: SystemRequest,
+    /// The same in f64, with the right-hand sides as they are.
+    pub full: SystemRequest,
+    /// Corrects the first solution of `rounded`; `None` if f32 is known not to do.
+    pub refinement: Option<SolutionRefinement>,
+    /// Judges a solution of `full`.
+    pub check: SolutionCheck,
+}
+
+/// Corrects a first solution; whether it has become as good as by factors in f64. Runs on a thread of its own.
+pub type SolutionRefinement = Box<dyn FnOnce(FirstSolution) -> bool + Send>;
+
+/// The solution by factors in f32, and these factors.
+pub struct FirstSolution {
+    /// X, in rows.
+    pub x: Vec<f64>,
+    /// The factors.
+    pub factors: FactorsAtWorkers,
+    /// The workers that have them: one after another, each solves with its own.
+    pub workers: usize,
+    /// Whether factors in f64 would fit in the memory of the workers.
+    pub fits_in_f64: bool,
+}
+
+/// Factors that lie at the workers of a run.
+pub struct FactorsAtWorkers {
+    questions: mpsc::Sender<Question>,
+}
+
+/// Right-hand sides, and where the solution goes.
+struct Question {
+    x: Vec<f64>,
+    width: usize,
+    answer: oneshot::Sender<Vec<f64>>,
+}
+
+impl FactorsAtWorkers {
+    /// The solution of `width` right-hand sides in rows; at most as many as the system has. It blocks the thread. `None`: the run
+    /// has ended.
+    pub fn solve(&self, x: Vec<f64>, width: usize) -> Option<Vec<f64>> {
+        let (answer, solved) = oneshot::channel();
+        self.questions.blocking_send(Question { x, width, answer }).ok()?;
+        solved.blocking_recv().ok()
+    }
+}
+
+/// What the thread that corrects the solution does next.
+enum Turn {
+    Asks(Question),
+    Ends(Result<bool, PrimaryError>),
+}
+
+impl Cluster {
+    /// Solves a system by factors in f32 at the workers, which `refinement` corrects; where that does not do, by factors in f64.
+    /// Losses are survived as in `solve`, but not while the solution is corrected.
+    pub async fn solve_refined(
+        &mut self,
+        request: RefinedRequest,
+        watch: &dyn ProductObserver,
+        progress: &dyn Fn(SystemProgress<'_>),
+    ) -> Result<SystemSolution, PrimaryError> {
+        let RefinedRequest { rounded, full, mut refinement, check } = request;
+        let mut runs = SurvivingRuns::new(full.survive);
+        let mut accused = Vec::new();
+        if refinement.is_some() {
+            let mut work = async |run: &mut SystemRun, plan: SystemPlan| {
+                run.refined(&rounded.source, plan, &mut refinement, progress).await
+            };
+            let mut first = self.surviving(&rounded, &mut runs, watch, progress, &mut work).await?;
+            first.losses = runs.losses();
+            if first.is_refined {
+                return Ok(first);
+            }
+            accused = first.wrong;
+        }
+        let mut check = Some(check);
+        let mut work = async |run: &mut SystemRun, plan: SystemPlan| {
+            run.complete(&full.source, plan, &mut check, progress).await
+        };
+        let solved = self.surviving(&full, &mut runs, watch, progress, &mut work).await;
+        let mut solution = solved.map_err(|e| match e {
+            PrimaryError::Operands(why) => {
+                PrimaryError::Operands(format!("factors in f32 do not do for this matrix, and in f64 {why}"))
+            }
+            other => other,
+        })?;
+        solution.losses = runs.losses();
+        accused.retain(|(name, _)| !solution.wrong.iter().any(|(other, _)| other == name));
+        solution.wrong.extend(accused);
+        Ok(solution)
+    }
+}
+
+impl SystemRun {
+    /// A run in f32. If a pivot is 0 or no number there is no first solution.
+    async fn refined(
+        &mut self,
+        source: &SystemSource,
+        plan: SystemPlan,
+        refinement: &mut Option<SolutionRefinement>,
+        progress: &dyn Fn(SystemProgress<'_>),
+    ) -> Result<SystemSolution, PrimaryError> {
+        self.start(source, progress).await?;
+        let (y, _) = self.eliminate(progress).await?;
+        if self.zero.is_some() || self.overflow.is_some() {
+            let seconds = self.clock.seconds();
+            return Ok(self.solution(plan, Vec::new(), seconds, Vec::new()).await);
+        }
+        let x = self.substitute(y, LuPass::Back, self.begin.extra).await?;
+        let seconds = self.clock.seconds();
+        self.is_judged = true;
+        let is_refined = self.correct(&x, plan.fits_in_f64, refinement.take()).await?;
+        let refine_seconds = self.clock.seconds() - seconds;
+        let wrong = if is_refined { Vec::new() } else { self.find_wrong().await? };
+        let solution = self.solution(plan, x, seconds, wrong).await;
+        Ok(SystemSolution { refine_seconds, is_refined, ..solution })
+    }
+
+    /// Lets the caller correct a solution, and answers its questions.
+    async fn correct(
+        &mut self,
+        x: &[f64],
+        fits_in_f64: bool,
+        refinement: Option<SolutionRefinement>,
+    ) -> Result<bool, PrimaryError> {
+        let (questions, mut asked) = mpsc::channel(1);
+        let (factors, workers) = (FactorsAtWorkers { questions }, self.links.count());
+        let first = FirstSolution { x: x.to_vec(), factors, workers, fits_in_f64 };
+        let correcting = off_loop("correcting the solution", move || {
+            refinement.is_some_and(|refinement| refinement(first))
+        });
+        let mut correcting = std::pin::pin!(correcting);
+        loop {
+            let turn = async {
+                tokio::select! {
+                    biased;
+                    Some(question) = asked.recv() => Turn::Asks(question),
+                    ended = &mut correcting => Turn::Ends(ended),
+                }
+            };
+            match self.links.quiet_during(turn).await? {
+                Turn::Ends(ended) => return ended,
+                Turn::Asks(Question { x, width, answer }) => {
+                    let y = self.substitute(x, LuPass::Forward, width).await?;
+                    // The thread waits for the answer unless it has ended.
+                    let _ = answer.send(self.substitute(y, LuPass::Back, width).await?);
+                }
+            }
+        }
+    }
+}
