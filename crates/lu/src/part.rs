@@ -182,8 +182,8 @@ impl<T: LuElement> LuPart<T> {
     }
 
     /// Solves for the columns of some adjacent blocks, all of this machine, for `width` right-hand sides: `x` has the rows of
-    /// [`LuExchange::of`], and is solved in those of the blocks and updated in the others. Returns false if the blocks are not here,
-    /// or the rows are others.
+    /// [`LuExchange::of`], and is solved in those of the blocks and updated in the others. Returns false if the blocks are not
+    /// here, or `x` has other rows.
     pub fn solve(
         &self,
         kernel: &dyn Kernel,

@@ -46,6 +46,7 @@ pub(super) struct WrongUpdate {
     /// The number of the update among this machine's.
     pub(super) number: u64,
     pub(super) choice: u64,
+    pub(super) has_erred: bool,
 }
 
 /// A machine.
@@ -72,7 +73,6 @@ pub(super) struct RingMachine {
     tell: Option<usize>,
     pub(super) updates: u64,
     pub(super) wrong: Option<WrongUpdate>,
-    pub(super) has_erred: bool,
 }
 
 impl RingMachine {
@@ -111,12 +111,16 @@ impl RingMachine {
             tell: None,
             updates: 0,
             wrong: None,
-            has_erred: false,
         }
     }
 
     pub(super) fn is_finished(&self) -> bool {
         self.rules.is_finished()
+    }
+
+    /// Whether an update has left a wrong element.
+    pub(super) fn has_erred(&self) -> bool {
+        self.wrong.is_some_and(|wrong| wrong.has_erred)
     }
 
     fn name(&self) -> String {
@@ -234,11 +238,9 @@ impl RingMachine {
         blocks: &mut [Vec<Vec<u64>>],
         seen: &mut LuRareEvents,
     ) {
-        let Some(WrongUpdate { number, choice }) = self.wrong else { return };
-        if number != self.updates {
-            return;
-        }
-        self.has_erred = true;
+        let Some(wrong) = self.wrong.as_mut().filter(|wrong| wrong.number == self.updates) else { return };
+        wrong.has_erred = true;
+        let choice = wrong.choice;
         let at = choice as usize % blocks.len();
         let is_checksum = self.blocks.get(range.start + at).is_some_and(|(first, _)| *first == usize::MAX);
         seen.wrong_found[1] += u64::from(is_checksum);

@@ -30,9 +30,7 @@ pub struct LuRareEvents {
     /// Tasks that took longer at a slow machine.
     pub slowed: u64,
     /// Machines that died, and machines that the primary stopped before they had finished.
-    pub deaths: u64,
-    /// See `deaths`.
-    pub stopped: u64,
+    pub losses: [u64; 2],
     /// Eliminations that started again after a death, runs that ended with right factors after one, and runs that ended because
     /// more machines died than they survive.
     pub after_deaths: [u64; 3],
@@ -67,8 +65,8 @@ impl LuRareEvents {
             ("singular panels", self.singular),
             ("stalled frames", self.stalled),
             ("slow tasks", self.slowed),
-            ("deaths", self.deaths),
-            ("stopped machines", self.stopped),
+            ("deaths", self.losses[0]),
+            ("stopped machines", self.losses[1]),
             ("eliminations again", self.after_deaths[0]),
             ("runs that survived", self.after_deaths[1]),
             ("runs ended by deaths", self.after_deaths[2]),
@@ -80,6 +78,7 @@ impl LuRareEvents {
 
     fn fields_mut(&mut self) -> [&mut u64; 21] {
         let [one, two] = &mut self.small_rings;
+        let [deaths, stopped] = &mut self.losses;
         let [restarts, survived, ended] = &mut self.after_deaths;
         let [found, checksums] = &mut self.wrong_found;
         [
@@ -96,8 +95,8 @@ impl LuRareEvents {
             &mut self.singular,
             &mut self.stalled,
             &mut self.slowed,
-            &mut self.deaths,
-            &mut self.stopped,
+            deaths,
+            stopped,
             restarts,
             survived,
             ended,

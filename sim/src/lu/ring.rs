@@ -119,7 +119,7 @@ impl<'a> Ring<'a> {
                 }
                 LuFault::Errs { machine, at, choice } => {
                     let number = (at * updates[machine] as f64) as u64;
-                    self.machines[machine].wrong = Some(WrongUpdate { number, choice });
+                    self.machines[machine].wrong = Some(WrongUpdate { number, choice, has_erred: false });
                 }
             }
         }
@@ -199,7 +199,7 @@ impl<'a> Ring<'a> {
             }
             RingEvent::Dies(at) => self.dies(at),
             RingEvent::Stops(at) => {
-                self.seen.stopped += u64::from(!self.is_gone[at] && !self.machines[at].is_finished());
+                self.seen.losses[1] += u64::from(!self.is_gone[at] && !self.machines[at].is_finished());
                 self.is_gone[at] = true;
             }
         }
@@ -269,7 +269,7 @@ impl<'a> Ring<'a> {
 
     /// A machine dies: its links break a little later, and then the primary ends the run.
     fn dies(&mut self, at: usize) {
-        self.seen.deaths += 1;
+        self.seen.losses[0] += 1;
         self.is_gone[at] = true;
         let now = self.queue.now().seconds();
         let pairs: Vec<(usize, usize)> =

@@ -5,7 +5,8 @@
 //! Invariants: those of `rules.rs` after every event. At the end of a run in which no machine died, every machine has finished
 //! and holds nothing; without a wrong element the factors and the checksums are those of the reference, with one exactly the
 //! checksum of the machine that erred disagrees. A further right-hand side, which goes forward and back through the machines, is
-//! solved: its product with the matrix is that right-hand side. After a death the others are stopped, and what they have finished is right; then
+//! solved: the matrix times the solution is that right-hand side.
+//! After a death the others are stopped, and what they have finished is right; then
 //! the elimination starts again on them, as often as the run survives it (`survival.rs`).
 //!
 //! Deliberately absent: columns of a dead machine, which nothing restores.
@@ -159,7 +160,7 @@ pub(super) fn check_struck(
         _ => None,
     });
     // A machine may do its updates in fewer tasks than without faults, or has none: then no update errs.
-    let erring = erring.filter(|at| run.machines[*at].has_erred);
+    let erring = erring.filter(|at| run.machines[*at].has_erred());
     let Some(erring) = erring else { return check_factors(run, expected) };
     for (at, machine) in run.machines.iter().enumerate() {
         let is_as_it_should = machine.sums_agree() != (at == erring);

@@ -1,11 +1,11 @@
 //! Systems whose columns are eliminated in f32 at the workers, and whose solution the caller corrects in f64.
 //!
 //! Place in the flow: a run as in `mod.rs` up to the first solution. Then the caller corrects it on a thread of its own; that
-//! thread asks for solutions of further right-hand sides, and this file sends them through the factors, forward and back, while the
-//! links stay alive. A solution that does not become good is followed by a run in f64 over the same connections.
+//! thread asks for solutions of further right-hand sides, and this file sends them through the factors, forward and back, while
+//! the links stay alive. A solution that does not become good is followed by a run in f64 over the same connections.
 //!
-//! Invariants: one question at a time. A worker that is lost while the solution is corrected ends the run with its name: its factors
-//! are nowhere else. The thread ends with the run, as its next question is not answered.
+//! Invariants: one question at a time. A worker that is lost while the solution is corrected ends the run with its name: its
+//! factors are nowhere else. The thread ends with the run, as its next question is not answered.
 //!
 //! Deliberately absent: the corrections, and how good they have to be (crate `lu`).
 

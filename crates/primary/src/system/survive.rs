@@ -1,7 +1,7 @@
 //! Runs of a factorisation that outlive lost workers: the elimination starts again on the others.
 //!
-//! Place in the flow: `mod.rs`, `refined.rs` and `factors.rs` say what one run does; this file opens and ends the run, and after a loss opens
-//! the next run over the connections that are idle again. `schedule::lu::LuSurvival` decides.
+//! Place in the flow: `mod.rs`, `refined.rs` and `factors.rs` say what one run does; this file opens and ends the run, and after
+//! a loss opens the next run over the connections that are idle again. `schedule::lu::LuSurvival` decides.
 //!
 //! Invariants: the clock runs from the first start to the end. A worker that has broken a rule is not lost, and ends the run. So
 //! does a loss while the workers are introduced to each other. No run begins after the result was judged.
@@ -20,8 +20,8 @@ use std::time::Instant;
 pub struct SystemLosses {
     /// The workers, in order.
     pub workers: Vec<LuLoss>,
-    /// Seconds from each start that a loss has ended to the next: the part of the run that the losses have cost, but for the speed
-    /// of the workers that were lost.
+    /// Seconds from each start that a loss has ended to the next: the part of the run that the losses have cost, but for the
+    /// speed of the workers that were lost.
     pub seconds: f64,
 }
 

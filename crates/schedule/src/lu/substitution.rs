@@ -1,12 +1,12 @@
 //! The order in which right-hand sides go through the machines that own the block columns.
 //!
-//! Place in the flow: after the elimination. The primary sends the rows of each exchange to its owner, which solves for its blocks
-//! (`lu::LuPart`) and returns them; then it begins the next one.
+//! Place in the flow: after the elimination. The primary sends the rows of each exchange to its owner, which solves for its
+//! blocks (`lu::LuPart`) and returns them; then it begins the next one.
 //!
-//! Invariants: a pass visits each block that is eliminated once, forward from the first to the last and back from the last to the
-//! first; adjacent blocks of one owner make one exchange. A machine exchanges rows only in columns that are not factored yet, so
-//! its L has its rows in the order of its own panel and those before it: right-hand sides go through in that order if each panel's
-//! exchanges are applied to them before its L.
+//! Invariants: a pass visits each block that is eliminated once, forward from the first to the last and back from the last to
+//! the first; adjacent blocks of one owner make one exchange. A machine exchanges rows only in columns that are not factored yet,
+//! so its L has its rows in the order of its own panel and those before it: right-hand sides go through in that order if each
+//! panel's exchanges are applied to them before its L.
 //!
 //! Deliberately absent: elements, frames, and what follows a lost machine.
 

@@ -8,8 +8,8 @@
 //! the bytes that have come, so none of its memory is lent while others write it. A frame of a panel is made only when
 //! the link can take it.
 //!
-//! The columns are f32 or f64: the rest of the session sees [`LuSession`], behind which is a session of one type. Right-hand sides
-//! are f64 in either case.
+//! The columns are f32 or f64: the rest of the session sees [`LuSession`], behind which is a session of one type. Right-hand
+//! sides are f64 in either case.
 //!
 //! Deliberately absent: the elements' arithmetic (crate `lu`), and links.
 
@@ -66,6 +66,13 @@ pub(in crate::session) struct LuOutput {
     pub(in crate::session) wakes: bool,
 }
 
+/// The first columns whose pivot is 0, and infinite or NaN.
+#[derive(Clone, Copy, Default)]
+struct BadPivots {
+    zero: Option<usize>,
+    overflow: Option<usize>,
+}
+
 /// Columns, panels and the state machine of a factorisation.
 struct TypedSession<T> {
     begin: LuBegin,
@@ -87,8 +94,7 @@ struct TypedSession<T> {
     preparing: usize,
     is_summed: bool,
     is_ready: bool,
-    zero: Option<usize>,
-    overflow: Option<usize>,
+    bad: BadPivots,
     /// Rows that are arriving from the primary.
     rows: Vec<f64>,
     /// Frames of the factors that wait for the link; `None` before all columns are eliminated.
@@ -132,8 +138,7 @@ impl<T: LuElement> TypedSession<T> {
             preparing: 0,
             is_summed: false,
             is_ready: false,
-            zero: None,
-            overflow: None,
+            bad: BadPivots::default(),
             rows: Vec::new(),
             returning: None,
         };
@@ -233,9 +238,9 @@ impl<T: LuElement> TypedSession<T> {
         let first = self.begin.columns(step).start;
         for (at, pivot) in panel.diagonal().enumerate() {
             if pivot == T::ZERO {
-                self.zero = self.zero.or(Some(first + at));
+                self.bad.zero = self.bad.zero.or(Some(first + at));
             } else if !pivot.is_number() {
-                self.overflow = self.overflow.or(Some(first + at));
+                self.bad.overflow = self.bad.overflow.or(Some(first + at));
             }
         }
     }
@@ -273,7 +278,7 @@ impl<T: LuElement> TypedSession<T> {
     }
 
     fn finished(&mut self, out: &mut LuOutput) -> Result<(), WorkerError> {
-        let Self { zero, overflow, .. } = *self;
+        let BadPivots { zero, overflow } = self.bad;
         self.returning = Some(0);
         // No panel follows: substitutions may use the memory.
         self.spare.clear();
