@@ -29,7 +29,7 @@ pub(crate) struct Judging {
     pub(crate) kernels: LuKernels,
 }
 
-/// Judges a solution, and keeps what it has found.
+/// Judges a solution, and keeps the residual.
 pub(crate) struct SolutionJudge {
     with: Judging,
     /// Right-hand sides.

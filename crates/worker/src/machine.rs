@@ -121,12 +121,12 @@ pub(crate) fn probe(pick: &Pick, dtype: DType, threads: usize, effort: ProbeEffo
 
 /// An elimination that would take this machine alone less begins without measured tasks, seconds.
 const LONG_S: f64 = 20.0;
-/// A thread that is slower, or may run for a smaller part of the time, would measure its tasks for longer than a primary waits.
-const SLOWEST: (f64, f64) = (0.5, 0.04);
+/// Gflop/s of a thread, and the part of the time that it may run: with less, it would measure for longer than a primary waits.
+const LEAST: (f64, f64) = (0.5, 0.04);
 
-/// Whether it pays to measure the tasks of an elimination of so many operations, on threads with so many Gflop/s together.
+/// Whether an elimination of `flops` operations is long enough to measure its tasks; `gflops` is the speed of all threads.
 pub(crate) fn measures_tasks(flops: f64, gflops: f64, threads: usize) -> bool {
-    let (slowest, least) = SLOWEST;
+    let (slowest, least) = LEAST;
     let each = gflops / u32::try_from(threads.max(1)).map_or(f64::MAX, f64::from);
     flops / gflops / 1e9 > LONG_S && each > slowest && share(threads, quota::recent_cpus()) > least
 }

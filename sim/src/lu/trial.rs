@@ -6,8 +6,8 @@
 //! and holds nothing; without a wrong element the factors and the checksums are those of the reference, with one exactly the
 //! checksum of the machine that erred disagrees. A further right-hand side, which goes forward and back through the machines, is
 //! solved: the matrix times the solution is that right-hand side.
-//! After a death the others are stopped, and what they have finished is right; then
-//! the elimination starts again on them, as often as the run survives it (`survival.rs`).
+//! After a death the primary stops the others, whose finished columns are right; then the elimination starts again on them, as
+//! often as the run survives it (`survival.rs`).
 //!
 //! Deliberately absent: columns of a dead machine, which nothing restores.
 

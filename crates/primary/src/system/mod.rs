@@ -3,7 +3,7 @@
 //! Place in the flow: a session like that of a product. The workers say how fast they are and how much memory they
 //! offer, `plan` deals the columns, neighbours in the ring are introduced, each worker generates its columns or gets them while
 //! all eliminate together (`schedule::lu`), and the right-hand sides go from owner to owner for the back-substitution,
-//! or the factors come home (`factors.rs`). With factors in f32 the caller corrects the solution (`refined.rs`).
+//! or the workers return the factors (`factors.rs`). With factors in f32 the caller corrects the solution (`refined.rs`).
 //!
 //! Invariants: nothing begins unless all columns fit. A worker that is lost ends the elimination: its columns are nowhere
 //! else. The elimination starts again on the others as often as the request allows (`survive.rs`), else the run ends with the

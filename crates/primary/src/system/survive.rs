@@ -76,7 +76,7 @@ pub(super) struct SurvivingRuns {
 }
 
 impl SurvivingRuns {
-    /// None yet; so many losses are survived by all of them together.
+    /// Before the first run; the number of losses holds for all runs together.
     pub(super) fn new(survives: usize) -> Self {
         Self { survival: LuSurvival::new(survives), clock: RunClock::new() }
     }
