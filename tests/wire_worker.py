@@ -129,7 +129,7 @@ class WireWorker(HeldArrays, threading.Thread):
         self.dtype = np.dtype(DTYPES[dtype])
         welcome = b"BRMB" + struct.pack("<H", self.protocol) + text("0.1.0-python")
         self.granted = min(self.memory, self.wanted)
-        welcome += struct.pack("<HQQddH", 1, self.granted, self.hold, self.gflops, 2 * self.gflops, 0) + text("numpy") + text("python")
+        welcome += struct.pack("<HQQddBH", 1, self.granted, self.hold, self.gflops, 2 * self.gflops, 0, 0) + text("numpy") + text("python")
         if self.raw_welcome is not None:
             self.stream.sendall(self.raw_welcome)
         else:
