@@ -71,7 +71,7 @@ def test_bits_are_those_of_one_process_whatever_the_layout(tmp_path):
         assert report["dtype"] == "f32" and np.array_equal(lu, doubles.astype(np.float32))
         assert_factors(a.astype(np.float32), lu, pivots)
     lu, pivots, report = factored(tmp_path, a, "--local", 2)
-    # A worker that seems slow for a moment may be left out of so small a system.
+    # The plan of a small system leaves out a worker whose speed was measured too low.
     assert sorted([worker["name"] for worker in report["workers"]] + report["left_out"]) == ["local 1", "local 2"]
     assert_factors(a, lu, pivots)
 

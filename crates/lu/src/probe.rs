@@ -52,8 +52,7 @@ pub fn probe<T: LuElement>(n: usize, kernels: &LuKernels, options: LuOptions) ->
         let (panel, _) = columns.panel(&*kernels.one, options.block, (0.0, &wall));
         columns.rate(&*kernels.one, &panel, (SECONDS, &wall))
     };
-    let (_, panel_gflops) =
-        Updated::<T>::new(rows).panel(&*kernels.one, options.block.min(rows), (SECONDS, &wall));
+    let (_, panel_gflops) = Updated::<T>::new(rows).panel(&*kernels.one, options.block, (SECONDS, &wall));
     LuProbe {
         product_gflops: on_all(options.threads, products),
         update_gflops: on_all(options.threads, update),

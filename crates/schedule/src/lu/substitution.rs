@@ -23,7 +23,7 @@ pub struct LuExchange {
     pub pass: LuPass,
     /// Its blocks.
     pub blocks: Range<usize>,
-    /// The rows that go to it and return: those of its blocks, and those that it updates with them.
+    /// The rows that travel to the machine and back: those of its blocks, which it solves, and those that it updates.
     pub rows: Range<usize>,
 }
 

@@ -363,8 +363,8 @@ impl LuRows {
     }
 }
 
-/// The frames in which `count` lines of this many bytes each travel, as ranges of lines. Each frame has at least one line: a line is at
-/// most `LU_WIDTH_MAX` elements.
+/// The frames in which `count` lines of this many bytes each travel, as ranges of lines. Each frame has at least one line: a line
+/// is at most `LU_WIDTH_MAX` elements.
 pub fn lu_frames(count: usize, line_bytes: usize) -> impl Iterator<Item = Range<usize>> {
     let each = (CHUNK_BYTES_MAX / line_bytes.max(1)).max(1);
     (0..count).step_by(each).map(move |first| first..count.min(first + each))

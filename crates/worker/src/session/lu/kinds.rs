@@ -1,6 +1,10 @@
 //! What a session of LU looks like from the outside: the same for columns in f32 and in f64.
 //!
 //! Place in the flow: the tasks of the links call it; the begin message says which type is behind it.
+//!
+//! Invariant: `LuBegin::decode` lets no type pass but f32 and f64.
+//!
+//! Deliberately absent: everything that depends on the type (`mod.rs`, `panels.rs`, `returning.rs`).
 
 use super::{LuDone, LuOutput, TypedSession};
 use crate::session::WorkerError;
