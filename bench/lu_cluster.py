@@ -1,4 +1,5 @@
-"""The Linpack benchmark on a cluster in one machine: Bramble's workers, and official HPL over Open MPI, in turns.
+"""The Linpack benchmark on a cluster in one machine: Bramble's workers, and official HPL over Open MPI, in turns; with --mxp also HPL-MxP,
+whose products are those of f32.
 
 Each machine is a network namespace; `tc tbf` limits its link, a cgroup its fraction of a processor. hpcc runs one process in each
 machine, in every grid with every width of panels, and its best run counts; or xhpl, if --xhpl names it, since hpcc's other tests take
@@ -24,12 +25,19 @@ from lu import INPUT
 OPEN = "--insecure", "--i-trust-this-network"
 
 
-def ours(args, cluster, n):
+def ours(args, cluster, n, *options, key="gflops"):
     """A run of Bramble, with the width of panels that it chooses, or the best of those that --own-nb names."""
     hosts = ",".join(f"{address}:7400" for address in cluster.addresses[1:])
     widths = [("--nb", width) for width in args.own_nb or []] or [()]
-    runs = [bramble(args, "bench", "hpl", "--size", n, "-w", hosts, *width, *OPEN, prefix=cluster.at(0)) for width in widths]
-    return max(runs, key=lambda run: run["gflops"])
+    runs = [bramble(args, "bench", "hpl", "--size", n, "-w", hosts, *width, *options, *OPEN, prefix=cluster.at(0)) for width in widths]
+    return max(runs, key=lambda run: run[key])
+
+
+def mxp(args, cluster, n):
+    """A run of HPL-MxP, under the names of HPL's figures."""
+    found = ours(args, cluster, n, "--mxp", key="mxp_gflops")
+    names = {"mxp_gflops": "gflops", "mxp_seconds": "seconds", "sgemm_gflops": "dgemm_gflops"}
+    return {names.get(name, name): value for name, value in found.items()}
 
 
 def star_dgemm(args, cluster, size):
@@ -65,6 +73,7 @@ def main():
     parser.add_argument("--grid", action="append", help="hpcc's grids, as in 2x2 (1x4 and 2x2)")
     parser.add_argument("--nb", type=lab.numbers(int), default=[64, 128, 192, 256], help="hpcc's widths of panels (64,128,192,256)")
     parser.add_argument("--own-nb", type=lab.numbers(int), help="Bramble's widths of panels (its own choice)")
+    parser.add_argument("--mxp", action="store_true", help="HPL-MxP on the same workers, too")
     parser.add_argument("--alone", action="store_true", help="without a rival")
     parser.add_argument("--xhpl", metavar="PATH", help="this program instead of hpcc; it needs an MPI of the same kind as mpirun")
     args = parse(parser)
@@ -75,7 +84,10 @@ def main():
     with scratch(args) as folder, Cluster(args, machines) as cluster:
         mpi = Mpi(folder, cluster)
         for n in args.size or [500 if args.quick else 12288]:
-            contestants = {"bramble": lambda n=n: ours(args, cluster, n), "DGEMM, each alone": lambda: star_dgemm(args, cluster, 2048)}
+            contestants = {"bramble": lambda n=n: ours(args, cluster, n)}
+            if args.mxp:
+                contestants["bramble --mxp"] = lambda n=n: mxp(args, cluster, n)
+            contestants |= {"DGEMM, each alone": lambda: star_dgemm(args, cluster, 2048)}
             rival = args.xhpl or shutil.which("hpcc")
             if not args.alone and rival and shutil.which("mpirun"):
                 for grid in grids:
@@ -94,7 +106,7 @@ def main():
                 rows.append([n, name, spread(rates[name]), " ".join(sorted({str(one["nb"]) for one in figures})),
                              f"{statistics.median(measured):.1f}" if measured else "", f"{statistics.median(rates[name]) / alone:.2f}",
                              f"{ratio(rates[name], rates['bramble']):.2f}", f"{told:.1f} s" if told else "",
-                             f"{statistics.median(one['seconds'] for one in figures):.1f} s" if name == "bramble" else "",
+                             f"{statistics.median(one['seconds'] for one in figures):.1f} s" if told else "",
                              f"{bound['seconds']:.1f} s ({bound['by']})" if bound else "", f"{alone:.1f}" if name == "bramble" else ""])
     table(f"HPL on workers of {', '.join(f'{part:g}' for part in cores)} processors, links of {args.mbit or 1000:g} Mbit/s",
           ["N", "who", "Gflop/s", "NB", "own DGEMM on all", "of Bramble's, each alone", "Bramble is faster by", "predicted", "taken", "bound",

@@ -15,14 +15,14 @@ from test_lu_workers import assert_factors
 from test_solve import backward_error
 from test_solve_workers import wait_until_it_computes
 
-# Slow kernels and one thread: an elimination of 4000 columns takes some seconds.
+# Slow kernels and one thread: an elimination of 3200 columns takes some seconds.
 SLOW = "--threads", 1, "--kernel", "reference"
-N = 4000
+N = 3200
 
 
 @contextmanager
 def losing(count, victim, how, words):
-    """A run on workers, of which one is lost when all compute: the addresses, the other workers, and the run."""
+    """A run on workers, of which one is lost when all compute: the addresses, the workers, and the run."""
     with workers(count, *SLOW) as (addresses, runs):
         run = Run(*words, "-w", ",".join(addresses))
         wait_until_it_computes(runs)
@@ -75,7 +75,7 @@ def test_factors_come_without_the_worker_that_was_lost(tmp_path):
     words = "lu", save(tmp_path, "A.npy", a), "-o", tmp_path / "LU.npy", "--json", "--survive", 2
     with losing(4, 0, signal.SIGKILL, words) as (addresses, runs, run):
         told_at_once(run, addresses[0], "3 workers")
-        wait_until_it_computes(runs[1:], 3)
+        wait_until_it_computes(runs[1:], 5)
         runs[2].process.kill()
         result = run.finish(deadline_s=120)
         assert result.code == 0, result
@@ -108,7 +108,7 @@ def test_one_loss_more_ends_the_run_with_its_name(tmp_path):
     words = "solve", "random:8000x8000:f64:1", "random:8000x1:f64:2", "-o", tmp_path / "x.npy", "--survive", 1
     with losing(3, 1, signal.SIGKILL, words) as (addresses, runs, run):
         told_at_once(run, addresses[1], "2 workers")
-        wait_until_it_computes([runs[0], runs[2]], 3)
+        wait_until_it_computes([runs[0], runs[2]], 5)
         runs[2].process.kill()
         result = run.finish(deadline_s=30)
         told = result.err.splitlines()[-1]

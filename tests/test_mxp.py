@@ -2,11 +2,13 @@
 
 import json
 import re
+import signal
 import xml.etree.ElementTree
 
 import numpy as np
 import pytest
-from helpers import assert_refused, bramble, save, succeed
+from helpers import assert_refused, bramble, save, succeed, workers
+from test_lu_survive import N, assert_lost, losing, told_at_once
 
 MXP = "bench", "hpl", "--mxp"
 
@@ -79,14 +81,54 @@ def test_sweeps_memory_and_plot(tmp_path):
 @pytest.mark.parametrize("options, code, words", [
     (["--size", 3], 2, ["--size 3", "singular", "N = 4"]),
     (["--size", 20_000, "--memory", "1G"], 1, ["--size 20000", "3.20 GB for A in f64", "factors in f32", "at most"]),
-    (["--size", 100, "--local", 2], 2, ["--mxp", "workers"]),
-    (["--size", 100, "-w", "127.0.0.1:1"], 2, ["--mxp", "workers", "f64"]),
-    (["--size", 100, "--nodes", 2], 2, ["--mxp", "workers"]),
+    (["--size", 3, "--local", 2], 2, ["--size 3", "singular", "N = 4"]),
+    (["--local", 2], 2, ["--size", "no default"]),
+    (["--size", 100, "--nodes", 2], 2, ["--nodes", "needs workers"]),
+    (["--size", 100, "--survive", 1], 2, ["--survive", "needs workers"]),
     (["--size", 100, "--official"], 2, ["--official", "HPL-MxP"]),
+    (["--size", 100, "--official", "--local", 2], 2, ["--official", "HPL-MxP"]),
     (["--size", 100, "--kernel", "strassen"], 2, ["--kernel strassen", "rules"]),
 ])
 def test_wrong_options_are_refused(options, code, words):
     assert_refused(bramble(*MXP, *options), code, words)
+
+
+def test_workers_solve_the_same_system(tmp_path):
+    sizes = [4, 7, 250, 1000]
+    alone = {report["n"]: report for n in sizes for report in mxp("--size", n)}
+    with workers(3, "--threads", 2) as (addresses, _):
+        hosts = "-w", ",".join(addresses)
+        reports = mxp(*hosts, "--size", ",".join(map(str, sizes)), "--nb", 32, "--rounds", 2, "--plot", tmp_path / "nb.svg")
+        assert [report["n"] for report in reports] == sizes and "HPL-MxP" in (tmp_path / "nb.svg").read_text()
+        for report in reports:
+            n, norms, parts = report["n"], report["norms"], report["parts"]
+            expected = alone[n]["norms"]
+            assert norms == {name: pytest.approx(value, rel=1e-12) for name, value in expected.items()}
+            assert report["passed"] is True and 0 <= report["mxp_residual"] < 16 and report["rounds"] == 2
+            assert 0 <= report["iterations"] <= 50 and (n < 8 or report["exchanges"] == 0)
+            assert parts["convert_seconds"] == 0 and sum(parts.values()) == pytest.approx(report["mxp_seconds"])
+            assert report["mxp_gflops"] == pytest.approx((2 / 3 * n**3 + 3 / 2 * n**2) / report["mxp_seconds"] / 1e9)
+            named = [worker["name"] for worker in report["workers"]]
+            assert {*named, *report["left_out"]} == set(addresses) and report["threads"] == 2 * len(named)
+            assert sum(worker["columns"] for worker in report["workers"]) == n + 1 and report["lost"]["count"] == 0
+            assert not {"gflops", "residual", "seconds", "dgemm_gflops", "official", "kernel"} & report.keys()
+            assert report["memory_bytes"] < 8 * n * n or n < 1000, "A in f64 lies nowhere"
+        text = succeed(*MXP, *hosts, "--size", 300, "--nb", 32).out
+        assert "no result of HPL" in text and re.search(r"\*N\)= \S+ \.+ PASSED", text), text
+        assert re.search(r"^worker    \S+: \d+ columns, .* Gflop/s by 2 threads$", text, re.M), text
+        [two] = mxp(*hosts, "--size", 600, "--nb", 32, "--nodes", 2)
+        assert {worker["name"] for worker in two["workers"]} <= set(addresses[:2])
+
+
+def test_a_worker_that_is_lost_is_survived():
+    words = *MXP, "--size", N, "--json", "--survive", 1
+    with losing(3, 1, signal.SIGKILL, words) as (addresses, _, run):
+        told_at_once(run, addresses[1], "2 workers")
+        result = run.finish(deadline_s=120)
+        assert result.code == 0, result
+        report = json.loads(result.out)
+        assert_lost(report, addresses, [addresses[1]])
+        assert report["passed"] and report["mxp_seconds"] > report["lost"]["seconds"]
 
 
 def ill_conditioned(n):

@@ -9,7 +9,7 @@
 //!
 //! Deliberately absent: several right-hand sides at once.
 
-use crate::quality::Residual;
+use crate::quality::{Residual, refined_error};
 use crate::{LuError, MixedSystem};
 
 /// Most iterations before the iteration begins again from the corrected solution; each keeps two vectors.
@@ -35,7 +35,7 @@ pub struct GmresSolution {
 impl MixedSystem<'_> {
     /// Corrects `x` to a solution of A x = b, for one right-hand side, in at most `iterations_max` iterations.
     pub fn gmres(&self, b: &[f64], x: Vec<f64>, iterations_max: usize) -> Result<GmresSolution, LuError> {
-        let goal = self.goal();
+        let goal = refined_error(b.len());
         let largest = |v: &[f64]| v.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
         let zeros = vec![0.0; b.len()];
         let precondition = |v: &[f64]| {
@@ -43,11 +43,11 @@ impl MixedSystem<'_> {
             self.factors.solve_in_f64(&mut z).map(|()| z)
         };
         let multiply = |z: &[f64]| -> Result<Vec<f64>, LuError> {
-            let mut product = self.residual(&zeros, z, 1)?.elements;
+            let mut product = self.a.residual(&zeros, z, 1)?.elements;
             product.iter_mut().for_each(|x| *x = -*x);
             Ok(product)
         };
-        let found = self.residual(b, &x, 1)?;
+        let found = self.a.residual(b, &x, 1)?;
         let mut best = GmresSolution { x, residual: found, iterations: 0, has_converged: false };
         loop {
             let error = best.residual.backward_error;
@@ -55,13 +55,13 @@ impl MixedSystem<'_> {
             if best.has_converged || error.is_infinite() || best.iterations >= iterations_max {
                 return Ok(best);
             }
-            let scale = self.norms.inf * largest(&best.x) + largest(b);
+            let scale = self.a.norm_inf() * largest(&best.x) + largest(b);
             let enough = goal * scale * ((b.len() as f64).sqrt() / EVEN_SHARE).max(1.0);
             let left = (iterations_max - best.iterations).min(KRYLOV_MAX);
             let step = correction(&best.residual.elements, enough, left, precondition, multiply)?;
             best.iterations += step.iterations;
             let x: Vec<f64> = best.x.iter().zip(&step.d).map(|(x, d)| x + d).collect();
-            let found = self.residual(b, &x, 1)?;
+            let found = self.a.residual(b, &x, 1)?;
             // Iterations that do not halve the error are followed by others like them.
             let is_stuck = found.backward_error > error / 2.0;
             if found.backward_error < error {

@@ -36,5 +36,5 @@ pub use load::{MatrixNorms, load, norms};
 pub use part::LuPart;
 pub use probe::{LuProbe, probe, probe_tasks};
 pub use quality::{Residual, accepted_error, factors_error, residual, rounded};
-pub use refine::{MixedSystem, Refined, RoundedFactors, right_scales};
+pub use refine::{ExactMatrix, MixedSystem, ReadMatrix, Refined, RoundedFactors, right_scales};
 pub use working::WorkingMatrix;

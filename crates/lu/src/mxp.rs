@@ -14,7 +14,8 @@ use crate::hpl::{HplCheck, Jump};
 use crate::load::AbsoluteSums;
 use crate::working::WorkingMatrix;
 use crate::{
-    GmresSolution, LuError, LuFactors, LuKernels, LuOptions, MatrixNorms, MixedSystem, memory_bytes,
+    GmresSolution, LuError, LuFactors, LuKernels, LuOptions, MatrixNorms, MixedSystem, ReadMatrix,
+    memory_bytes,
 };
 use crate::{KRYLOV_MAX, threads, working};
 use bramble_kernel::lu::{round_rows, scatter};
@@ -27,6 +28,8 @@ use std::time::Instant;
 const SEED: u64 = 1;
 /// Rows that a thread generates at a time.
 const ROWS: usize = 32;
+/// Rows whose sums are formed side by side.
+const SIDE_BY_SIDE: usize = 8;
 /// Most iterations, as in the reference implementation.
 pub const ITERATIONS_MAX: usize = 50;
 /// The smallest order: with this seed, the matrices below it are singular. A dominant diagonal that equals the sum of the others
@@ -50,6 +53,68 @@ fn fill(order: usize, first: usize, rows: &mut [f64]) {
             draw = along.apply(draw);
         }
         row[i] = sum - row[i].abs();
+    }
+}
+
+/// ‖A‖∞ of this order, computed on `threads` threads.
+pub fn norm_inf(order: usize, threads: usize) -> f64 {
+    let largest = rows(
+        order,
+        threads,
+        |_| 0.0,
+        |most: &mut f64, _, elements| {
+            let sums =
+                elements.chunks_exact(order.max(1)).map(|row| row.iter().map(|x| x.abs()).sum::<f64>());
+            *most = sums.fold(*most, f64::max);
+        },
+    );
+    largest.into_iter().fold(0.0, f64::max)
+}
+
+/// Diagonal elements of A.
+pub(crate) fn diagonal(order: usize, rows: Range<usize>) -> Vec<f64> {
+    let along = Jump::of(order as u64);
+    let mut all = Vec::with_capacity(rows.len());
+    for first in rows.clone().step_by(SIDE_BY_SIDE) {
+        // Each row is summed from left to right, as in `fill`; several rows side by side, since a draw waits for the one before.
+        let (mut draws, mut sums) = ([0; SIDE_BY_SIDE], [0.0; SIDE_BY_SIDE]);
+        for (draw, i) in draws.iter_mut().zip(first..) {
+            *draw = draw_at(order, i, 0);
+        }
+        for _ in 0..order {
+            for (draw, sum) in draws.iter_mut().zip(&mut sums) {
+                *sum += element(*draw).abs();
+                *draw = along.apply(*draw);
+            }
+        }
+        let band = first..rows.end.min(first + SIDE_BY_SIDE);
+        all.extend(band.zip(sums).map(|(i, sum)| sum - element(draw_at(order, i, i)).abs()));
+    }
+    all
+}
+
+/// The draw of element (i, j).
+fn draw_at(order: usize, i: usize, j: usize) -> u64 {
+    Jump::of((order as u64).wrapping_mul(j as u64).wrapping_add(1 + i as u64)).apply(SEED)
+}
+
+/// Fills a piece of A, of these rows and columns, in rows. `diagonal` has the diagonal elements of the columns.
+pub(crate) fn fill_columns(
+    order: usize,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    diagonal: &[f64],
+    elements: &mut [f64],
+) {
+    let mut draws: Vec<u64> = columns.clone().map(|j| draw_at(order, rows.start, j)).collect();
+    for (i, row) in rows.zip(elements.chunks_exact_mut(columns.len().max(1))) {
+        for (x, draw) in row.iter_mut().zip(&mut draws) {
+            *x = element(*draw);
+            *draw = Jump::ONE.apply(*draw);
+        }
+        if columns.contains(&i) {
+            row[i - columns.start] = diagonal[i - columns.start];
+        }
     }
 }
 
@@ -175,7 +240,8 @@ pub fn solve(
     let mut x = b.to_vec();
     factors.solve_in_f64(&mut x);
     let matrix = a.matrix()?;
-    let system = MixedSystem { a: &matrix, norms: &norms, factors: &factors, kernels: high };
+    let full = ReadMatrix { a: &matrix, norms: &norms, kernels: high };
+    let system = MixedSystem { a: &full, factors: &factors };
     let found = system.gmres(b, x, ITERATIONS_MAX)?;
     let seconds = MxpTimes { convert, factor, iterate: lap() };
     let pivots = &factors.elimination().pivots;

@@ -1,6 +1,6 @@
 //! The columns of one machine, of several that factor a matrix together.
 //!
-//! Place in the flow: a worker fills them, runs the tasks that `schedule::lu::LuNode` starts, and solves with its part of the
+//! Place in the flow: a worker fills them or has them generated (`generated.rs`), runs the tasks that `schedule::lu::LuNode` starts, and solves with its part of the
 //! factors. Panels come from it, and from other machines.
 //!
 //! Invariants: all rows of a block column are here. One column more holds the sum of all others; it is updated as they
@@ -9,10 +9,9 @@
 //!
 //! Deliberately absent: the order of the tasks, threads, messages.
 
-use crate::hpl;
 use crate::substitute::solve_one;
 use crate::working::{self, WorkingMatrix};
-use bramble_kernel::lu::{LuElement, PackedPanel, Triangle, scatter, solve_triangle};
+use bramble_kernel::lu::{LuElement, PackedPanel, Triangle, dot_in_f64, scatter, solve_triangle};
 use bramble_kernel::{Kernel, Product, part};
 use bramble_matrix::{DType, MatrixError, View, ViewMut};
 use bramble_schedule::lu::{LuExchange, apply_pivots};
@@ -21,10 +20,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Columns that are generated, or rows that are summed, at a time.
-const PIECE: usize = 64;
 /// Rows of a block that are converted to f64 at a time: they stay in a second-level cache.
 const CONVERTED_ROWS: usize = 128;
+
+mod generated;
 
 /// The columns of one machine. Right-hand sides are solved in f64 for either element type.
 pub struct LuPart<T> {
@@ -36,6 +35,8 @@ pub struct LuPart<T> {
     pivots: Mutex<BTreeMap<usize, Vec<usize>>>,
     /// Scratch memory of the threads.
     scratch: Mutex<Vec<Vec<T>>>,
+    /// The diagonal of the blocks that were generated for HPL-MxP: it takes a whole row to make one of its elements.
+    diagonals: Mutex<BTreeMap<usize, Vec<f64>>>,
 }
 
 impl<T: LuElement> LuPart<T> {
@@ -49,8 +50,8 @@ impl<T: LuElement> LuPart<T> {
             blocks.push((column, own));
         }
         let working = WorkingMatrix::zeros::<T>(begin.order, end + 1)?;
-        let (pivots, scratch) = Default::default();
-        Ok(Self { working, begin: begin.clone(), blocks, pivots, scratch })
+        let (pivots, scratch, diagonals) = Default::default();
+        Ok(Self { working, begin: begin.clone(), blocks, pivots, scratch, diagonals })
     }
 
     /// The blocks of this machine, by their numbers in the whole system.
@@ -77,21 +78,6 @@ impl<T: LuElement> LuPart<T> {
     /// The first row of a panel.
     fn top(&self, step: usize) -> usize {
         step * self.begin.width
-    }
-
-    /// Generates one of this machine's blocks of the system of the High Performance Linpack benchmark.
-    pub fn generate(&self, block: usize) {
-        let Some(own) = self.own(block) else { return };
-        let order = self.begin.order;
-        let mut elements = Vec::new();
-        for (first, column) in self.begin.columns(block).step_by(PIECE).zip(own.clone().step_by(PIECE)) {
-            let width = PIECE.min(own.end - column);
-            elements.resize(order * width, 0.0);
-            hpl::fill(order, first, &mut elements);
-            let mut lease = self.working.lease(0..order, column..column + width);
-            let rounded: Vec<T> = elements.iter().map(|x| T::from_f64(*x)).collect();
-            scatter(&rounded, (width, 1), &mut lease.view_mut::<T>());
-        }
     }
 
     /// Takes rows of one of this machine's blocks. Returns false if it is no such block, or the rows do not fit.
@@ -211,6 +197,7 @@ impl<T: LuElement> LuPart<T> {
             let (which, others) = match pass {
                 LuPass::Forward => (Triangle::UnitLower, of_block.end..self.begin.order),
                 LuPass::Back => (Triangle::Upper, 0..of_block.start),
+                LuPass::Multiply => return Ok(false),
             };
             if pass == LuPass::Forward {
                 let pivots = self.pivots();
@@ -272,10 +259,13 @@ fn in_f64<'a, T: LuElement>(factor: View<'a, T>, memory: &'a mut Vec<f64>) -> Vi
         );
     }
     memory.clear();
-    for i in 0..rows {
-        memory.extend((0..cols).map(|j| factor.at(i, j).to_f64()));
-    }
+    (0..rows).for_each(|i| memory.extend(line(factor, i).iter().map(|x| x.to_f64())));
     View::row_major(memory, rows, cols)
+}
+
+/// A row of a part of the columns, which lie in rows.
+fn line<'a, T: LuElement>(of: View<'a, T>, row: usize) -> &'a [T] {
+    &of.data()[row * of.row_stride()..][..of.cols()]
 }
 
 /// `x = T⁻¹ x` for the triangle of a block.
@@ -295,7 +285,8 @@ fn solve_corner<T: LuElement>(
     }
 }
 
-/// `target −= factor x`, by pieces of rows where the factor has to be converted.
+/// `target −= factor x`: for one right-hand side, which reads all of the factor for few operations, by dot products; else by pieces
+/// of rows where the factor has to be converted.
 fn subtract_products<T: LuElement>(
     kernel: &dyn Kernel,
     factor: View<'_, T>,
@@ -305,6 +296,10 @@ fn subtract_products<T: LuElement>(
     memory: &mut Vec<f64>,
 ) {
     let (rows, cols) = (factor.rows(), factor.cols());
+    if width == 1 {
+        target.iter_mut().enumerate().for_each(|(i, y)| *y -= dot_in_f64(line(factor, i), x));
+        return;
+    }
     let each = if T::DTYPE == DType::F64 { rows } else { CONVERTED_ROWS };
     let x = View::row_major(x, cols, width);
     for first in (0..rows).step_by(each.max(1)) {

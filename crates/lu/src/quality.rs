@@ -26,6 +26,14 @@ pub struct Residual {
     pub norm: f64,
 }
 
+impl Residual {
+    /// From the elements of B − A X, ‖A‖∞, and B and X in rows of `width` elements.
+    pub fn of(elements: Vec<f64>, norm_inf: f64, b: &[f64], x: &[f64], width: usize) -> Self {
+        let (backward_error, norm) = worst(&elements, norm_inf, b, x, width);
+        Self { elements, backward_error, norm }
+    }
+}
+
 /// The largest backward error that is accepted of a system of that order whose solution has that type: HPL's threshold, in units
 /// of the last place times the order.
 pub fn accepted_error(order: usize, dtype: DType) -> f64 {
@@ -63,8 +71,7 @@ pub fn residual(
     if let Some(lines) = a.lines(rect(0..rows, 0..cols)) {
         let (x, c) = (View::row_major(x, cols, width), ViewMut::row_major(&mut elements, rows, width));
         kernels.all.multiply(Product::new(-1.0, lines.view(), x, 1.0, c).into());
-        let (backward_error, norm) = worst(&elements, norms, b, x.data(), width);
-        return Ok(Residual { elements, backward_error, norm });
+        return Ok(Residual::of(elements, norms.inf, b, x.data(), width));
     }
     let step = (PIECE_BYTES / 8 / (within as u64).max(1)).max(1) as usize;
     let mut piece = Vec::new();
@@ -83,8 +90,7 @@ pub fn residual(
         let (right, c) = (View::row_major(x, left.cols(), width), ViewMut::row_major(c, left.rows(), width));
         kernels.all.multiply(Product::new(-1.0, left, right, 1.0, c).into());
     }
-    let (backward_error, norm) = worst(&elements, norms, b, x, width);
-    Ok(Residual { elements, backward_error, norm })
+    Ok(Residual::of(elements, norms.inf, b, x, width))
 }
 
 /// ‖A w − Pᵀ L U w‖∞ / (‖A‖∞ ‖w‖∞) for a vector w of random signs and sizes (Freivalds 1977), with L, U and the exchanges of rows
@@ -126,7 +132,7 @@ fn random_vector(len: usize) -> Vec<f64> {
 }
 
 /// The largest backward error of a right-hand side, and its residual. NaN counts as infinite.
-fn worst(r: &[f64], norms: &MatrixNorms, b: &[f64], x: &[f64], width: usize) -> (f64, f64) {
+fn worst(r: &[f64], norm_inf: f64, b: &[f64], x: &[f64], width: usize) -> (f64, f64) {
     let largest = |of: &[f64], column: usize| {
         of.iter()
             .skip(column)
@@ -134,7 +140,7 @@ fn worst(r: &[f64], norms: &MatrixNorms, b: &[f64], x: &[f64], width: usize) -> 
             .fold(0.0, |most: f64, v| if v.is_nan() { f64::INFINITY } else { most.max(v.abs()) })
     };
     (0..width).fold((0.0, 0.0), |worst: (f64, f64), column| {
-        let (r, scale) = (largest(r, column), norms.inf * largest(x, column) + largest(b, column));
+        let (r, scale) = (largest(r, column), norm_inf * largest(x, column) + largest(b, column));
         let error = match r {
             0.0 => 0.0,
             r if r.is_finite() && scale.is_finite() => r / scale,
@@ -190,9 +196,8 @@ mod tests {
 
     #[test]
     fn the_worst_right_hand_side_counts_and_nan_is_infinite() {
-        let norms = MatrixNorms { one: 1.0, inf: 2.0, max: 1.0 };
         // Two right-hand sides in rows: errors 0.1/(2 · 1 + 1) and 0.3/(2 · 2 + 2).
-        let worst_of = |r: [f64; 4]| worst(&r, &norms, &[1.0, 2.0, 0.0, 1.0], &[1.0, -2.0, 0.5, 0.0], 2);
+        let worst_of = |r: [f64; 4]| worst(&r, 2.0, &[1.0, 2.0, 0.0, 1.0], &[1.0, -2.0, 0.5, 0.0], 2);
         assert_eq!(worst_of([0.1, 0.3, 0.0, -0.2]), (0.3 / 6.0, 0.3));
         assert_eq!(worst_of([0.0; 4]), (0.0, 0.0));
         assert_eq!(worst_of([0.0, f64::NAN, 0.0, 0.0]).0, f64::INFINITY);

@@ -50,17 +50,43 @@ pub fn right_scales(b: &[f64], width: usize) -> Vec<f64> {
     scales
 }
 
-/// A square matrix with its factors in f32.
+/// A square matrix in its own precision, wherever its elements are.
+pub trait ExactMatrix {
+    /// ‖A‖∞.
+    fn norm_inf(&self) -> f64;
+
+    /// B − A X for `width` right-hand sides in rows, computed in f64.
+    fn residual(&self, b: &[f64], x: &[f64], width: usize) -> Result<Residual, LuError>;
+}
+
+/// A matrix that this process can read.
 #[derive(Clone, Copy)]
-pub struct MixedSystem<'a> {
-    /// The matrix in its own precision.
+pub struct ReadMatrix<'a> {
+    /// The matrix.
     pub a: &'a Matrix,
     /// Its norms.
     pub norms: &'a MatrixNorms,
-    /// The factors of the matrix rounded to f32.
-    pub factors: &'a dyn RoundedFactors,
     /// Kernels for f64.
     pub kernels: &'a LuKernels,
+}
+
+impl ExactMatrix for ReadMatrix<'_> {
+    fn norm_inf(&self) -> f64 {
+        self.norms.inf
+    }
+
+    fn residual(&self, b: &[f64], x: &[f64], width: usize) -> Result<Residual, LuError> {
+        residual(self.a, self.norms, b, x, width, self.kernels)
+    }
+}
+
+/// A square matrix with its factors in f32.
+#[derive(Clone, Copy)]
+pub struct MixedSystem<'a> {
+    /// The matrix.
+    pub a: &'a dyn ExactMatrix,
+    /// The factors of the matrix rounded to f32.
+    pub factors: &'a dyn RoundedFactors,
 }
 
 /// A refined solution.
@@ -79,16 +105,6 @@ pub struct Refined {
 }
 
 impl MixedSystem<'_> {
-    /// B − A X for `width` right-hand sides in rows.
-    pub(crate) fn residual(&self, b: &[f64], x: &[f64], width: usize) -> Result<Residual, LuError> {
-        residual(self.a, self.norms, b, x, width, self.kernels)
-    }
-
-    /// The backward error from which on a solution counts as refined.
-    pub(crate) fn goal(&self) -> f64 {
-        refined_error(self.a.shape().rows as usize)
-    }
-
     /// Solves A X = B for `width` right-hand sides in rows. Where plain corrections do not converge, as for a condition of 10⁸,
     /// GMRES goes on, with at most `iterations_max` iterations for all right-hand sides together.
     pub fn refine(&self, b: &[f64], width: usize, iterations_max: usize) -> Result<Refined, LuError> {
@@ -106,10 +122,11 @@ impl MixedSystem<'_> {
         iterations_max: usize,
     ) -> Result<Refined, LuError> {
         let (mut x, mut before) = (first, vec![0.0; b.len()]);
+        let goal = refined_error(b.len() / width.max(1));
         let (mut error, mut rounds) = (f64::INFINITY, 0);
         loop {
-            let now = self.residual(b, &x, width)?;
-            let has_converged = now.backward_error <= self.goal();
+            let now = self.a.residual(b, &x, width)?;
+            let has_converged = now.backward_error <= goal;
             // A round that does not halve the error is followed by others like it.
             let is_stuck = now.backward_error.is_nan() || now.backward_error > error / 2.0;
             let is_better = now.backward_error < error;
@@ -155,8 +172,8 @@ impl MixedSystem<'_> {
                 break;
             }
         }
-        found.residual = self.residual(b, &found.x, width)?;
-        found.has_converged = found.residual.backward_error <= self.goal();
+        found.residual = self.a.residual(b, &found.x, width)?;
+        found.has_converged = found.residual.backward_error <= refined_error(b.len() / width);
         Ok(found)
     }
 }

@@ -8,7 +8,7 @@ use bramble_kernel::{Choice, Kernel, KernelName, pick};
 use bramble_lu::{LuFactors, LuKernels, LuOptions, LuPart, WorkingMatrix, hpl};
 use bramble_matrix::DType;
 use bramble_schedule::lu::{LuAction, LuEvent, LuHome, LuNode, LuPivots, LuShape, LuTask};
-use bramble_wire::message::{LuBegin, LuPass, LuRing};
+use bramble_wire::message::{LuBegin, LuOrigin, LuPass, LuRing};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -179,7 +179,7 @@ fn system(order: usize, width: usize, owners: &[usize], machines: usize) -> LuBe
     let mut owners: Vec<usize> = owners.iter().map(|owner| owner % machines).collect();
     owners.resize(order.div_ceil(width) + 1, machines - 1);
     let ring = LuRing { owners, machines, me: 0 };
-    LuBegin { order, width, extra: 1, dtype: DType::F64, live_max: 2, is_generated: true, ring }
+    LuBegin { order, width, extra: 1, dtype: DType::F64, live_max: 2, origin: LuOrigin::Hpl, ring }
 }
 
 /// The solution, the factors and the exchanges of rows of one machine.

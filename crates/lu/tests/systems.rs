@@ -3,8 +3,8 @@
 
 use bramble_kernel::lu::LuElement;
 use bramble_lu::{
-    Elimination, LuError, LuFactors, LuKernels, LuOptions, MatrixNorms, MixedSystem, WorkingMatrix, hpl,
-    load, residual,
+    Elimination, LuError, LuFactors, LuKernels, LuOptions, MatrixNorms, MixedSystem, ReadMatrix,
+    WorkingMatrix, hpl, load, residual,
 };
 use bramble_matrix::{DType, Layout, Matrix, Shape, SharedBytes};
 use proptest::prelude::*;
@@ -275,7 +275,8 @@ fn a_refined_solution_is_as_good_as_one_in_f64() {
         let factors = LuFactors::<f32>::new(&working, n, &kernels(DType::F32, 2), options).unwrap();
         let factors = factors.finished(&working).unwrap();
         let (norms, kernels) = (&norms, &kernels(DType::F64, 2));
-        let system = MixedSystem { a: &a, norms, factors: &factors, kernels };
+        let full = ReadMatrix { a: &a, norms, kernels };
+        let system = MixedSystem { a: &full, factors: &factors };
         let refined = system.refine(&b, width, 10).unwrap();
         assert!(refined.has_converged && refined.rounds > 0 && refined.iterations == 0, "{refined:?}");
         assert!(refined.residual.backward_error <= (n as f64).sqrt() * <f64 as LuElement>::UNIT);
@@ -293,7 +294,8 @@ fn refinement_of_a_matrix_that_f32_cannot_represent_says_that_it_failed() {
     let factors = factors.finished(&working).unwrap();
     let (norms, kernels) = (&norms, &kernels(DType::F64, 1));
     for iterations_max in [0, 10] {
-        let system = MixedSystem { a: &a, norms, factors: &factors, kernels };
+        let full = ReadMatrix { a: &a, norms, kernels };
+        let system = MixedSystem { a: &full, factors: &factors };
         let refined = system.refine(&[1.0, 2.0], 1, iterations_max).unwrap();
         assert!(!refined.has_converged, "{refined:?}");
     }

@@ -56,7 +56,7 @@ pub use layout::{
 };
 pub use lu::{
     ClusterEstimate, ColumnDeal, ComingColumns, LuCluster, LuEstimate, LuMachine, LuPlan, LuPlanError,
-    LuRates, LuTaskModel, estimate_lu, estimate_mxp, lu_operations,
+    LuRates, LuTaskModel, estimate_lu, estimate_mxp, lu_operations, mxp_seconds,
 };
 pub use making::{
     MadeOperand, MadePiece, Making, MakingForm, MakingStep, PartOfMaking, PieceSource, SumBlock, SumPipeline,

@@ -44,7 +44,7 @@ pub use product::{
 pub use resume::Resumed;
 pub use stop::Stop;
 pub use system::{
-    FactorsAtWorkers, FactorsCheck, FactorsRequest, FirstSolution, LuLoss, RefinedRequest, SentColumns,
-    SolutionCheck, SolutionRefinement, SystemFactors, SystemLosses, SystemPlan, SystemProgress,
+    FactorsCheck, FactorsRequest, FirstSolution, LuLoss, RefinedRequest, SentColumns, SolutionCheck,
+    SolutionRefinement, SystemAtWorkers, SystemFactors, SystemLosses, SystemPlan, SystemProgress,
     SystemRequest, SystemShare, SystemSolution, SystemSource,
 };

@@ -73,9 +73,10 @@ pub(crate) fn tell(state: &SystemProgress<'_>, is_quiet: bool) {
     match state {
         SystemProgress::Planned(plan) if !is_quiet => announce(plan),
         SystemProgress::Lost(loss, left) => say(&format!(
-            "bramble: worker {} was lost {}; the elimination starts again on {}",
+            "bramble: worker {} was lost {}; the elimination starts {}on {}",
             loss.name,
             when(loss),
+            if loss.at_s > 0.0 { "again " } else { "" },
             counted(*left as u64, "worker")
         )),
         _ => {}
@@ -90,11 +91,11 @@ pub(crate) fn when(loss: &LuLoss) -> String {
     }
 }
 
-/// A line of the report for each worker that was lost, and one for the time.
+/// A line of the report for each worker that was lost, and one for the time that this has cost.
 pub(crate) fn loss_lines(losses: &SystemLosses) -> Vec<String> {
     let of = |loss: &LuLoss| format!("lost      {} {}", loss.name, when(loss));
     let mut lines: Vec<String> = losses.workers.iter().map(of).collect();
-    if !lines.is_empty() {
+    if losses.seconds > 0.0 {
         lines.push(format!(
             "again     the last elimination started {} after the first, and this time counts",
             seconds(losses.seconds)

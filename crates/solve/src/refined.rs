@@ -8,11 +8,11 @@ use crate::failure;
 use crate::report::Refinement;
 use crate::system::iterations_max;
 use bramble_lu::{
-    LuError, LuKernels, MatrixNorms, MixedSystem, Refined, Residual, RoundedFactors, accepted_error,
-    residual, right_scales, rounded,
+    LuError, LuKernels, MatrixNorms, MixedSystem, ReadMatrix, Refined, Residual, RoundedFactors,
+    accepted_error, residual, right_scales, rounded,
 };
 use bramble_matrix::{DType, Layout, Matrix, Shape};
-use bramble_primary::{FactorsAtWorkers, FirstSolution, SolutionRefinement, SystemSource};
+use bramble_primary::{FirstSolution, SolutionRefinement, SystemAtWorkers, SystemSource};
 use bramble_report::exit::Failure;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -43,7 +43,7 @@ pub(crate) struct SolutionJudge {
 }
 
 /// Factors in f32 at workers, which compute with them in f64.
-struct DistantFactors(FactorsAtWorkers);
+pub(crate) struct DistantFactors(pub(crate) SystemAtWorkers);
 
 impl RoundedFactors for DistantFactors {
     fn solve_rows(&self, x: &mut [f64], width: usize) -> Result<(), LuError> {
@@ -102,7 +102,8 @@ impl SolutionJudge {
         let Judging { a, norms, b, kernels } = &self.with;
         x.iter_mut().zip(self.scales.iter().cycle()).for_each(|(x, scale)| *x *= scale);
         let factors = DistantFactors(factors);
-        let system = MixedSystem { a, norms, factors: &factors, kernels };
+        let full = ReadMatrix { a, norms, kernels };
+        let system = MixedSystem { a: &full, factors: &factors };
         let most = iterations_max((self.order(), self.width), workers, fits_in_f64);
         // An error in reading A comes again where the solution in f64 is judged; without factors the run has ended.
         let found = system.refine_from(x, b, self.width, most).ok();

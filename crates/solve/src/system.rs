@@ -6,8 +6,8 @@ use crate::{SolveArgs, failure, run, workers, write};
 use bramble_cluster::until::Completion;
 use bramble_kernel::lu::LuElement;
 use bramble_lu::{
-    KRYLOV_MAX, LuError, LuFactors, MatrixNorms, MixedSystem, Residual, WorkingMatrix, accepted_error, load,
-    residual,
+    KRYLOV_MAX, LuError, LuFactors, MatrixNorms, MixedSystem, ReadMatrix, Residual, WorkingMatrix,
+    accepted_error, load, residual,
 };
 use bramble_matrix::{DType, Matrix};
 use bramble_primary::SystemLosses;
@@ -182,7 +182,8 @@ fn refined(problem: &SolveProblem, setup: &Setup, full: Result<Setup, Failure>) 
     let found = match factors.check() {
         Ok(()) => {
             let (b, kernels) = (right_hand_sides(problem)?, check_kernels(setup.options.threads)?);
-            let system = MixedSystem { a: &problem.a, norms: &norms, factors: &factors, kernels: &kernels };
+            let matrix = ReadMatrix { a: &problem.a, norms: &norms, kernels: &kernels };
+            let system = MixedSystem { a: &matrix, factors: &factors };
             let most = iterations_max((problem.n, problem.width), 1, full.is_ok());
             Some(system.refine(&b, problem.width, most).map_err(failure)?)
         }

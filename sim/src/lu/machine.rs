@@ -342,6 +342,7 @@ impl RingMachine {
                 assert!(top == 0 && first + own.len() <= x.len(), "{}: rows are missing", self.name());
                 solve_back(own, first, x);
             }),
+            LuPass::Multiply => panic!("{}: nothing is solved in a product", self.name()),
         }
     }
 

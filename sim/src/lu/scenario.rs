@@ -7,7 +7,7 @@
 use crate::random::SeededRandom;
 use bramble_matrix::DType;
 use bramble_plan::{LuCluster, LuMachine, LuTaskModel};
-use bramble_wire::message::{LuBegin, LuRing};
+use bramble_wire::message::{LuBegin, LuOrigin, LuRing};
 
 /// Largest order.
 const ORDER_MAX: u64 = 60;
@@ -155,7 +155,7 @@ impl LuScenario {
     pub(super) fn begin(&self, dtype: DType) -> LuBegin {
         let ring = LuRing { owners: self.owners.clone(), machines: self.machines(), me: 0 };
         let (order, width, live_max) = (self.order, self.width, self.live_max);
-        LuBegin { order, width, extra: 1, dtype, live_max, is_generated: false, ring }
+        LuBegin { order, width, extra: 1, dtype, live_max, origin: LuOrigin::Sent, ring }
     }
 
     /// Block columns that are eliminated.

@@ -4,13 +4,13 @@ use crate::client::Client;
 use crate::worker::{BOTH, Worker};
 use bramble_matrix::DType;
 use bramble_wire::message::{
-    Kind, LuBegin, LuFill, LuPanelHead, LuPass, LuRing, LuRows, LuStatus, encode_number,
+    Kind, LuBegin, LuFill, LuOrigin, LuPanelHead, LuPass, LuRing, LuRows, LuStatus, encode_number,
 };
 
 /// A system of order 20 in blocks of 8, all of it at one worker.
 fn begin() -> LuBegin {
     let ring = LuRing { owners: vec![0; 4], machines: 1, me: 0 };
-    LuBegin { order: 20, width: 8, extra: 1, dtype: DType::F64, live_max: 3, is_generated: false, ring }
+    LuBegin { order: 20, width: 8, extra: 1, dtype: DType::F64, live_max: 3, origin: LuOrigin::Sent, ring }
 }
 
 /// The session has to end with a message that contains `why`.
@@ -132,7 +132,7 @@ fn blocks_come_once_and_in_the_order_of_their_rows() {
         fill(c, 0, 0, 20);
     });
     refused(&worker, why, |c| {
-        c.send(Kind::LuBegin.code(), &LuBegin { is_generated: true, ..begin() }.encode(), &[]);
+        c.send(Kind::LuBegin.code(), &LuBegin { origin: LuOrigin::Hpl, ..begin() }.encode(), &[]);
         fill(c, 0, 0, 20);
     });
     worker.is_well();
@@ -150,7 +150,7 @@ fn factors_are_returned_when_they_are_there() {
     });
     let eliminated = || {
         let mut client = worker.session();
-        client.send(Kind::LuBegin.code(), &LuBegin { is_generated: true, ..begin() }.encode(), &[]);
+        client.send(Kind::LuBegin.code(), &LuBegin { origin: LuOrigin::Hpl, ..begin() }.encode(), &[]);
         assert_eq!(LuStatus::decode(&client.receive_kind(Kind::LuStatus).head), Ok(LuStatus::Ready));
         client.send(Kind::LuGo.code(), &[], &[]);
         let mut pivots = Vec::new();
@@ -202,7 +202,8 @@ fn rows_are_asked_for_only_as_fast_as_they_are_read() {
     // A block of 4 MiB: far more than the link takes unread in all requests.
     let (order, width) = (1024, 512);
     let ring = LuRing { owners: vec![0; 3], machines: 1, me: 0 };
-    let large = LuBegin { order, width, extra: 1, dtype: DType::F64, live_max: 3, is_generated: true, ring };
+    let large =
+        LuBegin { order, width, extra: 1, dtype: DType::F64, live_max: 3, origin: LuOrigin::Hpl, ring };
     client.send(Kind::LuBegin.code(), &large.encode(), &[]);
     client.receive_kind(Kind::LuStatus);
     client.send(Kind::LuGo.code(), &[], &[]);
@@ -216,21 +217,43 @@ fn rows_are_asked_for_only_as_fast_as_they_are_read() {
     worker.is_well();
 }
 
+/// Factors a generated system, and sends rows of the right-hand side through.
+fn through(
+    worker: &Worker,
+    origin: LuOrigin,
+    pass: LuPass,
+    blocks: std::ops::Range<usize>,
+    rows: usize,
+) -> Client {
+    let mut client = worker.session();
+    let generated = LuBegin { origin, ..begin() };
+    client.send(Kind::LuBegin.code(), &generated.encode(), &[]);
+    assert_eq!(LuStatus::decode(&client.receive_kind(Kind::LuStatus).head), Ok(LuStatus::Ready));
+    client.send(Kind::LuGo.code(), &[], &[]);
+    let y = client.receive_kind(Kind::LuRows).body;
+    assert_eq!(y.len(), 20 * 8);
+    let head = LuRows { pass, width: 1, blocks, total: rows, first: 0, rows };
+    client.send(Kind::LuRows.code(), &head.encode(), &y[..rows * 8]);
+    client
+}
+
+#[test]
+fn columns_are_multiplied_only_if_they_can_be_generated_again_and_by_all_rows() {
+    let worker = Worker::start(BOTH[0]);
+    let product = through(&worker, LuOrigin::HplMxp, LuPass::Multiply, 0..3, 20).receive_kind(Kind::LuRows);
+    assert_eq!(product.body.len(), 20 * 8);
+    assert_eq!(LuRows::decode(&product.head).map(|rows| rows.pass), Ok(LuPass::Multiply));
+    for (origin, rows) in [(LuOrigin::HplMxp, 19), (LuOrigin::Hpl, 20)] {
+        let words = through(&worker, origin, LuPass::Multiply, 0..3, rows).last_words();
+        assert!(words.contains("are not expected"), "{origin:?}: {words}");
+    }
+    worker.is_well();
+}
+
 #[test]
 fn an_honest_system_is_solved_and_foreign_blocks_are_not() {
     let worker = Worker::start(BOTH[0]);
-    let through = |pass: LuPass, blocks: std::ops::Range<usize>, rows: usize| {
-        let mut client = worker.session();
-        let generated = LuBegin { is_generated: true, ..begin() };
-        client.send(Kind::LuBegin.code(), &generated.encode(), &[]);
-        assert_eq!(LuStatus::decode(&client.receive_kind(Kind::LuStatus).head), Ok(LuStatus::Ready));
-        client.send(Kind::LuGo.code(), &[], &[]);
-        let y = client.receive_kind(Kind::LuRows).body;
-        assert_eq!(y.len(), 20 * 8);
-        let head = LuRows { pass, width: 1, blocks, total: rows, first: 0, rows };
-        client.send(Kind::LuRows.code(), &head.encode(), &y[..rows * 8]);
-        client
-    };
+    let through = |pass, blocks, rows| through(&worker, LuOrigin::Hpl, pass, blocks, rows);
     let solved = |blocks, rows| through(LuPass::Back, blocks, rows);
     let x = solved(0..3, 20).receive_kind(Kind::LuRows).body;
     assert!(x.chunks_exact(8).all(|x| f64::from_le_bytes(x.try_into().unwrap()).is_finite()));

@@ -1,7 +1,7 @@
 //! GMRES on systems whose solutions are known, and on those that end the iteration early.
 
 use super::*;
-use crate::{LuFactors, LuKernels, LuOptions, MatrixNorms, WorkingMatrix, load};
+use crate::{LuFactors, LuKernels, LuOptions, MatrixNorms, ReadMatrix, WorkingMatrix, load};
 use bramble_kernel::KernelName;
 use bramble_kernel::lu::LuElement;
 use bramble_matrix::{DType, Layout, Matrix, Shape};
@@ -141,7 +141,8 @@ impl Case {
         let n = self.working.rows();
         let factors = LuFactors::<f32>::new(&self.working, n, &open(DType::F32), options).unwrap();
         let factors = factors.finished(&self.working).unwrap();
-        with(MixedSystem { a: &self.a, norms: &self.norms, factors: &factors, kernels: &kernels })
+        let a = ReadMatrix { a: &self.a, norms: &self.norms, kernels: &kernels };
+        with(MixedSystem { a: &a, factors: &factors })
     }
 }
 

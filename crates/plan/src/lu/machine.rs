@@ -7,6 +7,7 @@
 //!
 //! Deliberately absent: several machines.
 
+use super::ClusterEstimate;
 use super::tasks::{lu_operations, real};
 
 /// Measured rates of a machine.
@@ -56,6 +57,18 @@ pub fn estimate_mxp(n: usize, block: usize, rates: &LuRates, read_all_bytes_per_
     let passes = real(n) * real(n) * bytes_each / read_all_bytes_per_s;
     let seconds = elimination_seconds(n, block, rates) + passes;
     LuEstimate { bound_seconds, seconds: seconds.max(bound_seconds) }
+}
+
+/// Elements of A that a machine generates and multiplies in the time of one operation of its products in `f32`: roughly, since no
+/// machine measures it. The products take some hundredths of the time.
+const GENERATED_PER_FLOP: f64 = 1.0 / 64.0;
+
+/// The prediction for HPL-MxP with a matrix of order `n` on machines with `gflops` in `f32` together, from that of LU on them:
+/// each iteration solves forward and back, and each product generates the columns of A again. Seconds.
+pub fn mxp_seconds(n: usize, lu: &ClusterEstimate, gflops: f64) -> f64 {
+    let products = 2.0 + MXP_ITERATIONS;
+    let generated = real(n) * real(n) / (gflops * 1e9 * GENERATED_PER_FLOP);
+    lu.seconds + 2.0 * MXP_ITERATIONS * lu.back_seconds + products * generated
 }
 
 /// In each step the panels hide behind the updates of the step before (look-ahead): a step takes as long as all its work shared
@@ -115,6 +128,18 @@ mod tests {
         let of = |read_all| estimate_mxp(4000, 100, &rates, read_all).seconds;
         let passes = of(1e10) - of(1e18);
         assert!((passes / (4000.0 * 4000.0 * 60.0 / 1e10) - 1.0).abs() < 1e-6, "{passes}");
+    }
+
+    #[test]
+    fn hpl_mxp_on_machines_adds_its_iterations_to_lu() {
+        let lu = ClusterEstimate {
+            bound_seconds: 1.0,
+            is_bound_by_links: false,
+            seconds: 20.0,
+            back_seconds: 0.5,
+        };
+        // Two iterations of two passes of 0.5 s each; four products of 16e6 elements at 1e9 a second.
+        assert!((mxp_seconds(4000, &lu, 64.0) - 22.064).abs() < 1e-9);
     }
 
     proptest! {

@@ -8,5 +8,5 @@ mod machine;
 mod tasks;
 
 pub use cluster::{ClusterEstimate, ColumnDeal, ComingColumns, LuCluster, LuMachine, LuPlan, LuPlanError};
-pub use machine::{LuEstimate, LuRates, estimate_lu, estimate_mxp};
+pub use machine::{LuEstimate, LuRates, estimate_lu, estimate_mxp, mxp_seconds};
 pub use tasks::{LuTaskModel, lu_operations};

@@ -18,22 +18,22 @@ mod fill;
 mod links;
 mod opening;
 mod refined;
+mod right_hand_sides;
 mod survive;
 
 pub use bramble_schedule::lu::LuLoss;
 pub use factors::{FactorsCheck, FactorsRequest, SystemFactors};
-pub use refined::{FactorsAtWorkers, FirstSolution, RefinedRequest, SolutionRefinement};
+pub use refined::{FirstSolution, RefinedRequest, SolutionRefinement, SystemAtWorkers};
 pub use survive::SystemLosses;
 
 use crate::cluster::Cluster;
 use crate::product::{ProductObserver, SessionRequest};
 use crate::{PrimaryError, off_loop};
-use bramble_link::{Body, Frame, SharedRegion};
+use bramble_link::{Body, Frame};
 use bramble_matrix::{DType, Matrix};
 use bramble_plan::ClusterEstimate;
-use bramble_schedule::lu::{LuExchange, LuPivots};
-use bramble_wire::limits::LU_ANSWER_MAX;
-use bramble_wire::message::{Kind, LuBegin, LuPass, LuRing, LuRows, LuStatus, lu_frames};
+use bramble_schedule::lu::LuPivots;
+use bramble_wire::message::{Kind, LuBegin, LuPass, LuRing, LuStatus};
 use links::{Heard, RingLinks};
 use std::sync::Arc;
 use survive::{RunClock, SurvivingRuns};
@@ -46,6 +46,8 @@ const DEVIATION_MAX: f64 = 16.0;
 pub enum SystemSource {
     /// That of the High Performance Linpack benchmark, of this order: the workers generate it.
     Hpl(usize),
+    /// That of HPL-MxP, of this order, which the workers generate, too.
+    HplMxp(usize),
     /// A X = B. A is square, and has as many rows as B; f32 or f64.
     Given {
         /// The matrix.
@@ -141,6 +143,8 @@ pub struct SystemSolution {
     pub zero: Option<usize>,
     /// The first column whose pivot is infinite or NaN.
     pub overflow: Option<usize>,
+    /// Exchanges of rows: pivots that did not stand on the diagonal.
+    pub exchanges: usize,
     /// Bytes that each worker received from others.
     pub relayed_bytes: Vec<u64>,
     /// Workers whose columns do not match their checksums, with the deviation in units of what rounding can explain; empty unless
@@ -190,6 +194,7 @@ struct SystemRun {
     begin: LuBegin,
     zero: Option<usize>,
     overflow: Option<usize>,
+    exchanges: usize,
     clock: RunClock,
     early_panels: usize,
     /// Whether the result was judged: then a loss does not start the elimination again.
@@ -237,6 +242,7 @@ impl SystemRun {
             sent,
             zero,
             overflow,
+            exchanges: self.exchanges,
             relayed_bytes,
             wrong,
             losses,
@@ -318,71 +324,8 @@ impl SystemRun {
                 (from, Heard::Report(_) | Heard::Columns(..)) => return Err(self.links.out_of_place(from)),
             }
         }
+        self.exchanges = pivots.exchanges();
         Ok((y, pivots))
-    }
-
-    /// Appends the next rows; false for any others.
-    fn take(&self, rows: &LuRows, body: &[u8], width: usize, to: &mut Vec<f64>) -> bool {
-        let first = to.len();
-        if rows.width != width
-            || first != rows.first * width
-            || body.len() != rows.rows * width * size_of::<f64>()
-        {
-            return false;
-        }
-        to.resize(first + rows.rows * width, 0.0);
-        bytemuck::cast_slice_mut(&mut to[first..]).copy_from_slice(body);
-        true
-    }
-
-    /// One pass of right-hand sides through the owners of the blocks.
-    async fn substitute(
-        &mut self,
-        x: Vec<f64>,
-        pass: LuPass,
-        width: usize,
-    ) -> Result<Vec<f64>, PrimaryError> {
-        let mut x = x;
-        for visit in LuExchange::all(&self.begin, pass) {
-            let rows = visit.rows.start * width..visit.rows.end * width;
-            let answer = tokio::time::timeout(LU_ANSWER_MAX, self.exchange(&visit, &x[rows.clone()], width));
-            let Ok(solved) = answer.await else {
-                let why = format!("it has not solved its part for {} s", LU_ANSWER_MAX.as_secs());
-                return Err(PrimaryError::Unreachable { name: self.links.name(visit.owner).to_owned(), why });
-            };
-            x[rows].copy_from_slice(&solved?);
-        }
-        Ok(x)
-    }
-
-    /// Lets the owner of some blocks solve for them.
-    async fn exchange(
-        &mut self,
-        visit: &LuExchange,
-        x: &[f64],
-        width: usize,
-    ) -> Result<Vec<f64>, PrimaryError> {
-        let LuExchange { owner, pass, blocks, rows } = visit;
-        let (total, line) = (rows.len(), width * size_of::<f64>());
-        let bytes: Arc<Vec<u8>> = Arc::new(bytemuck::cast_slice(x).to_vec());
-        for frame in lu_frames(total, line) {
-            let (pass, blocks) = (*pass, blocks.clone());
-            let head = LuRows { pass, blocks, width, total, first: frame.start, rows: frame.len() };
-            let (start, len) = (frame.start * line, frame.len() * line);
-            let body = Body::Shared(SharedRegion::new(bytes.clone(), start, len, len, 1));
-            self.links.send(*owner, Frame::new(Kind::LuRows.code(), head.encode(), body));
-        }
-        let mut solved = Vec::new();
-        while solved.len() < x.len() {
-            match self.links.next().await? {
-                (from, Heard::Rows(rows, body))
-                    if from == *owner
-                        && (rows.pass, &rows.blocks) == (*pass, blocks)
-                        && self.take(&rows, &body, width, &mut solved) => {}
-                (from, _) => return Err(self.links.out_of_place(from)),
-            }
-        }
-        Ok(solved)
     }
 
     /// The workers whose columns do not match their checksums.

@@ -17,7 +17,7 @@ use bramble_plan::{ComingColumns, LuCluster, LuMachine, LuPlan, LuPlanError, LuT
 use bramble_schedule::lu::{LuAfterLoss, LuSurvival};
 use bramble_sessions::{ConnectedPeers, Opening, Pairing, Session, introduce, measure};
 use bramble_wire::limits::{LU_BLOCKS_MAX, LU_LIVE_MAX, LU_MACHINES_MAX, LU_ORDER_MAX, LU_WIDTH_MAX};
-use bramble_wire::message::{LuBegin, LuRing, LuSpeeds, Wants};
+use bramble_wire::message::{LuBegin, LuOrigin, LuRing, LuSpeeds, Wants};
 
 impl Cluster {
     /// The links of a run, and its plan.
@@ -32,7 +32,10 @@ impl Cluster {
         let is_first = survival.left().is_empty();
         let opening = opening(request, order, extra);
         let workers = self.open_workers(request, opening, (survival, clock), watch).await?;
-        let lost = if is_first { request.survive } else { 0 };
+        for loss in survival.losses().iter().filter(|_| is_first) {
+            progress(SystemProgress::Lost(loss, survival.left().len()));
+        }
+        let lost = if is_first { request.survive - survival.losses().len() } else { 0 };
         let planned = plan(request, (order, extra), (&workers, self.nic_bytes_per_s), lost);
         let (plan, ring, names) = match planned {
             Ok(planned) => planned,
@@ -50,7 +53,7 @@ impl Cluster {
             extra,
             dtype: request.dtype,
             live_max: LU_LIVE_MAX,
-            is_generated: matches!(request.source, SystemSource::Hpl(_)),
+            origin: origin(&request.source),
             ring: LuRing { owners: ring.deal.owners, machines: used.len(), me: 0 },
         };
         let sessions = introduced(used, request.sessions.random, &names).await?;
@@ -59,6 +62,7 @@ impl Cluster {
             begin,
             zero: None,
             overflow: None,
+            exchanges: 0,
             clock,
             early_panels: 0,
             is_judged: false,
@@ -125,7 +129,8 @@ impl Cluster {
     }
 }
 
-/// Whether the first run may begin with these workers; `there` are connected.
+/// Whether the first run may begin with these workers, and without the `silent` ones, whose links failed while they were measured;
+/// `there` are connected.
 fn first(
     request: &SystemRequest,
     (workers, there): (&[Session], usize),
@@ -133,9 +138,6 @@ fn first(
     gone: Vec<PrimaryError>,
     survival: &mut LuSurvival,
 ) -> Result<(), PrimaryError> {
-    if let Some(silent) = silent.first() {
-        return Err(PrimaryError::Failed(silent.to_string()));
-    }
     if let Some(wanted) = request.workers.filter(|wanted| *wanted > there) {
         let few = format!("{wanted} workers are to take part, and {there} are there");
         return Err(PrimaryError::Failed(few));
@@ -143,11 +145,22 @@ fn first(
     if let Some(gone) = gone.into_iter().next().filter(|_| workers.is_empty() || !request.outlives_losses) {
         return Err(gone);
     }
-    if workers.is_empty() {
+    if workers.is_empty() && silent.is_empty() {
         let none = "no worker takes part: name some with -w, --hostfile, --await or --local";
         return Err(PrimaryError::Failed(none.to_owned()));
     }
-    if survival.begins(workers.iter().map(|worker| worker.name.as_str())) {
+    let mut failed = Vec::new();
+    for e in silent {
+        let PrimaryError::Unreachable { name, why } = e else { return Err(e) };
+        failed.push((name, why));
+    }
+    let connected = workers.iter().map(|worker| worker.name.as_str());
+    if survival.begins(connected.chain(failed.iter().map(|(name, _)| name.as_str()))) {
+        for (name, why) in failed {
+            if survival.lost(&name, &why, 0.0) == LuAfterLoss::Ends {
+                return Err(PrimaryError::Failed(PrimaryError::Unreachable { name, why }.to_string()));
+            }
+        }
         return Ok(());
     }
     let (survives, count) = (survival.survives(), workers.len());
@@ -191,10 +204,19 @@ fn opening(request: &SystemRequest, order: usize, extra: usize) -> Opening {
     }
 }
 
+/// Where the workers get the columns of a system from.
+fn origin(source: &SystemSource) -> LuOrigin {
+    match source {
+        SystemSource::Hpl(_) => LuOrigin::Hpl,
+        SystemSource::HplMxp(_) => LuOrigin::HplMxp,
+        SystemSource::Given { .. } => LuOrigin::Sent,
+    }
+}
+
 /// Order and right-hand sides of a system.
 fn shape(source: &SystemSource) -> Result<(usize, usize), PrimaryError> {
     let (order, extra) = match source {
-        SystemSource::Hpl(order) => (*order as u64, 1),
+        SystemSource::Hpl(order) | SystemSource::HplMxp(order) => (*order as u64, 1),
         SystemSource::Given { a, b } => (a.shape().rows, b.shape().cols),
     };
     let within = |x: u64, most: usize| usize::try_from(x).ok().filter(|x| (1..=most).contains(x));
@@ -270,7 +292,7 @@ fn coming(
     let all: f64 = machines.iter().map(|machine| machine.bytes_per_s.unwrap_or(f64::INFINITY)).sum();
     let bytes_per_s = nic_bytes_per_s.unwrap_or(f64::INFINITY).min(all);
     match source {
-        SystemSource::Hpl(_) => None,
+        SystemSource::Hpl(_) | SystemSource::HplMxp(_) => None,
         SystemSource::Given { .. } => Some(ComingColumns { bytes_per_s, steps: LU_LIVE_MAX }),
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Place in the flow: a run as in `mod.rs` up to the first solution. Then the caller corrects it on a thread of its own; that
 //! thread asks for solutions of further right-hand sides, and this file sends them through the factors, forward and back, while
-//! the links stay alive. A solution that does not become good is followed by a run in f64 over the same connections.
+//! the links stay alive. For HPL-MxP it asks for products with A, too. In `solve_refined` a solution that does not become good is
+//! followed by a run in f64 over the same connections.
 //!
 //! Invariants: one question at a time. A worker that is lost while the solution is corrected ends the run with its name: its
 //! factors are nowhere else. The thread ends with the run, as its next question is not answered.
@@ -39,32 +40,50 @@ pub struct FirstSolution {
     /// X, in rows.
     pub x: Vec<f64>,
     /// The factors.
-    pub factors: FactorsAtWorkers,
+    pub factors: SystemAtWorkers,
     /// The workers that have them: one after another, each solves with its own.
     pub workers: usize,
     /// Whether factors in f64 would fit in the memory of the workers.
     pub fits_in_f64: bool,
 }
 
-/// Factors that lie at the workers of a run.
-pub struct FactorsAtWorkers {
+/// A system whose factors lie at the workers of a run. Its calls block the thread; `None`: the run has ended.
+#[derive(Clone)]
+pub struct SystemAtWorkers {
     questions: mpsc::Sender<Question>,
 }
 
-/// Right-hand sides, and where the solution goes.
+/// What is asked of the workers.
+#[derive(Clone, Copy)]
+enum Wanted {
+    Solution,
+    Product,
+}
+
+/// Right-hand sides, and where the answer goes.
 struct Question {
+    wanted: Wanted,
     x: Vec<f64>,
     width: usize,
     answer: oneshot::Sender<Vec<f64>>,
 }
 
-impl FactorsAtWorkers {
-    /// The solution of `width` right-hand sides in rows; at most as many as the system has. It blocks the thread. `None`: the run
-    /// has ended.
+impl SystemAtWorkers {
+    /// The solution of `width` right-hand sides in rows; at most as many as the system has.
     pub fn solve(&self, x: Vec<f64>, width: usize) -> Option<Vec<f64>> {
-        let (answer, solved) = oneshot::channel();
-        self.questions.blocking_send(Question { x, width, answer }).ok()?;
-        solved.blocking_recv().ok()
+        self.ask(Wanted::Solution, x, width)
+    }
+
+    /// A X for at most as many columns of X, in rows, as the system has right-hand sides. Only for HPL-MxP, whose A the workers
+    /// can generate again.
+    pub fn multiply(&self, x: Vec<f64>, width: usize) -> Option<Vec<f64>> {
+        self.ask(Wanted::Product, x, width)
+    }
+
+    fn ask(&self, wanted: Wanted, x: Vec<f64>, width: usize) -> Option<Vec<f64>> {
+        let (answer, found) = oneshot::channel();
+        self.questions.blocking_send(Question { wanted, x, width, answer }).ok()?;
+        found.blocking_recv().ok()
     }
 }
 
@@ -83,15 +102,11 @@ impl Cluster {
         watch: &dyn ProductObserver,
         progress: &dyn Fn(SystemProgress<'_>),
     ) -> Result<SystemSolution, PrimaryError> {
-        let RefinedRequest { rounded, full, mut refinement, check } = request;
+        let RefinedRequest { rounded, full, refinement, check } = request;
         let mut runs = SurvivingRuns::new(full.survive);
         let mut accused = Vec::new();
-        if refinement.is_some() {
-            let mut work = async |run: &mut SystemRun, plan: SystemPlan| {
-                run.refined(&rounded.source, plan, &mut refinement, progress).await
-            };
-            let mut first = self.surviving(&rounded, &mut runs, watch, progress, &mut work).await?;
-            first.losses = runs.losses();
+        if let Some(refinement) = refinement {
+            let first = self.corrected(&rounded, refinement, &mut runs, watch, progress).await?;
             if first.is_refined {
                 return Ok(first);
             }
@@ -111,6 +126,38 @@ impl Cluster {
         solution.losses = runs.losses();
         accused.retain(|(name, _)| !solution.wrong.iter().any(|(other, _)| other == name));
         solution.wrong.extend(accused);
+        Ok(solution)
+    }
+}
+
+impl Cluster {
+    /// Solves a system by factors in f32 at the workers, which `refinement` corrects, whether it becomes good or not: the
+    /// solution says so. Losses are survived as in `solve_refined`.
+    pub async fn solve_mixed(
+        &mut self,
+        request: SystemRequest,
+        refinement: SolutionRefinement,
+        watch: &dyn ProductObserver,
+        progress: &dyn Fn(SystemProgress<'_>),
+    ) -> Result<SystemSolution, PrimaryError> {
+        let mut runs = SurvivingRuns::new(request.survive);
+        self.corrected(&request, refinement, &mut runs, watch, progress).await
+    }
+
+    async fn corrected(
+        &mut self,
+        request: &SystemRequest,
+        refinement: SolutionRefinement,
+        runs: &mut SurvivingRuns,
+        watch: &dyn ProductObserver,
+        progress: &dyn Fn(SystemProgress<'_>),
+    ) -> Result<SystemSolution, PrimaryError> {
+        let mut refinement = Some(refinement);
+        let mut work = async |run: &mut SystemRun, plan: SystemPlan| {
+            run.refined(&request.source, plan, &mut refinement, progress).await
+        };
+        let mut solution = self.surviving(request, runs, watch, progress, &mut work).await?;
+        solution.losses = runs.losses();
         Ok(solution)
     }
 }
@@ -148,7 +195,7 @@ impl SystemRun {
         refinement: Option<SolutionRefinement>,
     ) -> Result<bool, PrimaryError> {
         let (questions, mut asked) = mpsc::channel(1);
-        let (factors, workers) = (FactorsAtWorkers { questions }, self.links.count());
+        let (factors, workers) = (SystemAtWorkers { questions }, self.links.count());
         let first = FirstSolution { x: x.to_vec(), factors, workers, fits_in_f64 };
         let correcting = off_loop("correcting the solution", move || {
             refinement.is_some_and(|refinement| refinement(first))
@@ -164,10 +211,16 @@ impl SystemRun {
             };
             match self.links.quiet_during(turn).await? {
                 Turn::Ends(ended) => return ended,
-                Turn::Asks(Question { x, width, answer }) => {
-                    let y = self.substitute(x, LuPass::Forward, width).await?;
+                Turn::Asks(Question { wanted, x, width, answer }) => {
+                    let found = match wanted {
+                        Wanted::Product => self.multiply(&x, width).await?,
+                        Wanted::Solution => {
+                            let y = self.substitute(x, LuPass::Forward, width).await?;
+                            self.substitute(y, LuPass::Back, width).await?
+                        }
+                    };
                     // The thread waits for the answer unless it has ended.
-                    let _ = answer.send(self.substitute(y, LuPass::Back, width).await?);
+                    let _ = answer.send(found);
                 }
             }
         }

@@ -32,6 +32,11 @@ pub struct LuPivots {
 }
 
 impl LuPivots {
+    /// Exchanges of rows: pivots that did not stand on the diagonal.
+    pub fn exchanges(&self) -> usize {
+        self.rows.iter().enumerate().filter(|(row, pivot)| row != *pivot).count()
+    }
+
     /// No exchange is known yet.
     pub fn new(begin: &LuBegin) -> Self {
         Self {
@@ -195,7 +200,7 @@ impl LuHome {
 mod tests {
     use super::*;
     use bramble_base::DType;
-    use bramble_wire::message::LuRing;
+    use bramble_wire::message::{LuOrigin, LuRing};
     use proptest::prelude::*;
 
     /// Bytes of an element.
@@ -205,7 +210,7 @@ mod tests {
         let blocks = order.div_ceil(width) + 1;
         let owners = owners.iter().cycle().take(blocks).map(|owner| owner % machines).collect();
         let ring = LuRing { owners, machines, me: 0 };
-        LuBegin { order, width, extra: 1, dtype: DType::F64, live_max: 3, is_generated: false, ring }
+        LuBegin { order, width, extra: 1, dtype: DType::F64, live_max: 3, origin: LuOrigin::Sent, ring }
     }
 
     /// Tells all exchanges: those of a column are `draws`, as far as they are possible.

@@ -28,7 +28,7 @@ pub struct LuExchange {
 }
 
 impl LuExchange {
-    /// The visit for some adjacent blocks; `None` if they are not blocks of one machine that are eliminated.
+    /// The visit for some adjacent blocks; `None` if they are not blocks of one machine that are eliminated, or nothing is solved.
     pub fn of(begin: &LuBegin, pass: LuPass, blocks: Range<usize>) -> Option<Self> {
         let owners = begin.ring.owners.get(blocks.clone()).filter(|_| blocks.end <= begin.panels())?;
         let owner = *owners.first()?;
@@ -38,6 +38,7 @@ impl LuExchange {
         let rows = match pass {
             LuPass::Forward => begin.columns(blocks.start).start..begin.order,
             LuPass::Back => 0..begin.columns(blocks.end - 1).end,
+            LuPass::Multiply => return None,
         };
         Some(Self { owner, pass, blocks, rows })
     }
@@ -70,14 +71,14 @@ mod tests {
     use super::*;
     use alloc::vec;
     use bramble_base::DType;
-    use bramble_wire::message::LuRing;
+    use bramble_wire::message::{LuOrigin, LuRing};
     use proptest::prelude::*;
 
     fn system(order: usize, width: usize, owners: &[usize]) -> LuBegin {
         let mut owners: Vec<usize> = owners.to_vec();
         owners.resize(order.div_ceil(width) + 1, 3);
         let ring = LuRing { owners, machines: 4, me: 0 };
-        LuBegin { order, width, extra: 1, dtype: DType::F32, live_max: 3, is_generated: false, ring }
+        LuBegin { order, width, extra: 1, dtype: DType::F32, live_max: 3, origin: LuOrigin::Sent, ring }
     }
 
     #[test]
@@ -122,9 +123,10 @@ mod tests {
                     let columns = begin.columns(visit.blocks.start).start..begin.columns(visit.blocks.end - 1).end;
                     let changed = if pass == LuPass::Forward { columns.start..order } else { 0..columns.end };
                     prop_assert_eq!(&visit.rows, &changed);
-                    match pass {
-                        LuPass::Forward => blocks.extend(visit.blocks.clone()),
-                        LuPass::Back => blocks.extend(visit.blocks.clone().rev()),
+                    if pass == LuPass::Forward {
+                        blocks.extend(visit.blocks.clone());
+                    } else {
+                        blocks.extend(visit.blocks.clone().rev());
                     }
                 }
                 if pass == LuPass::Back {

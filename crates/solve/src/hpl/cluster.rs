@@ -1,6 +1,6 @@
 //! `bramble bench hpl` on workers: `primary` solves, this file repeats, checks and draws.
 //!
-//! Place in the flow: `mod.rs` comes here if the options name machines.
+//! Place in the flow: `mod.rs` comes here if the options name machines. A run of HPL-MxP is in `mxp_cluster.rs`.
 //!
 //! Invariants: as in this process. The clock runs from the last column that was generated to the last element of the
 //! solution; X is checked here, with a matrix that this process generates again. After a run that has lost a worker no
@@ -8,15 +8,14 @@
 //!
 //! Deliberately absent: the official program, which starts its own processes on the machines (docs/solve.md).
 
-use super::BenchHplArgs;
+use super::mxp_report::{self, MxpPoint};
 use super::point::{HplEstimate, HplPlace, HplPoint};
 use super::stamp::Stamp;
-use super::{draw, text};
+use super::{BenchHplArgs, OFFICIAL_MXP, checking, draw, mxp_cluster, text};
 use crate::on_workers::{OpenTeam, SURVIVE_ALONE, accuse, display, sessions, tell, when};
 use bramble_cluster::team::{GatheredTeam, TeamSpec};
 use bramble_cluster::until::{Completion, done_or_signal};
-use bramble_kernel::KernelName;
-use bramble_lu::{LuKernels, hpl};
+use bramble_lu::hpl;
 use bramble_matrix::DType;
 use bramble_primary::{
     ClusterOptions, LuLoss, PrimaryError, SystemProgress, SystemRequest, SystemSolution, SystemSource,
@@ -47,6 +46,7 @@ pub(super) fn run(args: &BenchHplArgs) -> Option<Result<Exit, Failure>> {
 fn refuse(args: &BenchHplArgs) -> Result<(), Failure> {
     let refused = [
         (!args.threads.is_empty(), "--threads: workers use their own; start them with --threads"),
+        (args.official && args.mxp, OFFICIAL_MXP),
         (
             args.official,
             "--official: starts processes on this machine only; docs/solve.md says how to run it on several",
@@ -61,51 +61,78 @@ fn refuse(args: &BenchHplArgs) -> Result<(), Failure> {
 
 fn on_workers(args: &BenchHplArgs, spec: TeamSpec) -> Result<Exit, Failure> {
     let work = async {
+        let dtype = if args.mxp { DType::F32 } else { DType::F64 };
         let (display, options) = (display(args.json, args.json), ClusterOptions { keeps_links: true });
-        let mut team =
-            OpenTeam::open((spec, &args.machines), (args.kernel, DType::F64), display, options).await?;
+        let mut team = OpenTeam::open((spec, &args.machines), (args.kernel, dtype), display, options).await?;
         let measured = measure(args, &mut team).await;
         team.close().await;
         Ok(measured)
     };
     match done_or_signal(work)? {
         Completion::Signal(exit) => Ok(exit),
-        Completion::Done((points, failed)) => {
-            let lines: String = match args.json {
-                true => points.iter().map(HplPoint::json_line).collect(),
-                false if args.nodes.len() > 1 => text::text(&points) + &text::scaling(&points),
-                false => text::text(&points),
-            };
-            if !points.is_empty() {
-                bramble_report::out(lines.as_bytes())?;
-                draw(args, "HPL", &points)?;
-            }
+        Completion::Done((cases, failed)) => {
+            let is_valid = if args.mxp { tell_mxp(args, cases)? } else { tell_hpl(args, cases)? };
             if let Some(failure) = failed {
                 return Err(failure);
             }
-            let is_valid = points.iter().all(|point| point.check.is_valid());
             Ok(if is_valid { Exit::Done } else { Exit::Unverified })
         }
     }
 }
 
+/// Prints the runs of all cases of HPL; whether all are valid.
+fn tell_hpl(args: &BenchHplArgs, cases: Vec<Vec<Run>>) -> Result<bool, Failure> {
+    let points: Vec<HplPoint> = cases.into_iter().filter_map(HplPoint::of_workers).collect();
+    let lines: String = match args.json {
+        true => points.iter().map(HplPoint::json_line).collect(),
+        false if args.nodes.len() > 1 => text::text(&points) + &text::scaling(&points),
+        false => text::text(&points),
+    };
+    if !points.is_empty() {
+        bramble_report::out(lines.as_bytes())?;
+        draw(args, "HPL", &points)?;
+    }
+    Ok(points.iter().all(|point| point.check.is_valid()))
+}
+
+/// The same for HPL-MxP.
+fn tell_mxp(args: &BenchHplArgs, cases: Vec<Vec<Run>>) -> Result<bool, Failure> {
+    let points: Vec<MxpPoint> = cases.into_iter().filter_map(MxpPoint::of_workers).collect();
+    let lines: String =
+        if args.json { points.iter().map(MxpPoint::json_line).collect() } else { mxp_report::text(&points) };
+    if !points.is_empty() {
+        bramble_report::out(lines.as_bytes())?;
+        draw(args, "HPL-MxP", &points)?;
+    }
+    Ok(points.iter().all(|point| point.check.is_valid()))
+}
+
 /// Order, columns of a panel and number of workers.
-type CaseKey = (usize, Option<usize>, Option<usize>);
+pub(super) type CaseKey = (usize, Option<usize>, Option<usize>);
 
 /// A case, with its runs.
 type Case = (CaseKey, Vec<Run>);
 
 /// One run of a case.
-struct Run {
-    solution: SystemSolution,
-    start: Stamp,
-    end: Stamp,
-    check: hpl::HplCheck,
+pub(super) struct Run {
+    pub(super) solution: SystemSolution,
+    pub(super) start: Stamp,
+    pub(super) end: Stamp,
+    pub(super) check: hpl::HplCheck,
+    /// HPL-MxP's iteration after the first solution; nothing for HPL.
+    pub(super) iteration: MxpIteration,
+}
+
+/// How GMRES corrected a solution.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct MxpIteration {
+    pub(super) seconds: f64,
+    pub(super) count: usize,
 }
 
 /// Measures all cases, in turns. After a failed run no more are begun: without a lost worker, another cluster would be measured.
-/// The cases with runs that have ended, and the failure.
-async fn measure(args: &BenchHplArgs, team: &mut OpenTeam) -> (Vec<HplPoint>, Option<Failure>) {
+/// The runs of each case that have ended, and the failure.
+async fn measure(args: &BenchHplArgs, team: &mut OpenTeam) -> (Vec<Vec<Run>>, Option<Failure>) {
     let or_none = |list: &[u16]| -> Vec<Option<usize>> {
         if list.is_empty() { vec![None] } else { list.iter().map(|x| Some(usize::from(*x))).collect() }
     };
@@ -119,7 +146,11 @@ async fn measure(args: &BenchHplArgs, team: &mut OpenTeam) -> (Vec<HplPoint>, Op
     let (all, mut ended, mut failed) = (cases.len() * usize::from(args.rounds), 0, None);
     'rounds: for _ in 0..args.rounds {
         for (case, runs) in &mut cases {
-            match one_run(args, team, *case).await {
+            let run = match args.mxp {
+                true => mxp_cluster::one_run(args, team, *case).await,
+                false => one_run(args, team, *case).await,
+            };
+            match run {
                 Ok(run) => {
                     let lost = run.solution.losses.workers.first().map(no_further_run);
                     runs.push(run);
@@ -137,7 +168,7 @@ async fn measure(args: &BenchHplArgs, team: &mut OpenTeam) -> (Vec<HplPoint>, Op
             ended += 1;
         }
     }
-    (cases.into_iter().filter_map(|(_, runs)| HplPoint::of_workers(runs)).collect(), failed)
+    (cases.into_iter().map(|(_, runs)| runs).collect(), failed)
 }
 
 /// Why no run begins after one that has survived a loss.
@@ -157,14 +188,16 @@ fn told(failure: Failure, (order, width, workers): CaseKey, (ended, all): (usize
     Failure { text, ..failure }
 }
 
-async fn one_run(
+/// The request for a run of a case.
+pub(super) fn request(
     args: &BenchHplArgs,
-    team: &mut OpenTeam,
-    (order, width, workers): CaseKey,
-) -> Result<Run, Failure> {
-    let request = SystemRequest {
-        source: SystemSource::Hpl(order),
-        dtype: DType::F64,
+    team: &OpenTeam,
+    (source, dtype): (SystemSource, DType),
+    (_, width, workers): CaseKey,
+) -> Result<SystemRequest, Failure> {
+    Ok(SystemRequest {
+        source,
+        dtype,
         width,
         workers,
         // What the others measured would be another cluster.
@@ -172,11 +205,14 @@ async fn one_run(
         survive: usize::from(args.survive),
         kernel: team.kernel.clone(),
         sessions: sessions(args.memory)?,
-    };
-    // Our own kernel, since a library that has computed wrongly may do so again.
+    })
+}
+
+async fn one_run(args: &BenchHplArgs, team: &mut OpenTeam, key: CaseKey) -> Result<Run, Failure> {
+    let (order, ..) = key;
+    let request = request(args, team, (SystemSource::Hpl(order), DType::F64), key)?;
     let threads = default_threads();
-    let checking = LuKernels::open(Some(KernelName::Simd), DType::F64, 0.0, threads);
-    let checking = checking.map_err(|e| Failure::failed(e.to_string()))?;
+    let checking = checking(threads)?;
     let start = Cell::new(Stamp::now());
     let found: Arc<Mutex<Option<(Stamp, hpl::HplCheck)>>> = Arc::default();
     let judged = found.clone();
@@ -197,7 +233,7 @@ async fn one_run(
     }
     let found = found.lock().unwrap_or_else(PoisonError::into_inner).take();
     let (end, check) = found.ok_or_else(|| Failure::failed("the solution was not checked"))?;
-    Ok(Run { solution, start: start.get(), end, check })
+    Ok(Run { solution, start: start.get(), end, check, iteration: MxpIteration::default() })
 }
 
 impl HplPoint {
@@ -209,11 +245,7 @@ impl HplPoint {
         let times = Times::new(runs.iter().map(|run| run.solution.seconds).collect());
         let Run { solution, start, end, .. } = runs.into_iter().next_back()?;
         let plan = solution.plan;
-        let estimate = HplEstimate {
-            bound_seconds: plan.estimate.bound_seconds,
-            bound_by: if plan.estimate.is_bound_by_links { "links" } else { "compute" },
-            seconds: plan.estimate.seconds,
-        };
+        let estimate = HplEstimate::of_workers(&plan);
         let (order, block, place) = (plan.order, plan.width, HplPlace::Workers(plan, solution.losses));
         Some(Self { order, block, place, times, start, end, check, estimate, official: None })
     }

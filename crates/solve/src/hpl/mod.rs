@@ -6,12 +6,13 @@
 //! Invariants: the rules of HPL: its matrix, its count of operations, f64, no Strassen, a residual below 16. The clock runs from
 //! the generated system to the solution. All cases of one order take turns.
 //!
-//! `mxp` runs HPL-MxP, which is another benchmark; `cluster` runs HPL on workers; `official` runs the official program beside
+//! `mxp` runs HPL-MxP, which is another benchmark; `cluster` runs both on workers; `official` runs the official program beside
 //! ours, where it is installed.
 
 mod args;
 mod cluster;
 mod mxp;
+mod mxp_cluster;
 mod mxp_report;
 mod official;
 mod point;
@@ -39,6 +40,10 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Instant;
 
+/// The error for both options.
+const OFFICIAL_MXP: &str =
+    "--official: runs HPL, which is another benchmark than HPL-MxP; use one of --mxp and --official";
+
 /// Runs the verb.
 pub fn run(args: &BenchHplArgs) -> Result<Exit, Failure> {
     args.plot.as_deref().map_or(Ok(()), plot_file::check)?;
@@ -46,11 +51,11 @@ pub fn run(args: &BenchHplArgs) -> Result<Exit, Failure> {
         official::check()?;
     }
     let kernel = kernel(args.kernel)?;
-    if args.mxp {
-        return mxp::run(args, kernel);
-    }
     if let Some(result) = cluster::run(args) {
         return result;
+    }
+    if args.mxp {
+        return mxp::run(args, kernel);
     }
     let memory = args.memory.unwrap_or_else(available_memory);
     let threads = thread_counts(args);
@@ -113,7 +118,7 @@ async fn beside(args: &BenchHplArgs, points: &mut [HplPoint]) -> Result<(), Fail
     let blocks: Vec<usize> = args.nb.iter().map(|nb| usize::from(*nb)).collect();
     let mut known: BTreeMap<usize, OfficialRun> = BTreeMap::new();
     for point in points {
-        let threads = point.threads();
+        let threads = point.place.threads();
         if let Entry::Vacant(place) = known.entry(threads) {
             place.insert(official::run(point.order, threads, &blocks).await?);
         }
@@ -307,8 +312,8 @@ impl From<&HplPoint> for Plotted {
         Self {
             order: point.order,
             block: point.block,
-            threads: point.threads(),
-            machines: point.machines(),
+            threads: point.place.threads(),
+            machines: point.place.machines(),
             gflops: point.gflops(),
         }
     }

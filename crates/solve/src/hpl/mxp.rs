@@ -7,13 +7,12 @@
 //! HPL's count of operations. The clock runs from the generated system in f64 to the solution, so it includes the conversion of
 //! the matrix. All cases of one order take turns.
 //!
-//! Deliberately absent: workers, whose factorisation is in f64.
+//! Deliberately absent: workers (`mxp_cluster.rs`).
 
 use super::mxp_report::{MxpPoint, text};
-use super::point::{HplCase, HplEstimate};
+use super::point::{HplCase, HplEstimate, HplPlace};
 use super::stamp::Stamp;
-use super::{BenchHplArgs, cases, checking, draw, largest, orders, rates, thread_counts};
-use bramble_cluster::team::TeamSpec;
+use super::{BenchHplArgs, OFFICIAL_MXP, cases, checking, draw, largest, orders, rates, thread_counts};
 use bramble_kernel::KernelName;
 use bramble_lu::hpl::{HplCheck, operations};
 use bramble_lu::mxp::{MxpMemory, MxpSolution, ORDER_MIN, check, generate, right_hand_side, solve};
@@ -26,7 +25,9 @@ use bramble_worker::available_memory;
 
 /// Runs the verb.
 pub(super) fn run(args: &BenchHplArgs, kernel: Option<KernelName>) -> Result<Exit, Failure> {
-    refuse(args)?;
+    if args.official {
+        return Err(Failure::usage(OFFICIAL_MXP));
+    }
     let memory = args.memory.unwrap_or_else(available_memory);
     let threads = thread_counts(args);
     let mut points = Vec::new();
@@ -42,37 +43,24 @@ pub(super) fn run(args: &BenchHplArgs, kernel: Option<KernelName>) -> Result<Exi
     Ok(if is_valid { Exit::Done } else { Exit::Unverified })
 }
 
-/// Refuses options that have no meaning for HPL-MxP.
-fn refuse(args: &BenchHplArgs) -> Result<(), Failure> {
-    let is_alone = matches!(TeamSpec::of(&args.machines.team())?, TeamSpec::Alone);
-    let refused = [
-        (
-            !is_alone || !args.nodes.is_empty() || args.survive > 0,
-            "--mxp: runs on this machine only, since workers factor in f64; leave out the options that name workers, or --mxp",
-        ),
-        (
-            args.official,
-            "--official: runs HPL, which is another benchmark than HPL-MxP; use one of --mxp and --official",
-        ),
-    ];
-    match refused.into_iter().find(|(is_given, _)| *is_given) {
-        Some((_, text)) => Err(Failure::usage(text)),
-        None => Ok(()),
-    }
-}
-
 /// Bytes that a system of this order takes.
 fn needed(order: usize, options: LuOptions) -> u64 {
     MxpMemory::of(order, options).total()
 }
 
+/// Refuses an order that is too small for the generator.
+pub(super) fn check_smallest(order: usize) -> Result<(), Failure> {
+    if order >= ORDER_MIN {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "--size {order}: the system of HPL-MxP is singular below N = {ORDER_MIN}; use a larger one"
+    )))
+}
+
 /// Refuses an order that is too small for the generator or too large for the memory.
 fn check_order(order: usize, options: LuOptions, memory: u64) -> Result<(), Failure> {
-    if order < ORDER_MIN {
-        return Err(Failure::usage(format!(
-            "--size {order}: the system of HPL-MxP is singular below N = {ORDER_MIN}; use a larger one"
-        )));
-    }
+    check_smallest(order)?;
     let parts = MxpMemory::of(order, options);
     if parts.total() <= memory {
         return Ok(());
@@ -179,9 +167,8 @@ fn point(case: MxpCase, mut runs: Vec<MxpRun>) -> Option<MxpPoint> {
     let HplCase { order, options, kernels, rates } = case.low;
     Some(MxpPoint {
         order,
-        options,
-        kernel: kernels.one.name().to_owned(),
-        rates,
+        block: options.block,
+        place: HplPlace::Threads { threads: options.threads, kernel: kernels.one.name().to_owned(), rates },
         rounds,
         seconds: middle.solution.seconds,
         seconds_min,

@@ -4,12 +4,11 @@
 //! reader takes one for the other.
 
 use super::Plotted;
-use super::point::{HplEstimate, norms};
+use super::point::{HplEstimate, HplPlace, merged, norms};
 use super::stamp::Stamp;
-use bramble_lu::LuOptions;
+use super::text::worker_lines;
 use bramble_lu::hpl::{HplCheck, THRESHOLD, operations};
 use bramble_lu::mxp::MxpTimes;
-use bramble_plan::LuRates;
 use bramble_report::quantity::{bytes, counted, seconds};
 use serde_json::json;
 
@@ -17,11 +16,10 @@ use serde_json::json;
 pub(super) struct MxpPoint {
     /// N.
     pub(super) order: usize,
-    pub(super) options: LuOptions,
-    /// Of the factorisation.
-    pub(super) kernel: String,
-    /// In f32.
-    pub(super) rates: LuRates,
+    /// Columns of a panel.
+    pub(super) block: usize,
+    /// With rates in f32.
+    pub(super) place: HplPlace,
     pub(super) rounds: usize,
     /// Of the run with the median time.
     pub(super) seconds: MxpTimes,
@@ -43,9 +41,9 @@ impl From<&MxpPoint> for Plotted {
     fn from(point: &MxpPoint) -> Self {
         Self {
             order: point.order,
-            block: point.options.block,
-            threads: point.options.threads,
-            machines: 1,
+            block: point.block,
+            threads: point.place.threads(),
+            machines: point.place.machines(),
             gflops: point.gflops(),
         }
     }
@@ -62,9 +60,8 @@ impl MxpPoint {
         let object = json!({
             "schema": "bramble.bench.hpl-mxp/1",
             "n": self.order,
-            "nb": self.options.block,
-            "threads": self.options.threads,
-            "kernel": self.kernel,
+            "nb": self.block,
+            "threads": self.place.threads(),
             "rounds": self.rounds,
             "mxp_seconds": self.seconds.total(),
             "mxp_seconds_min": self.seconds_min,
@@ -85,12 +82,18 @@ impl MxpPoint {
             "end": self.end.iso(),
             "bound": {"seconds": self.estimate.bound_seconds, "by": self.estimate.bound_by},
             "predicted": {"seconds": self.estimate.seconds},
-            "sgemm_gflops": self.rates.product_gflops,
-            "f32_update_gflops": self.rates.update_gflops,
-            "f32_panel_gflops": self.rates.panel_gflops,
+            "sgemm_gflops": self.place.product_gflops(),
             "machine": bramble_report::machine::object(&bramble_worker::host_name(), bramble_worker::default_threads()),
         });
-        format!("{object}\n")
+        let more = match &self.place {
+            HplPlace::Threads { kernel, rates, .. } => json!({
+                "kernel": kernel,
+                "f32_update_gflops": rates.update_gflops,
+                "f32_panel_gflops": rates.panel_gflops,
+            }),
+            place @ HplPlace::Workers(..) => place.workers_object("sgemm_gflops"),
+        };
+        format!("{}\n", merged(object, &more))
     }
 }
 
@@ -110,23 +113,32 @@ pub(super) fn text(points: &[MxpPoint]) -> String {
     out.join("\n") + "\n"
 }
 
-fn result(point: &MxpPoint) -> [String; 8] {
+fn result(point: &MxpPoint) -> Vec<String> {
     let MxpTimes { convert, factor, iterate } = point.seconds;
-    let (time, gflops, all) = (point.seconds.total(), point.gflops(), point.rates.product_gflops);
+    let (time, gflops, all) = (point.seconds.total(), point.gflops(), point.place.product_gflops());
     let check = &point.check;
     let verdict = if check.is_valid() { "PASSED" } else { "FAILED" };
-    [
-        format!("HPL-MxP   N = {}, NB = {}", point.order, point.options.block),
-        format!(
-            "rate      {gflops:.1} Gflop/s by HPL-MxP: {:.2} of the {all:.1} that {} multiply together in f32 ({})",
-            gflops / all,
-            counted(point.options.threads as u64, "thread"),
-            point.kernel
+    let memory = bytes(point.memory_bytes as f64);
+    let (who, rounding, lines, place) = match &point.place {
+        HplPlace::Threads { threads, kernel, .. } => (
+            format!("{} multiply together in f32 ({kernel})", counted(*threads as u64, "thread")),
+            format!("{} to round A to f32, ", seconds(convert)),
+            vec![format!("memory    {memory}: A in f64 and its factors in f32")],
+            "threads",
         ),
+        HplPlace::Workers(plan, losses) => (
+            format!("{} multiply together in f32", counted(plan.shares.len() as u64, "worker")),
+            String::new(),
+            worker_lines(plan, losses),
+            "workers",
+        ),
+    };
+    let mut out = vec![
+        format!("HPL-MxP   N = {}, NB = {}", point.order, point.block),
+        format!("rate      {gflops:.1} Gflop/s by HPL-MxP: {:.2} of the {all:.1} that {who}", gflops / all),
         format!(
-            "time      {}: {} to round A to f32, {} for LU, {} for GMRES",
+            "time      {}: {rounding}{} for LU, {} for GMRES",
             seconds(time),
-            seconds(convert),
             seconds(factor),
             seconds(iterate)
         ),
@@ -143,13 +155,14 @@ fn result(point: &MxpPoint) -> [String; 8] {
             "norms     ||A||_oo {:.6}, ||A||_1 {:.6}, ||x||_oo {:.6e}, ||b||_oo {:.6}",
             check.norms.inf, check.norms.one, check.x_inf, check.b_inf
         ),
-        format!("memory    {}: A in f64 and its factors in f32", bytes(point.memory_bytes as f64)),
-        format!(
-            "bound     no LU in f32 on these threads takes less than {} ({}); {} predicted, {} measured",
-            seconds(point.estimate.bound_seconds),
-            point.estimate.bound_by,
-            seconds(point.estimate.seconds),
-            seconds(time)
-        ),
-    ]
+    ];
+    out.extend(lines);
+    out.push(format!(
+        "bound     no LU in f32 on these {place} takes less than {} ({}); {} predicted, {} measured",
+        seconds(point.estimate.bound_seconds),
+        point.estimate.bound_by,
+        seconds(point.estimate.seconds),
+        seconds(time)
+    ));
+    out
 }

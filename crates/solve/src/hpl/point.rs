@@ -5,7 +5,7 @@ use super::stamp::Stamp;
 use crate::on_workers::loss_object;
 use bramble_lu::hpl::{HplCheck, operations};
 use bramble_lu::{LuKernels, LuOptions};
-use bramble_plan::LuRates;
+use bramble_plan::{ClusterEstimate, LuRates};
 use bramble_primary::{SystemLosses, SystemPlan, SystemShare};
 use bramble_report::times::Times;
 use serde_json::{Value, json};
@@ -27,6 +27,52 @@ pub(super) enum HplPlace {
     Workers(SystemPlan, SystemLosses),
 }
 
+impl HplPlace {
+    /// The rate of large products on the same threads, or on all workers together.
+    pub(super) fn product_gflops(&self) -> f64 {
+        match self {
+            Self::Threads { rates, .. } => rates.product_gflops,
+            Self::Workers(plan, _) => plan.shares.iter().map(|share| share.gflops).sum(),
+        }
+    }
+
+    /// Compute threads, here or at all workers.
+    pub(super) fn threads(&self) -> usize {
+        match self {
+            Self::Threads { threads, .. } => *threads,
+            Self::Workers(plan, _) => plan.shares.iter().map(|share| share.threads).sum(),
+        }
+    }
+
+    /// Machines that computed.
+    pub(super) fn machines(&self) -> usize {
+        match self {
+            Self::Threads { .. } => 1,
+            Self::Workers(plan, _) => plan.shares.len(),
+        }
+    }
+
+    /// What the JSON object of a measurement says of workers, with the name of the field for their rates; nothing for threads.
+    pub(super) fn workers_object(&self, rate: &str) -> Value {
+        match self {
+            Self::Threads { .. } => json!({}),
+            Self::Workers(plan, losses) => json!({
+                "workers": plan.shares.iter().map(|share| worker(share, rate)).collect::<Vec<_>>(),
+                "left_out": plan.left_out,
+                "lost": loss_object(losses),
+            }),
+        }
+    }
+}
+
+/// A JSON object with the fields of both.
+pub(super) fn merged(mut object: Value, more: &Value) -> Value {
+    if let (Some(object), Some(more)) = (object.as_object_mut(), more.as_object()) {
+        object.extend(more.clone());
+    }
+    object
+}
+
 /// The bound and the prediction.
 #[derive(Clone, Copy)]
 pub(super) struct HplEstimate {
@@ -34,6 +80,14 @@ pub(super) struct HplEstimate {
     /// `compute` or `links`.
     pub(super) bound_by: &'static str,
     pub(super) seconds: f64,
+}
+
+impl HplEstimate {
+    /// Those of a plan for workers.
+    pub(super) fn of_workers(plan: &SystemPlan) -> Self {
+        let ClusterEstimate { bound_seconds, is_bound_by_links, seconds, .. } = plan.estimate;
+        Self { bound_seconds, bound_by: if is_bound_by_links { "links" } else { "compute" }, seconds }
+    }
 }
 
 /// The measurement of a case.
@@ -58,37 +112,13 @@ impl HplPoint {
         operations(self.order) / self.times.median() / 1e9
     }
 
-    /// The rate of large products on the same threads, or on all workers together.
-    pub(super) fn product_gflops(&self) -> f64 {
-        match &self.place {
-            HplPlace::Threads { rates, .. } => rates.product_gflops,
-            HplPlace::Workers(plan, _) => plan.shares.iter().map(|share| share.gflops).sum(),
-        }
-    }
-
-    /// Compute threads, here or at all workers.
-    pub(super) fn threads(&self) -> usize {
-        match &self.place {
-            HplPlace::Threads { threads, .. } => *threads,
-            HplPlace::Workers(plan, _) => plan.shares.iter().map(|share| share.threads).sum(),
-        }
-    }
-
-    /// Machines that computed.
-    pub(super) fn machines(&self) -> usize {
-        match &self.place {
-            HplPlace::Threads { .. } => 1,
-            HplPlace::Workers(plan, _) => plan.shares.len(),
-        }
-    }
-
     /// The object on a line of its own.
     pub(super) fn json_line(&self) -> String {
-        let mut object = json!({
+        let object = json!({
             "schema": "bramble.bench.hpl/1",
             "n": self.order,
             "nb": self.block,
-            "threads": self.threads(),
+            "threads": self.place.threads(),
             "rounds": self.times.count(),
             "seconds": self.times.median(),
             "seconds_min": self.times.min(),
@@ -101,7 +131,7 @@ impl HplPoint {
             "end": self.end.iso(),
             "bound": {"seconds": self.estimate.bound_seconds, "by": self.estimate.bound_by},
             "predicted": {"seconds": self.estimate.seconds},
-            "dgemm_gflops": self.product_gflops(),
+            "dgemm_gflops": self.place.product_gflops(),
             "official": self.official.as_ref().map(OfficialRun::json),
             "machine": bramble_report::machine::object(&bramble_worker::host_name(), bramble_worker::default_threads()),
         });
@@ -111,25 +141,18 @@ impl HplPoint {
                 "update_gflops": rates.update_gflops,
                 "panel_gflops": rates.panel_gflops,
             }),
-            HplPlace::Workers(plan, losses) => json!({
-                "workers": plan.shares.iter().map(worker).collect::<Vec<_>>(),
-                "left_out": plan.left_out,
-                "lost": loss_object(losses),
-            }),
+            place @ HplPlace::Workers(..) => place.workers_object("dgemm_gflops"),
         };
-        if let (Some(object), Some(more)) = (object.as_object_mut(), more.as_object()) {
-            object.extend(more.clone());
-        }
-        format!("{object}\n")
+        format!("{}\n", merged(object, &more))
     }
 }
 
-fn worker(share: &SystemShare) -> Value {
+fn worker(share: &SystemShare, rate: &str) -> Value {
     json!({
         "name": share.name,
         "threads": share.threads,
         "columns": share.columns,
-        "dgemm_gflops": share.gflops,
+        rate: share.gflops,
         "memory_bytes": share.bytes,
     })
 }

@@ -5,7 +5,7 @@
 use super::point::{HplPlace, HplPoint};
 use crate::on_workers::loss_lines;
 use bramble_lu::hpl::THRESHOLD;
-use bramble_primary::SystemShare;
+use bramble_primary::{SystemLosses, SystemPlan, SystemShare};
 use bramble_report::quantity::{bytes, counted, seconds};
 use std::fmt::Write;
 
@@ -49,7 +49,7 @@ fn result(point: &HplPoint, out: &mut String) -> std::fmt::Result {
         "{VARIANT}{order:12} {:5} {:5} {:5} {time:18.2}    {rate:>19}",
         block,
         1,
-        point.machines()
+        point.place.machines()
     )?;
     writeln!(out, "HPL_pdgesv() start time {}\n", point.start.ctime())?;
     writeln!(out, "HPL_pdgesv() end time   {}\n", point.end.ctime())?;
@@ -75,7 +75,7 @@ fn result(point: &HplPoint, out: &mut String) -> std::fmt::Result {
 
 /// The rate, the machines, the bound and the prediction.
 fn rates(point: &HplPoint, out: &mut String) -> std::fmt::Result {
-    let (gflops, all) = (point.gflops(), point.product_gflops());
+    let (gflops, all) = (point.gflops(), point.place.product_gflops());
     let part = gflops / all;
     match &point.place {
         HplPlace::Threads { threads, kernel, .. } => {
@@ -91,18 +91,7 @@ fn rates(point: &HplPoint, out: &mut String) -> std::fmt::Result {
                 "rate      {gflops:.1} Gflop/s: {part:.2} of the {all:.1} that {} multiply together",
                 counted(plan.shares.len() as u64, "worker")
             )?;
-            for SystemShare { name, threads, columns, gflops, bytes: memory } in &plan.shares {
-                let threads = counted(*threads as u64, "thread");
-                let memory = bytes(*memory as f64);
-                writeln!(
-                    out,
-                    "worker    {name}: {columns} columns, {memory}; {gflops:.1} Gflop/s by {threads}"
-                )?;
-            }
-            for name in &plan.left_out {
-                writeln!(out, "left out  {name}: with it, the run would take longer")?;
-            }
-            for line in loss_lines(losses) {
+            for line in worker_lines(plan, losses) {
                 writeln!(out, "{line}")?;
             }
         }
@@ -111,7 +100,7 @@ fn rates(point: &HplPoint, out: &mut String) -> std::fmt::Result {
     writeln!(
         out,
         "bound     no LU on these {} takes less than {} ({}); {} predicted, {} measured",
-        if point.machines() > 1 { "workers" } else { "threads" },
+        if point.place.machines() > 1 { "workers" } else { "threads" },
         seconds(estimate.bound_seconds),
         estimate.bound_by,
         seconds(estimate.seconds),
@@ -119,11 +108,26 @@ fn rates(point: &HplPoint, out: &mut String) -> std::fmt::Result {
     )
 }
 
+/// A line for each worker: those that computed, those that were left out, and those that were lost.
+pub(super) fn worker_lines(plan: &SystemPlan, losses: &SystemLosses) -> Vec<String> {
+    let of = |share: &SystemShare| {
+        let SystemShare { name, threads, columns, gflops, bytes: memory } = share;
+        let (threads, memory) = (counted(*threads as u64, "thread"), bytes(*memory as f64));
+        format!("worker    {name}: {columns} columns, {memory}; {gflops:.1} Gflop/s by {threads}")
+    };
+    let mut lines: Vec<String> = plan.shares.iter().map(of).collect();
+    lines.extend(
+        plan.left_out.iter().map(|name| format!("left out  {name}: with it, the run would take longer")),
+    );
+    lines.extend(loss_lines(losses));
+    lines
+}
+
 /// A table of the points with different numbers of workers: how the rate grows with them.
 pub(super) fn scaling(points: &[HplPoint]) -> String {
     let mut out = "\n       N    NB workers    Gflop/s  of products  speed-up\n".to_owned();
     for point in points {
-        let alone = points.iter().find(|one| one.order == point.order && one.machines() == 1);
+        let alone = points.iter().find(|one| one.order == point.order && one.place.machines() == 1);
         let gain =
             alone.map_or_else(|| "-".to_owned(), |one| format!("{:.2}", point.gflops() / one.gflops()));
         // Writing to a `String` cannot fail.
@@ -132,9 +136,9 @@ pub(super) fn scaling(points: &[HplPoint]) -> String {
             "{:8} {:5} {:7} {:10.1} {:12.2} {gain:>9}",
             point.order,
             point.block,
-            point.machines(),
+            point.place.machines(),
             point.gflops(),
-            point.gflops() / point.product_gflops()
+            point.gflops() / point.place.product_gflops()
         );
     }
     out

@@ -68,10 +68,40 @@ pub struct LuBegin {
     pub dtype: DType,
     /// Most panels that a machine keeps.
     pub live_max: usize,
-    /// Whether the workers generate the system of the High Performance Linpack benchmark.
-    pub is_generated: bool,
+    /// Where the columns come from.
+    pub origin: LuOrigin,
     /// The owners of the block columns, and this machine. The right-hand sides are the last block.
     pub ring: LuRing,
+}
+
+/// Where the columns of a system come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LuOrigin {
+    /// From the primary.
+    Sent,
+    /// Each worker generates its own: the system of the High Performance Linpack benchmark.
+    Hpl,
+    /// The same for the system of HPL-MxP.
+    HplMxp,
+}
+
+impl LuOrigin {
+    /// Whether the workers generate the columns.
+    pub fn is_generated(self) -> bool {
+        self != Self::Sent
+    }
+
+    fn code(self) -> u8 {
+        match self {
+            Self::Sent => 0,
+            Self::Hpl => 1,
+            Self::HplMxp => 2,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<Self> {
+        [Self::Sent, Self::Hpl, Self::HplMxp].into_iter().find(|origin| origin.code() == code)
+    }
 }
 
 impl LuBegin {
@@ -96,7 +126,7 @@ impl LuBegin {
         threads: usize,
     ) -> u64 {
         let ring = LuRing { owners: Vec::new(), machines: 1, me: 0 };
-        let begin = Self { order, width, extra, dtype, live_max: LU_LIVE_MAX, is_generated: false, ring };
+        let begin = Self { order, width, extra, dtype, live_max: LU_LIVE_MAX, origin: LuOrigin::Sent, ring };
         begin.part_bytes(columns, threads)
     }
 
@@ -125,7 +155,7 @@ impl LuBegin {
         w.u32(u32::try_from(self.extra).unwrap_or(u32::MAX));
         w.u8(self.dtype.code());
         w.u8(u8::try_from(self.live_max).unwrap_or(u8::MAX));
-        w.u8(u8::from(self.is_generated));
+        w.u8(self.origin.code());
         w.u16(u16::try_from(self.ring.machines).unwrap_or(u16::MAX));
         w.u16(u16::try_from(self.ring.me).unwrap_or(u16::MAX));
         w.count(self.ring.owners.len());
@@ -137,9 +167,11 @@ impl LuBegin {
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
         let mut r = FieldReader::new(head);
         let (order, width, extra) = (to_usize_of(r.u64()?), to_usize(r.u32()?), to_usize(r.u32()?));
-        let (code, live_max, is_generated) = (r.u8()?, usize::from(r.u8()?), r.u8()?);
+        let (code, live_max, origin) = (r.u8()?, usize::from(r.u8()?), r.u8()?);
         let dtype = DType::from_code(code).filter(|dtype| dtype.is_float());
         let dtype = dtype.ok_or_else(|| ProtocolError::new(format!("a system of element type {code}")))?;
+        let origin = LuOrigin::from_code(origin)
+            .ok_or_else(|| ProtocolError::new(format!("a system whose columns have origin {origin}")))?;
         let (machines, me, count) = (usize::from(r.u16()?), usize::from(r.u16()?), usize::from(r.u16()?));
         if count > LU_BLOCKS_MAX {
             return Err(ProtocolError::new(format!("a system in {count} blocks")));
@@ -157,13 +189,13 @@ impl LuBegin {
             && me < machines
             && owners.iter().all(|owner| *owner < machines);
         let blocks = order.div_ceil(width.max(1)) + 1;
-        if !has_sizes || !is_ring || blocks > LU_BLOCKS_MAX || owners.len() != blocks || is_generated > 1 {
+        if !has_sizes || !is_ring || blocks > LU_BLOCKS_MAX || owners.len() != blocks {
             return Err(ProtocolError::new(format!(
                 "a system of order {order} in {count} blocks of {width} on {machines} machines"
             )));
         }
         let ring = LuRing { owners, machines, me };
-        Ok(Self { order, width, extra, dtype, live_max, is_generated: is_generated == 1, ring })
+        Ok(Self { order, width, extra, dtype, live_max, origin, ring })
     }
 }
 
@@ -306,63 +338,6 @@ impl LuStatus {
     }
 }
 
-/// With which factor right-hand sides are solved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LuPass {
-    /// With the exchanges of rows and L, from the first block to the last.
-    Forward,
-    /// With U, from the last block to the first.
-    Back,
-}
-
-/// Head of a rows message: some rows of right-hand sides. 45 bytes.
-///
-/// To a worker: it solves for the columns of `blocks`, which are its own, and returns all rows. To the primary: the result.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LuRows {
-    /// With which factor.
-    pub pass: LuPass,
-    /// The blocks to solve for, or that were solved for; empty for right-hand sides as the elimination left them.
-    pub blocks: Range<usize>,
-    /// Right-hand sides.
-    pub width: usize,
-    /// All rows of this transfer: 0 to `total`.
-    pub total: usize,
-    /// First row of this frame.
-    pub first: usize,
-    /// Rows of this frame.
-    pub rows: usize,
-}
-
-impl LuRows {
-    /// Encodes the head.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut w = FieldWriter::default();
-        w.u8(u8::from(self.pass == LuPass::Back));
-        w.u32(u32::try_from(self.width).unwrap_or(u32::MAX));
-        for x in [self.blocks.start, self.blocks.end, self.total, self.first, self.rows] {
-            w.u64(to_u64(x));
-        }
-        w.finish()
-    }
-
-    /// Decodes the head.
-    pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = FieldReader::new(head);
-        let (pass, width) = (r.u8()?, to_usize(r.u32()?));
-        let mut next = || r.u64().map(to_usize_of);
-        let (start, end, total, first, rows) = (next()?, next()?, next()?, next()?, next()?);
-        r.end()?;
-        let is_within = first.checked_add(rows).is_some_and(|end| end <= total);
-        let has_sizes = total <= LU_ORDER_MAX && (1..=LU_WIDTH_MAX).contains(&width);
-        if start > end || !has_sizes || !is_within || pass > 1 {
-            return Err(ProtocolError::new(format!("{rows} rows of {width} from {first} on, of {total}")));
-        }
-        let pass = if pass == 0 { LuPass::Forward } else { LuPass::Back };
-        Ok(Self { pass, blocks: start..end, width, total, first, rows })
-    }
-}
-
 /// The frames in which `count` lines of this many bytes each travel, as ranges of lines. Each frame has at least one line: a line
 /// is at most `LU_WIDTH_MAX` elements.
 pub fn lu_frames(count: usize, line_bytes: usize) -> impl Iterator<Item = Range<usize>> {
@@ -371,7 +346,7 @@ pub fn lu_frames(count: usize, line_bytes: usize) -> impl Iterator<Item = Range<
 }
 
 /// Larger than all sizes of a system if it is none of this machine.
-fn to_usize_of(x: u64) -> usize {
+pub(super) fn to_usize_of(x: u64) -> usize {
     usize::try_from(x).unwrap_or(usize::MAX)
 }
 
@@ -382,7 +357,15 @@ mod tests {
 
     fn begin() -> LuBegin {
         let ring = LuRing { owners: vec![0, 1, 0, 1], machines: 2, me: 1 };
-        LuBegin { order: 300, width: 128, extra: 2, dtype: DType::F64, live_max: 3, is_generated: true, ring }
+        LuBegin {
+            order: 300,
+            width: 128,
+            extra: 2,
+            dtype: DType::F64,
+            live_max: 3,
+            origin: LuOrigin::Hpl,
+            ring,
+        }
     }
 
     #[test]
@@ -402,10 +385,6 @@ mod tests {
         let factored = LuStatus::Factored { step: 7, pivots: vec![0, 9, 1 << 20] };
         for report in [LuStatus::Ready, factored, eliminated, LuStatus::Checked(0.5)] {
             assert_eq!(LuStatus::decode(&report.encode()), Ok(report));
-        }
-        for pass in [LuPass::Forward, LuPass::Back] {
-            let rows = LuRows { pass, blocks: 2..5, width: 3, total: 10, first: 3, rows: 7 };
-            assert_eq!(LuRows::decode(&rows.encode()), Ok(rows));
         }
     }
 
@@ -429,14 +408,11 @@ mod tests {
             change(&mut bad);
             assert!(LuBegin::decode(&bad.encode()).is_err(), "{at}");
         }
-        let rows = LuRows { pass: LuPass::Back, blocks: 0..0, width: 1, total: 4, first: 3, rows: 1 };
-        assert!(LuRows::decode(&rows.encode()).is_ok());
-        for bad in [LuRows { rows: 2, ..rows.clone() }, LuRows { width: 0, ..rows.clone() }] {
-            assert!(LuRows::decode(&bad.encode()).is_err());
+        for (code, is_known) in [(0, true), (1, true), (2, true), (3, false)] {
+            let mut other = begin().encode();
+            other[18] = code;
+            assert_eq!(LuBegin::decode(&other).is_ok(), is_known, "origin {code}");
         }
-        let mut aside = rows.encode();
-        aside[0] = 2;
-        assert!(LuRows::decode(&aside).is_err(), "a third pass");
         assert!(LuStatus::decode(&[4]).is_err());
         let mut factored = LuStatus::Factored { step: 1, pivots: vec![2; 3] }.encode();
         factored[9] = 4;

@@ -8,6 +8,7 @@
 mod fields;
 mod log;
 mod lu;
+mod lu_rows;
 mod make;
 mod placed;
 mod reduce;
@@ -17,7 +18,8 @@ mod store;
 
 pub use fields::{FieldReader, FieldWriter};
 pub use log::{LogHead, Pong, Wants, Work, WorkRecord};
-pub use lu::{LuBegin, LuFill, LuPanelHead, LuPass, LuRing, LuRows, LuStatus, lu_frames};
+pub use lu::{LuBegin, LuFill, LuOrigin, LuPanelHead, LuRing, LuStatus, lu_frames};
+pub use lu_rows::{LuPass, LuRows};
 pub use make::{FetchHead, MakeHead, MakeStepForm};
 pub use placed::{
     GetHead, PartHead, PartPiece, PartSource, PlacedHead, PutHead, PutOutcome, ResidentView, part_pieces,

@@ -16,21 +16,23 @@
 mod kinds;
 mod panels;
 mod returning;
+mod right_hand_sides;
 
 pub(in crate::session) use self::kinds::LuSession;
 
 use self::kinds::begin;
-use self::panels::{ElementBytes, PanelHere, copy_bytes};
+use self::panels::{PanelHere, copy_bytes};
+use self::right_hand_sides::LuProduct;
 use super::WorkerError;
 use super::core::{Core, TaskResult};
 use bramble_kernel::Kernel;
 use bramble_kernel::lu::{LuElement, PackedPanel};
-use bramble_link::{Arrived, ArrivedBody, Body, Frame, SharedRegion};
+use bramble_link::{Arrived, ArrivedBody, Body, Frame};
 use bramble_lu::LuPart;
 use bramble_schedule::lu::{LuAction, LuEvent, LuNode, LuShape, LuTask};
 use bramble_schedule::worker::{Priority, TaskLength};
 use bramble_wire::ProtocolError;
-use bramble_wire::message::{Kind, LuBegin, LuFill, LuPass, LuRows, LuStatus, lu_frames};
+use bramble_wire::message::{Kind, LuBegin, LuFill, LuPass, LuRows, LuStatus};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -47,6 +49,8 @@ pub(in crate::session) enum LuDone {
     Task(LuTask),
     /// Right-hand sides were solved for some blocks.
     Solved(LuRows, Vec<f64>),
+    /// Some rows of this worker's part of a product: the first, and their elements.
+    Multiplied(usize, Vec<f64>),
     /// The columns were compared with their checksums.
     Checked(f64),
     /// The machine could not, for this reason.
@@ -97,6 +101,7 @@ struct TypedSession<T> {
     bad: BadPivots,
     /// Rows that are arriving from the primary.
     rows: Vec<f64>,
+    product: Option<LuProduct>,
     /// Frames of the factors that wait for the link; `None` before all columns are eliminated.
     returning: Option<usize>,
 }
@@ -140,10 +145,11 @@ impl<T: LuElement> TypedSession<T> {
             is_ready: false,
             bad: BadPivots::default(),
             rows: Vec::new(),
+            product: None,
             returning: None,
         };
         let mut out = LuOutput::default();
-        if new.begin.is_generated {
+        if new.begin.origin.is_generated() {
             for block in new.begin.ring.columns() {
                 let part = new.part.clone();
                 new.prepare(&mut out, move || part.generate(block));
@@ -168,7 +174,7 @@ impl<T: LuElement> TypedSession<T> {
         if self.preparing > 0 {
             return Ok(());
         }
-        let is_generated = self.begin.is_generated;
+        let is_generated = self.begin.origin.is_generated();
         if !is_generated || std::mem::replace(&mut self.is_summed, true) {
             self.is_ready = true;
             out.frames.push(report(LuStatus::Ready));
@@ -186,7 +192,11 @@ impl<T: LuElement> TypedSession<T> {
     fn fill(&mut self, fill: &LuFill, body: &[u8], out: &mut LuOutput) -> Result<(), WorkerError> {
         let LuFill { block, first, rows } = *fill;
         let mut elements = vec![T::ZERO; body.len() / size_of::<T>()];
-        let come = self.filled.get(&block).copied().filter(|come| !self.begin.is_generated && *come == first);
+        let come = self
+            .filled
+            .get(&block)
+            .copied()
+            .filter(|come| !self.begin.origin.is_generated() && *come == first);
         let width = self.begin.columns(block).len();
         let is_as_told = rows > 0 && rows.checked_mul(width) == Some(elements.len());
         let fits = come.is_some() && is_as_told && copy_bytes(body, &mut elements);
@@ -203,36 +213,6 @@ impl<T: LuElement> TypedSession<T> {
         Ok(())
     }
 
-    /// Right-hand sides from the primary: with the last of them the blocks are solved.
-    fn take_rows(&mut self, rows: LuRows, body: &[u8], out: &mut LuOutput) -> Result<(), WorkerError> {
-        let LuRows { total, first, rows: count, width, .. } = rows;
-        let wrong =
-            || ProtocolError::new(format!("{count} rows from {first} on, of {total}, are not expected"));
-        let fits = total <= self.begin.order && width <= self.begin.extra && self.returning.is_some();
-        if !fits || self.rows.len() != first * width {
-            return Err(wrong().into());
-        }
-        self.rows.resize((first + count) * width, 0.0);
-        if !copy_bytes(body, &mut self.rows[first * width..]) {
-            return Err(wrong().into());
-        }
-        if first + count < total {
-            return Ok(());
-        }
-        let (part, kernel) = (self.part.clone(), self.kernel.clone());
-        let mut x = std::mem::take(&mut self.rows);
-        let solve = move || {
-            let (pass, blocks) = (rows.pass, rows.blocks.clone());
-            match part.solve(&*kernel, (pass, blocks), &mut x, width) {
-                Ok(true) => LuDone::Solved(rows, x),
-                Ok(false) => LuDone::Failed(format!("blocks {:?} are not here", rows.blocks)),
-                Err(e) => LuDone::Failed(e.to_string()),
-            }
-        };
-        out.work.push((Box::new(solve), Priority(0)));
-        Ok(())
-    }
-
     /// Notes the first pivots that are 0 or no numbers.
     fn judge(&mut self, step: usize, panel: &PackedPanel<T>) {
         let first = self.begin.columns(step).start;
@@ -242,18 +222,6 @@ impl<T: LuElement> TypedSession<T> {
             } else if !pivot.is_number() {
                 self.bad.overflow = self.bad.overflow.or(Some(first + at));
             }
-        }
-    }
-
-    /// Sends right-hand sides under the head of their transfer.
-    fn send_rows(&self, of: &LuRows, x: Vec<f64>, out: &mut LuOutput) {
-        let line = of.width * size_of::<f64>();
-        let owner: Arc<ElementBytes<f64>> = Arc::new(ElementBytes(x));
-        for frame in lu_frames(of.total, line) {
-            let head = LuRows { first: frame.start, rows: frame.len(), ..of.clone() };
-            let (start, len) = (frame.start * line, frame.len() * line);
-            let body = Body::Shared(SharedRegion::new(owner.clone(), start, len, len, 1));
-            out.frames.push(Frame::new(Kind::LuRows.code(), head.encode(), body));
         }
     }
 
@@ -370,6 +338,7 @@ impl<T: LuElement> LuSession for TypedSession<T> {
                 self.dispatch(LuEvent::Ended(task), &mut out)?;
             }
             LuDone::Solved(rows, x) => self.send_rows(&rows, x, &mut out),
+            LuDone::Multiplied(first, part) => self.take_product(first, &part, &mut out),
             LuDone::Checked(deviation) => out.frames.push(report(LuStatus::Checked(deviation))),
             LuDone::Failed(why) => return Err(WorkerError::Here(why)),
         }
