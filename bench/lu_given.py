@@ -4,7 +4,7 @@ Each machine is a network namespace; `tc tbf` limits its link and that of the pr
 lies in the primary's page cache. Seconds are those from the first column that is sent to the last element of the solution, with the
 corrections; NumPy's are those of the call `solve`, and it need not send anything. `bench hpl` of the same order, whose columns the
 workers generate, shows what the elimination takes alone: with the bytes of the matrix at the rate of the primary's link before it, it
-would take the sum. Needs Linux, root, iproute2, NumPy.
+would take the sum. `--depth 3` keeps as few panels at the workers as systems whose columns are there. Needs Linux, root, iproute2, NumPy.
 """
 
 import json
@@ -67,7 +67,8 @@ def main():
         a, b = folder / "a.npy", folder / "b.npy"
         np.save(a, random.standard_normal((n, n)))
         np.save(b, random.standard_normal(n))
-        contestants = {"solve": lambda: solved(args, cluster, a, b), "solve --refine": lambda: solved(args, cluster, a, b, "--refine"),
+        contestants = {"solve": lambda: solved(args, cluster, a, b), "solve --depth 3": lambda: solved(args, cluster, a, b, "--depth", 3),
+                       "solve --refine": lambda: solved(args, cluster, a, b, "--refine"),
                        "bench hpl": lambda: generated(args, cluster, n)}
         if not args.no_numpy:
             contestants["NumPy on the first machine"] = lambda: numpy_alone(cluster, a, b)

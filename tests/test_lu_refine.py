@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from helpers import Run, assert_gone, assert_refused, bramble, matrix, save, succeed, workers
+from helpers import Run, assert_gone, assert_refused, bramble, cpu_seconds, matrix, save, succeed, workers
 from test_lu_survive import N, SLOW, assert_lost, losing, told_at_once
 from test_solve import WRONG_BLAS, backward_error
 from test_solve_workers import solved
@@ -115,7 +115,7 @@ def test_half_of_the_memory_is_enough(tmp_path):
 
 def test_an_elimination_that_loses_a_worker_starts_again_in_f32(tmp_path):
     a, b, out = matrix(N, N, "f64", 1), matrix(N, 2, "f64", 2), tmp_path / "x.npy"
-    words = "solve", save(tmp_path, "A.npy", a), save(tmp_path, "b.npy", b), "-o", out, "--json", "--survive", 1, "--refine"
+    words = "solve", save(tmp_path, "A.npy", a), save(tmp_path, "b.npy", b), "-o", out, "--json", "--survive", 1, "--block", 32, "--refine"
     with losing(3, 1, signal.SIGKILL, words) as (addresses, _, run):
         told_at_once(run, addresses[1], "2 workers")
         result = run.finish(deadline_s=120)
@@ -134,7 +134,8 @@ def test_a_worker_that_is_lost_while_the_solution_is_corrected_ends_the_run_with
         words = "solve", a, b, "-o", tmp_path / "x.npy", "--refine", "--survive", 0, "--block", 32, "-w", ",".join(addresses)
         run = Run(*words)
         end = time.monotonic() + 60
-        while not corrects(run):
+        # Other threads of that name read the matrix, before the workers have anything to do.
+        while not corrects(run) or min(cpu_seconds(one.process.pid) for one in runs) < 0.1:
             assert time.monotonic() < end and run.process.poll() is None, "it does not correct"
             time.sleep(0.02)
         os.kill(runs[1].process.pid, how)

@@ -15,7 +15,7 @@ from test_lu_workers import assert_factors
 from test_solve import backward_error
 from test_solve_workers import wait_until_it_computes
 
-# Slow kernels and one thread: an elimination of 3200 columns takes some seconds.
+# Slow kernels and one thread: an elimination of 3200 columns takes some seconds. With narrow blocks no worker is left out.
 SLOW = "--threads", 1, "--kernel", "reference"
 N = 3200
 
@@ -55,7 +55,7 @@ def assert_lost(report, addresses, victims):
 @pytest.mark.parametrize("how, within_s", [(signal.SIGKILL, 3), (signal.SIGSTOP, 10)])
 def test_a_system_is_solved_without_the_worker_that_was_lost(tmp_path, how, within_s):
     a, b, out = matrix(N, N, "f64", 1), matrix(N, 2, "f64", 2), tmp_path / "x.npy"
-    words = "solve", save(tmp_path, "A.npy", a), save(tmp_path, "b.npy", b), "-o", out, "--json", "--survive", 1
+    words = "solve", save(tmp_path, "A.npy", a), save(tmp_path, "b.npy", b), "-o", out, "--json", "--survive", 1, "--block", 32
     with losing(3, 1, how, words) as (addresses, _, run):
         begun = time.monotonic()
         told_at_once(run, addresses[1], "2 workers")
@@ -72,7 +72,7 @@ def test_a_system_is_solved_without_the_worker_that_was_lost(tmp_path, how, with
 
 def test_factors_come_without_the_worker_that_was_lost(tmp_path):
     a = matrix(N, N, "f64", 3)
-    words = "lu", save(tmp_path, "A.npy", a), "-o", tmp_path / "LU.npy", "--json", "--survive", 2
+    words = "lu", save(tmp_path, "A.npy", a), "-o", tmp_path / "LU.npy", "--json", "--survive", 2, "--block", 32
     with losing(4, 0, signal.SIGKILL, words) as (addresses, runs, run):
         told_at_once(run, addresses[0], "3 workers")
         wait_until_it_computes(runs[1:], 5)
@@ -88,7 +88,7 @@ def test_factors_come_without_the_worker_that_was_lost(tmp_path):
 
 
 def test_the_benchmark_says_what_a_loss_has_cost_and_begins_no_further_run():
-    words = "bench", "hpl", "--size", N, "--survive", 1
+    words = "bench", "hpl", "--size", N, "--nb", 32, "--survive", 1
     with losing(3, 2, signal.SIGKILL, words) as (addresses, _, run):
         told_at_once(run, addresses[2], "2 workers")
         result = run.finish(deadline_s=120)
@@ -105,7 +105,7 @@ def test_the_benchmark_says_what_a_loss_has_cost_and_begins_no_further_run():
 
 
 def test_one_loss_more_ends_the_run_with_its_name(tmp_path):
-    words = "solve", "random:8000x8000:f64:1", "random:8000x1:f64:2", "-o", tmp_path / "x.npy", "--survive", 1
+    words = "solve", "random:8000x8000:f64:1", "random:8000x1:f64:2", "-o", tmp_path / "x.npy", "--survive", 1, "--block", 32
     with losing(3, 1, signal.SIGKILL, words) as (addresses, runs, run):
         told_at_once(run, addresses[1], "2 workers")
         wait_until_it_computes([runs[0], runs[2]], 5)

@@ -121,7 +121,7 @@ def test_workers_solve_the_same_system(tmp_path):
 
 
 def test_a_worker_that_is_lost_is_survived():
-    words = *MXP, "--size", N, "--json", "--survive", 1
+    words = *MXP, "--size", N, "--nb", 32, "--json", "--survive", 1
     with losing(3, 1, signal.SIGKILL, words) as (addresses, _, run):
         told_at_once(run, addresses[1], "2 workers")
         result = run.finish(deadline_s=120)

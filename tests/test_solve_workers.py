@@ -96,6 +96,27 @@ def test_hpl_on_local_workers_has_hpls_norms():
     assert report["predicted"]["seconds"] >= report["bound"]["seconds"] > 0 and report["bound"]["by"] in ("compute", "links")
 
 
+def test_the_plan_says_why_it_has_chosen_its_blocks_and_how_many_panels_a_worker_keeps(tmp_path):
+    with workers(2, "--threads", 1, "--kernel", "simd") as (addresses, _):
+        hosts = "-w", ",".join(addresses)
+        [report] = [json.loads(line) for line in succeed(*HPL, "--size", 1000, *hosts).out.splitlines()]
+        compared = {one["nb"]: one["seconds"] for one in report["compared"]}
+        assert len(compared) > 1 and min(compared, key=compared.get) == report["nb"] and report["depth"] == 3
+        assert compared[report["nb"]] == report["predicted"]["seconds"]
+        given = "--size", 300, "--nb", 32, "--depth", 7, *hosts
+        [report] = [json.loads(line) for line in succeed(*HPL, *given).out.splitlines()]
+        assert (report["nb"], report["depth"]) == (32, 7) and [one["nb"] for one in report["compared"]] == [32]
+        text = succeed("bench", "hpl", *given).out
+        assert re.search(r"^blocks    of 32 columns; each worker keeps 7 panels$", text, re.MULTILINE), text
+        text = succeed("bench", "hpl", "--size", 1000, *hosts).out
+        assert re.search(r"^blocks    of \d+ columns: .* predicted, and .* with \d+.*; each worker keeps 3 panels$", text, re.MULTILINE), text
+        # The solution does not depend on the panels that are kept.
+        a, b = matrix(300, 300, "f64", 5), matrix(300, 1, "f64", 6)
+        same = [solved(tmp_path, a, b, *hosts, "--block", 16, "--depth", depth)[0] for depth in (1, 3, 16)]
+        assert np.array_equal(same[0], same[1]) and np.array_equal(same[0], same[2])
+    assert_refused(bramble("solve", "random:9x9:f64:1", "random:9x1:f64:1", "--local", 2, "--depth", 17), 2, ["--depth"])
+
+
 def test_subsets_of_workers_make_a_table_and_a_plot(tmp_path):
     plot = tmp_path / "nodes.svg"
     with workers(3, "--threads", 1) as (addresses, _):

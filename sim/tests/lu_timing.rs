@@ -29,11 +29,12 @@ fn plan(order: usize, width: Option<usize>, machines: &[LuMachine], keeps_all: b
         order,
         extra: 1,
         width,
+        depth: None,
         element_bytes: 8,
         machines,
         keeps_all,
         coming: None,
-        bytes: &|_, _, _| 0,
+        bytes: &|_| 0,
     }
     .plan()
     .unwrap()

@@ -254,6 +254,7 @@ impl Client {
             source,
             dtype: DType::F64,
             width: None,
+            depth: None,
             workers: None,
             outlives_losses: true,
             survive: 0,
@@ -276,7 +277,15 @@ impl Client {
     ) -> Result<SystemFactors, ClientError> {
         let order = a.shape().rows as f64;
         let kernel = self.kernels.name(DType::F64, 2.0 / 3.0 * order * order * order)?;
-        let request = FactorsRequest { a, width: None, survive: 0, kernel, sessions: self.sessions()?, home };
+        let request = FactorsRequest {
+            a,
+            width: None,
+            depth: None,
+            survive: 0,
+            kernel,
+            sessions: self.sessions()?,
+            home,
+        };
         let watch = self.display();
         let result = self.cluster.factor(request, check, &watch, &|_| {}).await;
         watch.done();

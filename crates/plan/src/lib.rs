@@ -55,8 +55,8 @@ pub use layout::{
     ShardUnits,
 };
 pub use lu::{
-    ClusterEstimate, ColumnDeal, ComingColumns, LuCluster, LuEstimate, LuMachine, LuPlan, LuPlanError,
-    LuRates, LuTaskModel, estimate_lu, estimate_mxp, lu_operations, mxp_seconds,
+    ClusterEstimate, ColumnDeal, ComingColumns, DEPTH_MIN, LuCluster, LuEstimate, LuMachine, LuPlan,
+    LuPlanError, LuRates, LuTaskModel, PartSizes, estimate_lu, estimate_mxp, lu_operations, mxp_seconds,
 };
 pub use making::{
     MadeOperand, MadePiece, Making, MakingForm, MakingStep, PartOfMaking, PieceSource, SumBlock, SumPipeline,

@@ -156,7 +156,8 @@ async fn compute<T: LuElement>(
     let width = args.factor.block.map(usize::from);
     let kernel = team.kernel.clone();
     let (survive, sessions) = (usize::from(args.factor.survive), sessions(args.factor.memory)?);
-    let request = FactorsRequest { a, width, survive, kernel, sessions, home };
+    let depth = args.factor.depth.map(usize::from);
+    let request = FactorsRequest { a, width, depth, survive, kernel, sessions, home };
     let ran = team.cluster.factor(request, Box::new(check), &team.display, &progress).await;
     let factors = ran.map_err(|e| GatheredTeam::failure(team.is_local, e))?;
     let whole = lap();

@@ -118,6 +118,7 @@ fn request(
         source,
         dtype,
         width,
+        depth: args.factor.depth.map(usize::from),
         workers: None,
         outlives_losses: false,
         survive,

@@ -32,8 +32,8 @@ pub const LU_BLOCKS_MAX: usize = 1 << 15;
 pub const LU_WIDTH_MAX: usize = 4096;
 /// Bytes of a panel in one frame: the next machine begins to pass them on when they are there.
 pub const LU_FRAME_BYTES: usize = 1 << 18;
-/// Panels that a machine of a factorisation keeps: one in use, one that comes, one ahead.
-pub const LU_LIVE_MAX: usize = 3;
+/// Most panels that a machine of a factorisation keeps.
+pub const LU_LIVE_MAX: usize = 16;
 /// Most requests for rows of the factors that a worker has not answered; each answer is a frame.
 pub const LU_FETCHES_MAX: usize = 4;
 /// Longest time in which a worker solves its part of a system for right-hand sides: the most of them, on a slow machine.

@@ -205,11 +205,12 @@ fn owners(
         order,
         extra: 1,
         width: Some(width),
+        depth: None,
         element_bytes: 8,
         machines: &all,
         keeps_all: true,
         coming: None,
-        bytes: &|_, _, _| 0,
+        bytes: &|_| 0,
     };
     match cluster.plan() {
         Ok(plan) if extra == 1 && random.chance(0.6) => plan.deal.owners,

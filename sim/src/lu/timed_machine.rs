@@ -9,7 +9,6 @@
 use super::report::{LuThreadTime, LuWait};
 use super::timing::BlockSizes;
 use bramble_schedule::lu::{LuAction, LuEvent, LuNode, LuShape, LuTask};
-use bramble_wire::limits::LU_LIVE_MAX;
 use bramble_wire::message::LuRing;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -44,9 +43,9 @@ impl TimedMachine {
     pub(super) fn new(
         sizes: BlockSizes,
         owners: &[usize],
-        machines: usize,
-        me: usize,
+        (machines, me): (usize, usize),
         threads: usize,
+        depth: usize,
     ) -> Self {
         let ring = LuRing { owners: owners.to_vec(), machines, me };
         let shape = LuShape {
@@ -54,7 +53,7 @@ impl TimedMachine {
             panels: sizes.panels(),
             threads,
             widest: (COLUMNS_MAX / sizes.width).max(1),
-            live_max: LU_LIVE_MAX,
+            live_max: depth,
         };
         Self {
             node: LuNode::new(shape, ring.clone(), true),

@@ -101,7 +101,9 @@ pub fn lu_sim_events(system: LuSimSystem, plan: &LuPlan) -> f64 {
 pub fn simulate_lu(system: LuSimSystem, plan: &LuPlan, machines: &[LuMachine]) -> LuSimReport {
     let sizes = BlockSizes { system, width: plan.width };
     let known: Vec<&LuMachine> = plan.deal.machines.iter().map(|at| &machines[*at]).collect();
-    let timed = |me: usize| TimedMachine::new(sizes, &plan.deal.owners, known.len(), me, known[me].threads);
+    let timed = |me: usize| {
+        TimedMachine::new(sizes, &plan.deal.owners, (known.len(), me), known[me].threads, plan.depth)
+    };
     let machines = (0..known.len()).map(timed).collect();
     let mut ring = TimedRing { sizes, queue: EventQueue::new(0), known, machines, events: 0 };
     ring.run();

@@ -12,7 +12,7 @@ use crate::args::SimLuArgs;
 use bramble_cluster::cluster_file;
 use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_matrix::DType;
-use bramble_plan::{LuCluster, LuMachine, LuPlan, LuPlanError, LuTaskModel, Machine};
+use bramble_plan::{DEPTH_MIN, LuCluster, LuMachine, LuPlan, LuPlanError, LuTaskModel, Machine, PartSizes};
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::product::cpu_seconds;
 use bramble_report::quantity::{bytes, counted, seconds};
@@ -49,8 +49,17 @@ pub(super) fn run(args: &SimLuArgs) -> Result<Exit, Failure> {
             "sim lu: about {events:.1e} events would take long to simulate; use a smaller N, or fewer machines"
         )));
     }
-    let part =
-        |(at, columns): (&usize, &usize)| part_bytes(order, plan.width, *columns, machines[*at].threads);
+    let part = |(at, columns): (&usize, &usize)| {
+        part_bytes(
+            order,
+            PartSizes {
+                depth: plan.depth,
+                width: plan.width,
+                columns: *columns,
+                threads: machines[*at].threads,
+            },
+        )
+    };
     let part_bytes = plan.deal.machines.iter().zip(&plan.deal.columns).map(part).collect();
     let (began, cpu_s) = (Instant::now(), cpu_seconds());
     let case = match done_or_signal(in_a_thread(system, plan, machines, part_bytes))? {
@@ -102,17 +111,18 @@ fn machines(args: &SimLuArgs) -> Result<Vec<LuMachine>, Failure> {
 }
 
 /// Bytes of a part of the system at a worker.
-fn part_bytes(order: usize, width: usize, columns: usize, threads: usize) -> u64 {
-    LuBegin::bytes_of_part((order, EXTRA, width), DType::F64, columns, threads)
+fn part_bytes(order: usize, of: PartSizes) -> u64 {
+    LuBegin::bytes_of_part((order, EXTRA, of.width), DType::F64, of.depth, of.columns, of.threads)
 }
 
 /// The plan that a run on such workers would have.
 fn plan(order: usize, args: &SimLuArgs, machines: &[LuMachine]) -> Result<LuPlan, Failure> {
-    let needed = |width: usize, columns: usize, threads: usize| part_bytes(order, width, columns, threads);
+    let needed = |of: PartSizes| part_bytes(order, of);
     let cluster = LuCluster {
         order,
         extra: EXTRA,
         width: args.nb.map(|nb| usize::from(nb).min(order)),
+        depth: None,
         element_bytes: DType::F64.size_bytes(),
         machines,
         keeps_all: args.nodes.is_some(),
@@ -138,7 +148,8 @@ fn too_large(order: usize, args: &SimLuArgs, e: &LuPlanError) -> Failure {
         more => format!(", and {more} more machines"),
     };
     let panels = args.nb.map_or_else(String::new, |nb| {
-        let each = bytes(part_bytes(order, usize::from(nb).min(order), 0, 1) as f64);
+        let least = PartSizes { depth: DEPTH_MIN, width: usize::from(nb).min(order), columns: 0, threads: 1 };
+        let each = bytes(part_bytes(order, least) as f64);
         format!(" and, at each machine, {each} for panels of {nb} columns")
     });
     let columns = bytes(order as f64 * (order + EXTRA) as f64 * 8.0);

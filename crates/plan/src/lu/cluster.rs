@@ -16,6 +16,12 @@ use alloc::vec::Vec;
 
 /// Widths of a block column that are compared.
 const WIDTHS: [usize; 7] = [32, 64, 96, 128, 192, 256, 384];
+/// Panels that each machine keeps at least, unless the user has said fewer: one in use, one that comes, one ahead.
+pub const DEPTH_MIN: usize = 3;
+/// Numbers of panels that are compared for systems whose columns come from one process.
+const DEPTHS: [usize; 4] = [DEPTH_MIN, 6, 10, 16];
+/// Panels take memory: more of them are kept only if that leaves less than this of the time.
+const DEEPER_PAYS: f64 = 0.99;
 /// Bytes that a thread reads in a second per Gflop/s of its products, in the back-substitution.
 const READ_BYTES_PER_FLOP: f64 = 0.06;
 /// Bytes of an element of a right-hand side.
@@ -40,13 +46,25 @@ pub struct LuMachine {
     pub tasks: LuTaskModel,
 }
 
-/// Columns that come from one process while the machines eliminate.
+/// Columns that come from one process while the machines eliminate. As many steps as a machine keeps panels can be done before the
+/// last column is there.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ComingColumns {
     /// Bytes a second to all machines together.
     pub bytes_per_s: f64,
-    /// Steps of the elimination that can be done before the last column is there: the panels that a machine keeps.
-    pub steps: usize,
+}
+
+/// The sizes that a machine's memory depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartSizes {
+    /// Panels that it keeps.
+    pub depth: usize,
+    /// Columns of a block.
+    pub width: usize,
+    /// Its columns.
+    pub columns: usize,
+    /// Its compute threads.
+    pub threads: usize,
 }
 
 /// A system, and the machines that may take part.
@@ -57,6 +75,8 @@ pub struct LuCluster<'a> {
     pub extra: usize,
     /// Columns of a block, if the user has said; else they are chosen.
     pub width: Option<usize>,
+    /// Panels that each machine keeps, if the user has said; else they are chosen.
+    pub depth: Option<usize>,
     /// Bytes of an element of the columns and panels; the machines' rates are those for it.
     pub element_bytes: usize,
     /// The machines.
@@ -65,8 +85,8 @@ pub struct LuCluster<'a> {
     pub keeps_all: bool,
     /// How the columns come to the machines; `None` if they are there before the clock runs.
     pub coming: Option<ComingColumns>,
-    /// Memory of a machine's part, as a function of (columns of a block, columns of the part, threads).
-    pub bytes: &'a dyn Fn(usize, usize, usize) -> u64,
+    /// Memory of a machine's part.
+    pub bytes: &'a dyn Fn(PartSizes) -> u64,
 }
 
 /// The owners of the columns.
@@ -98,12 +118,16 @@ pub struct ClusterEstimate {
 pub struct LuPlan {
     /// Columns of a block.
     pub width: usize,
+    /// Panels that each machine keeps.
+    pub depth: usize,
     /// The columns of each machine.
     pub deal: ColumnDeal,
     /// The bound and the prediction.
     pub estimate: ClusterEstimate,
     /// Machines that would make it slower, by their numbers in the cluster: they take no part.
     pub left_out: Vec<usize>,
+    /// Each width of a block that was compared and fits, with its best prediction, seconds.
+    pub tried: Vec<(usize, f64)>,
 }
 
 /// The system does not fit.
@@ -133,22 +157,47 @@ impl LuCluster<'_> {
         let mut by_speed: Vec<usize> = (0..self.machines.len()).collect();
         by_speed.sort_by(|a, b| self.machines[*b].gflops.total_cmp(&self.machines[*a].gflops));
         let widths = self.width.map_or_else(|| WIDTHS.to_vec(), |width| vec![width]);
+        let mut tried = Vec::new();
         let mut best: Option<LuPlan> = None;
         for width in widths {
+            let Some(found) = self.plan_of_width(width, &by_speed) else { continue };
+            tried.push((width, found.estimate.seconds));
+            if best.as_ref().is_none_or(|best| found.estimate.seconds < best.estimate.seconds) {
+                best = Some(found);
+            }
+        }
+        let best = best.ok_or_else(|| self.too_large())?;
+        Ok(LuPlan { tried, ..best })
+    }
+
+    /// The fastest plan with blocks of this width; `None` if the system does not fit.
+    fn plan_of_width(&self, width: usize, by_speed: &[usize]) -> Option<LuPlan> {
+        let mut best: Option<LuPlan> = None;
+        for depth in self.depths() {
             let least = if self.keeps_all { by_speed.len() } else { 1 };
             for count in least..=by_speed.len() {
                 let mut used = by_speed[..count].to_vec();
                 used.sort_unstable();
-                let Some(deal) = self.deal(width, used) else { continue };
-                let estimate = self.estimate(width, &deal);
-                if best.as_ref().is_none_or(|best| estimate.seconds < best.estimate.seconds) {
+                let Some(deal) = self.deal((width, depth), used) else { continue };
+                let estimate = self.estimate((width, depth), &deal);
+                let pays = |best: &LuPlan| if depth > best.depth { DEEPER_PAYS } else { 1.0 };
+                if best.as_ref().is_none_or(|best| estimate.seconds < best.estimate.seconds * pays(best)) {
                     let left_out =
                         (0..self.machines.len()).filter(|at| !deal.machines.contains(at)).collect();
-                    best = Some(LuPlan { width, deal, estimate, left_out });
+                    best = Some(LuPlan { width, depth, deal, estimate, left_out, tried: Vec::new() });
                 }
             }
         }
-        best.ok_or_else(|| self.too_large())
+        best
+    }
+
+    /// Numbers of panels that are compared.
+    fn depths(&self) -> Vec<usize> {
+        match (self.depth, self.coming) {
+            (Some(depth), _) => vec![depth],
+            (None, Some(_)) => DEPTHS.to_vec(),
+            (None, None) => vec![DEPTH_MIN],
+        }
     }
 
     /// An error if the system does not fit without the `lost` machines that offer the most memory.
@@ -163,7 +212,7 @@ impl LuCluster<'_> {
         let columns = self.order.saturating_add(self.extra);
         let width = self.width.unwrap_or(WIDTHS[0]);
         LuPlanError {
-            needed: (self.bytes)(width, columns, 1),
+            needed: (self.bytes)(PartSizes { depth: self.depths()[0], width, columns, threads: 1 }),
             offers: self.machines.iter().map(|m| (m.name.clone(), m.memory_bytes)).collect(),
         }
     }
@@ -177,7 +226,7 @@ impl LuCluster<'_> {
     }
 
     /// Deals the columns among these machines; `None` if one of them would get none, or the memory does not suffice.
-    fn deal(&self, width: usize, machines: Vec<usize>) -> Option<ColumnDeal> {
+    fn deal(&self, (width, depth): (usize, usize), machines: Vec<usize>) -> Option<ColumnDeal> {
         let blocks = self.order.div_ceil(width) + 1;
         let (mut owners, mut columns) = (vec![0; blocks], vec![0; machines.len()]);
         for block in (0..blocks).rev() {
@@ -185,7 +234,8 @@ impl LuCluster<'_> {
             let mut least: Option<(f64, usize)> = None;
             for (at, machine) in machines.iter().map(|at| &self.machines[*at]).enumerate() {
                 let with = columns[at] + more;
-                let has_room = (self.bytes)(width, with, machine.threads) <= machine.memory_bytes;
+                let sizes = PartSizes { depth, width, columns: with, threads: machine.threads };
+                let has_room = (self.bytes)(sizes) <= machine.memory_bytes;
                 let time = real(with) / machine.update_flops_per_s(width);
                 // Of equals the last: from left to right the owners then follow the ring, and the next panel's owner is the
                 // first to which a panel goes.
@@ -201,7 +251,7 @@ impl LuCluster<'_> {
     }
 
     /// The bound and the prediction for a deal.
-    fn estimate(&self, width: usize, deal: &ColumnDeal) -> ClusterEstimate {
+    fn estimate(&self, (width, depth): (usize, usize), deal: &ColumnDeal) -> ClusterEstimate {
         let machines: Vec<&LuMachine> = deal.machines.iter().map(|at| &self.machines[*at]).collect();
         let flops = lu_operations(self.order);
         let all: f64 = machines.iter().map(|machine| machine.gflops).sum();
@@ -209,7 +259,7 @@ impl LuCluster<'_> {
         let links = links.max(self.coming_seconds());
         let bound_seconds = f64::max(compute, links);
         let back_seconds = self.back_seconds(width, deal, &machines);
-        let seconds = self.factor_seconds(width, deal, &machines) + back_seconds;
+        let seconds = self.factor_seconds((width, depth), deal, &machines) + back_seconds;
         ClusterEstimate {
             bound_seconds,
             is_bound_by_links: links > compute,
@@ -245,12 +295,17 @@ impl LuCluster<'_> {
     }
 
     /// Seconds of the elimination. In each step all machines update their columns, while the next panel's owner updates that
-    /// block first, factors it on one thread, and sends it around the ring. Steps after the first few wait for the last column.
-    fn factor_seconds(&self, width: usize, deal: &ColumnDeal, machines: &[&LuMachine]) -> f64 {
+    /// block first, factors it on one thread, and sends it around the ring. Steps after the first `depth` wait for the last column.
+    fn factor_seconds(
+        &self,
+        (width, depth): (usize, usize),
+        deal: &ColumnDeal,
+        machines: &[&LuMachine],
+    ) -> f64 {
         let panels = self.order.div_ceil(width);
         let mut right = deal.columns.clone();
         let rate = machines.iter().filter_map(|machine| machine.bytes_per_s).fold(f64::INFINITY, f64::min);
-        let last_early = self.coming.map_or(0, |coming| coming.steps.clamp(1, panels));
+        let last_early = self.coming.map_or(0, |_| depth.clamp(1, panels));
         let mut seconds = self.panel_seconds(width, 0, deal, machines);
         for step in 0..panels {
             let columns = self.columns(width, step);
@@ -300,163 +355,4 @@ impl LuCluster<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn machine(gflops: f64, memory_bytes: u64, bytes_per_s: Option<f64>) -> LuMachine {
-        let (name, tasks) = ("w".into(), LuTaskModel::default());
-        LuMachine { name, threads: 4, gflops, memory_bytes, bytes_per_s, round_trip_s: 2e-4, tasks }
-    }
-
-    fn bytes(order: usize) -> impl Fn(usize, usize, usize) -> u64 {
-        move |width, columns, _| 8 * (order * columns + 4 * order * width) as u64
-    }
-
-    fn plan(order: usize, width: Option<usize>, machines: &[LuMachine]) -> Result<LuPlan, LuPlanError> {
-        let bytes = bytes(order);
-        LuCluster {
-            order,
-            extra: 1,
-            width,
-            element_bytes: 8,
-            machines,
-            keeps_all: false,
-            coming: None,
-            bytes: &bytes,
-        }
-        .plan()
-    }
-
-    #[test]
-    fn columns_follow_the_speeds_in_every_remainder() {
-        let machines = [4.0, 2.0, 2.0, 1.0].map(|gflops| machine(gflops, 1 << 40, Some(125e6)));
-        let LuPlan { deal, left_out, .. } = plan(9000, Some(50), &machines).unwrap();
-        assert!(left_out.is_empty());
-        for start in [0, 60, 120] {
-            let rest = &deal.owners[start..180];
-            let count = |at: usize| rest.iter().filter(|owner| **owner == at).count();
-            let part = |at: usize| (count(at) * 9 + rest.len() / 2) / rest.len();
-            assert_eq!([part(0), part(1), part(2), part(3)], [4, 2, 2, 1], "from block {start} on");
-        }
-    }
-
-    #[test]
-    fn memory_limits_a_share_and_what_does_not_fit_is_refused() {
-        let machines = [machine(9.0, 30 << 20, None), machine(1.0, 1 << 30, None)];
-        let found = plan(2000, Some(64), &machines).unwrap();
-        let with = |columns| bytes(2000)(64, columns, 4);
-        assert!(with(found.deal.columns[0]) <= 30 << 20 && found.deal.columns[1] > 0);
-        let small = [machine(9.0, 9 << 20, None), machine(1.0, 9 << 20, None)];
-        let refused = plan(2000, None, &small).unwrap_err();
-        assert_eq!(refused.offers.len(), 2);
-        assert!(refused.needed > 18 << 20);
-    }
-
-    #[test]
-    fn a_loss_of_the_largest_memory_has_to_leave_room_for_all_columns() {
-        // Columns take 32 MB in all, and each machine's panels 4 MiB beside them.
-        let fits = |memories_mib: &[u64], lost: usize| {
-            let machines: Vec<LuMachine> =
-                memories_mib.iter().map(|mib| machine(1.0, mib << 20, None)).collect();
-            let all = LuCluster {
-                order: 2000,
-                extra: 1,
-                width: Some(64),
-                element_bytes: 8,
-                machines: &machines,
-                keeps_all: false,
-                coming: None,
-                bytes: &bytes(2000),
-            };
-            assert!(all.plan().is_ok());
-            all.fits_without(lost)
-        };
-        assert!(fits(&[21, 21, 21], 0).is_ok() && fits(&[24, 24, 24], 1).is_ok());
-        let refused = fits(&[21, 60, 15], 1).unwrap_err();
-        assert_eq!(refused.offers.iter().map(|(_, bytes)| bytes >> 20).collect::<Vec<_>>(), [15, 21]);
-        assert!(fits(&[60, 21, 21, 60], 1).is_ok() && fits(&[60, 21, 15, 60], 2).is_err());
-        assert!(fits(&[60, 60], 2).is_err());
-    }
-
-    #[test]
-    fn a_machine_that_would_slow_the_others_is_left_out() {
-        let slow_link = [machine(20.0, 1 << 40, Some(125e6)), machine(0.5, 1 << 40, Some(1e6))];
-        assert_eq!(plan(4000, None, &slow_link).unwrap().left_out, [1]);
-        let all = LuCluster {
-            order: 4000,
-            extra: 1,
-            width: None,
-            element_bytes: 8,
-            machines: &slow_link,
-            keeps_all: true,
-            coming: None,
-            bytes: &bytes(4000),
-        };
-        assert!(all.plan().unwrap().left_out.is_empty());
-        let alike = [20.0; 4].map(|gflops| machine(gflops, 1 << 40, Some(1.25e9)));
-        assert!(plan(20_000, None, &alike).unwrap().left_out.is_empty());
-    }
-
-    #[test]
-    fn elements_of_half_the_size_take_half_of_the_links() {
-        let machines = [20.0; 4].map(|gflops| machine(gflops, 1 << 40, Some(1e6)));
-        let of = |element_bytes| {
-            let cluster = LuCluster {
-                order: 4000,
-                extra: 1,
-                width: Some(100),
-                element_bytes,
-                machines: &machines,
-                keeps_all: true,
-                coming: None,
-                bytes: &bytes(4000),
-            };
-            cluster.plan().unwrap().estimate
-        };
-        let (half, whole) = (of(4), of(8));
-        assert!(half.is_bound_by_links && (whole.bound_seconds / half.bound_seconds - 2.0).abs() < 1e-9);
-        assert!(half.seconds < 0.6 * whole.seconds, "{half:?} {whole:?}");
-    }
-
-    #[test]
-    fn columns_that_come_slowly_hide_the_first_steps_only() {
-        let machines = [20.0; 4].map(|gflops| machine(gflops, 1 << 40, Some(1.25e9)));
-        let of = |coming| {
-            let cluster = LuCluster {
-                order: 4000,
-                extra: 1,
-                width: Some(100),
-                element_bytes: 8,
-                machines: &machines,
-                keeps_all: true,
-                coming,
-                bytes: &bytes(4000),
-            };
-            cluster.plan().unwrap().estimate
-        };
-        let coming = |bytes_per_s, steps| of(Some(ComingColumns { bytes_per_s, steps }));
-        let (there, way) = (of(None), 4000.0 * 4001.0 * 8.0 / 1e7);
-        assert_eq!(coming(1e18, 4), there);
-        let (few, half) = (coming(1e7, 4), coming(1e7, 20));
-        assert!(few.bound_seconds == way && few.is_bound_by_links);
-        let after = |estimate: ClusterEstimate| (estimate.seconds - way) / there.seconds;
-        // 1 - (1 - 4/40)^3 and 1 - (1 - 20/40)^3 of the operations.
-        assert!((0.65..0.95).contains(&after(few)) && (0.05..0.4).contains(&after(half)), "{few:?} {half:?}");
-    }
-
-    proptest! {
-        #[test]
-        fn a_plan_covers_all_columns_and_is_never_below_its_bound(
-            order in 1..3000usize, width in prop::option::of(1..300usize), speeds in prop::collection::vec(0.1..90.0f64, 1..7),
-            rate in prop::option::of(1e6..1e9f64),
-        ) {
-            let machines: Vec<LuMachine> = speeds.into_iter().map(|gflops| machine(gflops, 1 << 40, rate)).collect();
-            let found = plan(order, width, &machines).unwrap();
-            prop_assert_eq!(found.deal.columns.iter().sum::<usize>(), order + 1);
-            prop_assert_eq!(found.deal.owners.len(), order.div_ceil(found.width) + 1);
-            prop_assert!(found.estimate.seconds.is_finite());
-            prop_assert!(found.estimate.seconds >= found.estimate.bound_seconds);
-        }
-    }
-}
+mod tests;

@@ -7,6 +7,9 @@ mod cluster;
 mod machine;
 mod tasks;
 
-pub use cluster::{ClusterEstimate, ColumnDeal, ComingColumns, LuCluster, LuMachine, LuPlan, LuPlanError};
+pub use cluster::{
+    ClusterEstimate, ColumnDeal, ComingColumns, DEPTH_MIN, LuCluster, LuMachine, LuPlan, LuPlanError,
+    PartSizes,
+};
 pub use machine::{LuEstimate, LuRates, estimate_lu, estimate_mxp, mxp_seconds};
 pub use tasks::{LuTaskModel, lu_operations};

@@ -28,6 +28,8 @@ pub struct FactorsRequest {
     pub a: Matrix,
     /// Columns of a block; `None`: as the cost model says.
     pub width: Option<usize>,
+    /// Panels that each worker keeps; `None`: as the cost model says.
+    pub depth: Option<usize>,
     /// How many workers may be lost in the run.
     pub survive: usize,
     /// Kernel of the products, by name, or `auto`.
@@ -77,12 +79,13 @@ impl Cluster {
         watch: &dyn ProductObserver,
         progress: &dyn Fn(SystemProgress<'_>),
     ) -> Result<SystemFactors, PrimaryError> {
-        let FactorsRequest { a, width, survive, kernel, sessions, home } = request;
+        let FactorsRequest { a, width, depth, survive, kernel, sessions, home } = request;
         let source = SystemSource::Given { b: zeros(a.shape().rows)?, a };
         let request = SystemRequest {
             source,
             dtype: DType::F64,
             width,
+            depth,
             workers: None,
             outlives_losses: true,
             survive,

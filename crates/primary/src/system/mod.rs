@@ -65,6 +65,8 @@ pub struct SystemRequest {
     pub dtype: DType,
     /// Columns of a block; `None`: as the cost model says.
     pub width: Option<usize>,
+    /// Panels that each worker keeps; `None`: as the cost model says.
+    pub depth: Option<usize>,
     /// Number of workers that take part, the first ones; `None`: the fastest number.
     pub workers: Option<usize>,
     /// Whether the run begins without workers that were lost since the last one; else they are an error.
@@ -100,12 +102,16 @@ pub struct SystemPlan {
     pub order: usize,
     /// Columns of a block.
     pub width: usize,
+    /// Panels that each machine keeps.
+    pub depth: usize,
     /// The machines that take part, in the order of the ring.
     pub shares: Vec<SystemShare>,
     /// Machines that would make it slower.
     pub left_out: Vec<String>,
     /// The bound and the prediction.
     pub estimate: ClusterEstimate,
+    /// Each width of a block that was compared and fits, with its best prediction, seconds.
+    pub tried: Vec<(usize, f64)>,
     /// Whether the system would also fit with elements in f64.
     pub fits_in_f64: bool,
 }

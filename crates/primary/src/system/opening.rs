@@ -13,7 +13,7 @@ use crate::cluster::Cluster;
 use crate::gathering::{OpenedSessions, open_all};
 use crate::product::ProductObserver;
 use bramble_matrix::DType;
-use bramble_plan::{ComingColumns, LuCluster, LuMachine, LuPlan, LuPlanError, LuTaskModel};
+use bramble_plan::{ComingColumns, LuCluster, LuMachine, LuPlan, LuPlanError, LuTaskModel, PartSizes};
 use bramble_schedule::lu::{LuAfterLoss, LuSurvival};
 use bramble_sessions::{ConnectedPeers, Opening, Pairing, Session, introduce, measure};
 use bramble_wire::limits::{LU_BLOCKS_MAX, LU_LIVE_MAX, LU_MACHINES_MAX, LU_ORDER_MAX, LU_WIDTH_MAX};
@@ -52,7 +52,7 @@ impl Cluster {
             width: ring.width,
             extra,
             dtype: request.dtype,
-            live_max: LU_LIVE_MAX,
+            live_max: ring.depth,
             origin: origin(&request.source),
             ring: LuRing { owners: ring.deal.owners, machines: used.len(), me: 0 },
         };
@@ -191,7 +191,7 @@ fn opening(request: &SystemRequest, order: usize, extra: usize) -> Opening {
     let n = order as f64;
     let width = request.width.unwrap_or(256);
     // In f64 also for f32: whether factors in f64 would fit is asked, too.
-    let whole = LuBegin::bytes_of_part((order, extra, width), DType::F64, order + extra, 64);
+    let whole = LuBegin::bytes_of_part((order, extra, width), DType::F64, LU_LIVE_MAX, order + extra, 64);
     Opening {
         dtype: request.dtype,
         alpha: 1.0,
@@ -239,13 +239,16 @@ fn plan(
 ) -> Result<(SystemPlan, LuPlan, Vec<String>), PrimaryError> {
     let machines: Vec<LuMachine> = workers.iter().map(|worker| machine(request, worker)).collect();
     let bytes_in = |dtype| {
-        move |width, columns, threads| LuBegin::bytes_of_part((order, extra, width), dtype, columns, threads)
+        move |of: PartSizes| {
+            LuBegin::bytes_of_part((order, extra, of.width), dtype, of.depth, of.columns, of.threads)
+        }
     };
     let (bytes, bytes_in_f64) = (bytes_in(request.dtype), bytes_in(DType::F64));
     let cluster = LuCluster {
         order,
         extra,
         width: request.width,
+        depth: request.depth,
         element_bytes: request.dtype.size_bytes(),
         machines: &machines,
         keeps_all: request.workers.is_some(),
@@ -272,14 +275,27 @@ fn plan(
             threads: machine.threads,
             columns: *columns,
             gflops: machine.gflops,
-            bytes: bytes(found.width, *columns, machine.threads),
+            bytes: bytes(PartSizes {
+                depth: found.depth,
+                width: found.width,
+                columns: *columns,
+                threads: machine.threads,
+            }),
         }
     };
     let shares: Vec<SystemShare> = found.deal.machines.iter().zip(&found.deal.columns).map(share).collect();
     let names = shares.iter().map(|share| share.name.clone()).collect();
     let left_out = found.left_out.iter().map(|at| machines[*at].name.clone()).collect();
-    let named =
-        SystemPlan { order, width: found.width, shares, left_out, estimate: found.estimate, fits_in_f64 };
+    let named = SystemPlan {
+        order,
+        width: found.width,
+        depth: found.depth,
+        shares,
+        left_out,
+        estimate: found.estimate,
+        tried: found.tried.clone(),
+        fits_in_f64,
+    };
     Ok((named, found, names))
 }
 
@@ -293,7 +309,7 @@ fn coming(
     let bytes_per_s = nic_bytes_per_s.unwrap_or(f64::INFINITY).min(all);
     match source {
         SystemSource::Hpl(_) | SystemSource::HplMxp(_) => None,
-        SystemSource::Given { .. } => Some(ComingColumns { bytes_per_s, steps: LU_LIVE_MAX }),
+        SystemSource::Given { .. } => Some(ComingColumns { bytes_per_s }),
     }
 }
 

@@ -53,7 +53,7 @@ pub struct SystemAtWorkers {
     questions: mpsc::Sender<Question>,
 }
 
-/// What is asked of the workers.
+/// The answer to a question.
 #[derive(Clone, Copy)]
 enum Wanted {
     Solution,

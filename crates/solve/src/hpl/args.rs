@@ -42,6 +42,9 @@ pub struct BenchHplArgs {
     /// With workers: how many of them take part, the first ones, comma-separated, such as 1,2,4,8 (default: as is fastest)
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) nodes: Vec<u16>,
+    /// With workers: panels that each of them keeps, 1 to 16 (default: 3)
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) depth: Option<u8>,
     /// With workers: how many may be lost during a run; the elimination starts again on the others, 0 to 8, and the time of the
     /// run goes on
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=8))]

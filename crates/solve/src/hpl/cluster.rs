@@ -199,6 +199,7 @@ pub(super) fn request(
         source,
         dtype,
         width,
+        depth: args.depth.map(usize::from),
         workers,
         // What the others measured would be another cluster.
         outlives_losses: false,

@@ -60,6 +60,8 @@ impl HplPlace {
                 "workers": plan.shares.iter().map(|share| worker(share, rate)).collect::<Vec<_>>(),
                 "left_out": plan.left_out,
                 "lost": loss_object(losses),
+                "depth": plan.depth,
+                "compared": plan.tried.iter().map(|(nb, seconds)| json!({"nb": nb, "seconds": seconds})).collect::<Vec<_>>(),
             }),
         }
     }

@@ -108,14 +108,29 @@ fn rates(point: &HplPoint, out: &mut String) -> std::fmt::Result {
     )
 }
 
-/// A line for each worker: those that computed, those that were left out, and those that were lost.
+/// The columns of a block and the panels that each worker keeps, with the predictions for narrower and wider blocks.
+fn block_line(plan: &SystemPlan) -> String {
+    let of = |(width, time): &(usize, f64)| format!("{} with {width}", seconds(*time));
+    let narrower = plan.tried.iter().rfind(|(width, _)| *width < plan.width);
+    let wider = plan.tried.iter().find(|(width, _)| *width > plan.width);
+    let others: Vec<String> = narrower.into_iter().chain(wider).map(of).collect();
+    let why = match others.is_empty() {
+        true => String::new(),
+        false => format!(": {} predicted, and {}", seconds(plan.estimate.seconds), others.join(", ")),
+    };
+    let panels = counted(plan.depth as u64, "panel");
+    format!("blocks    of {} columns{why}; each worker keeps {panels}", plan.width)
+}
+
+/// A line for the blocks, and one for each worker: those that computed, those that were left out, and those that were lost.
 pub(super) fn worker_lines(plan: &SystemPlan, losses: &SystemLosses) -> Vec<String> {
     let of = |share: &SystemShare| {
         let SystemShare { name, threads, columns, gflops, bytes: memory } = share;
         let (threads, memory) = (counted(*threads as u64, "thread"), bytes(*memory as f64));
         format!("worker    {name}: {columns} columns, {memory}; {gflops:.1} Gflop/s by {threads}")
     };
-    let mut lines: Vec<String> = plan.shares.iter().map(of).collect();
+    let mut lines = vec![block_line(plan)];
+    lines.extend(plan.shares.iter().map(of));
     lines.extend(
         plan.left_out.iter().map(|name| format!("left out  {name}: with it, the run would take longer")),
     );

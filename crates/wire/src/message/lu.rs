@@ -118,15 +118,17 @@ impl LuBegin {
         }
     }
 
-    /// `part_bytes` of any machine: of a system of `order` equations with `extra` right-hand sides, in blocks of `width` columns.
+    /// `part_bytes` of any machine: of a system of `order` equations with `extra` right-hand sides, in blocks of `width` columns, if
+    /// it keeps `live_max` panels.
     pub fn bytes_of_part(
         (order, extra, width): (usize, usize, usize),
         dtype: DType,
+        live_max: usize,
         columns: usize,
         threads: usize,
     ) -> u64 {
         let ring = LuRing { owners: Vec::new(), machines: 1, me: 0 };
-        let begin = Self { order, width, extra, dtype, live_max: LU_LIVE_MAX, origin: LuOrigin::Sent, ring };
+        let begin = Self { order, width, extra, dtype, live_max, origin: LuOrigin::Sent, ring };
         begin.part_bytes(columns, threads)
     }
 
@@ -184,7 +186,7 @@ impl LuBegin {
         let has_sizes = (1..=LU_ORDER_MAX).contains(&order)
             && (1..=LU_WIDTH_MAX).contains(&width)
             && (1..=LU_WIDTH_MAX).contains(&extra)
-            && (1..=16).contains(&live_max);
+            && (1..=LU_LIVE_MAX).contains(&live_max);
         let is_ring = (1..=LU_MACHINES_MAX).contains(&machines)
             && me < machines
             && owners.iter().all(|owner| *owner < machines);
@@ -431,7 +433,7 @@ mod tests {
 
     #[test]
     fn a_part_in_f32_takes_half_of_the_memory() {
-        let bytes = |dtype| LuBegin::bytes_of_part((10_000, 1, 128), dtype, 2500, 4);
+        let bytes = |dtype| LuBegin::bytes_of_part((10_000, 1, 128), dtype, 3, 2500, 4);
         let ratio = bytes(DType::F32) as f64 / bytes(DType::F64) as f64;
         assert!((0.49..0.51).contains(&ratio), "{ratio}");
     }

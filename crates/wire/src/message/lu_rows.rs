@@ -48,7 +48,7 @@ impl LuPass {
 /// gets all rows, and all blocks are named. To the primary: the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LuRows {
-    /// What is done with them.
+    /// With which factor they are solved, or that they are multiplied.
     pub pass: LuPass,
     /// The blocks to solve for, or that were solved for; empty for right-hand sides as the elimination left them.
     pub blocks: Range<usize>,

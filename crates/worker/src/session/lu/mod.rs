@@ -22,7 +22,7 @@ pub(in crate::session) use self::kinds::LuSession;
 
 use self::kinds::begin;
 use self::panels::{PanelHere, copy_bytes};
-use self::right_hand_sides::LuProduct;
+use self::right_hand_sides::RightHandSides;
 use super::WorkerError;
 use super::core::{Core, TaskResult};
 use bramble_kernel::Kernel;
@@ -99,9 +99,7 @@ struct TypedSession<T> {
     is_summed: bool,
     is_ready: bool,
     bad: BadPivots,
-    /// Rows that are arriving from the primary.
-    rows: Vec<f64>,
-    product: Option<LuProduct>,
+    right: RightHandSides,
     /// Frames of the factors that wait for the link; `None` before all columns are eliminated.
     returning: Option<usize>,
 }
@@ -144,8 +142,7 @@ impl<T: LuElement> TypedSession<T> {
             is_summed: false,
             is_ready: false,
             bad: BadPivots::default(),
-            rows: Vec::new(),
-            product: None,
+            right: RightHandSides::default(),
             returning: None,
         };
         let mut out = LuOutput::default();

@@ -21,8 +21,16 @@ use std::sync::Arc;
 /// Rows of a product that one task makes.
 const PRODUCT_ROWS: usize = 1024;
 
+/// Right-hand sides that this worker has something to do with.
+#[derive(Default)]
+pub(super) struct RightHandSides {
+    /// Rows that are arriving from the primary.
+    coming: Vec<f64>,
+    product: Option<LuProduct>,
+}
+
 /// This worker's part of a product, as far as it is there.
-pub(super) struct LuProduct {
+struct LuProduct {
     head: LuRows,
     sum: Vec<f64>,
     /// Tasks that have not ended.
@@ -40,19 +48,19 @@ impl<T: LuElement> TypedSession<T> {
         let LuRows { total, first, rows: count, width, .. } = rows;
         let wrong =
             || ProtocolError::new(format!("{count} rows from {first} on, of {total}, are not expected"));
-        let is_idle = self.returning.is_some() && self.product.is_none();
+        let is_idle = self.returning.is_some() && self.right.product.is_none();
         let fits = total <= self.begin.order && width <= self.begin.extra && is_idle;
-        if !fits || self.rows.len() != first * width {
+        if !fits || self.right.coming.len() != first * width {
             return Err(wrong().into());
         }
-        self.rows.resize((first + count) * width, 0.0);
-        if !copy_bytes(body, &mut self.rows[first * width..]) {
+        self.right.coming.resize((first + count) * width, 0.0);
+        if !copy_bytes(body, &mut self.right.coming[first * width..]) {
             return Err(wrong().into());
         }
         if first + count < total {
             return Ok(());
         }
-        let x = std::mem::take(&mut self.rows);
+        let x = std::mem::take(&mut self.right.coming);
         match rows.pass {
             LuPass::Multiply if total < self.begin.order || self.begin.origin != LuOrigin::HplMxp => {
                 return Err(wrong().into());
@@ -81,7 +89,7 @@ impl<T: LuElement> TypedSession<T> {
     fn multiply(&mut self, head: LuRows, x: Vec<f64>, out: &mut LuOutput) {
         let (order, width, x) = (self.begin.order, head.width, Arc::new(x));
         let bands = (0..order).step_by(PRODUCT_ROWS).map(|first| first..order.min(first + PRODUCT_ROWS));
-        self.product = Some(LuProduct { head, sum: vec![0.0; order * width], waiting: bands.len() });
+        self.right.product = Some(LuProduct { head, sum: vec![0.0; order * width], waiting: bands.len() });
         for band in bands {
             let (part, kernel, x) = (self.part.clone(), self.kernel.clone(), x.clone());
             let multiply = move || match part.multiply(&*kernel, band.clone(), &x, width) {
@@ -94,14 +102,14 @@ impl<T: LuElement> TypedSession<T> {
 
     /// Takes some rows of a product; returns it with the last.
     pub(super) fn take_product(&mut self, first: usize, part: &[f64], out: &mut LuOutput) {
-        let Some(product) = &mut self.product else { return };
+        let Some(product) = &mut self.right.product else { return };
         let start = first * product.head.width;
         product.sum[start..start + part.len()].copy_from_slice(part);
         product.waiting -= 1;
         if product.waiting > 0 {
             return;
         }
-        if let Some(LuProduct { head, sum, .. }) = self.product.take() {
+        if let Some(LuProduct { head, sum, .. }) = self.right.product.take() {
             self.send_rows(&head, sum, out);
         }
     }
