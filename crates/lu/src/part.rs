@@ -1,7 +1,7 @@
 //! The columns of one machine, of several that factor a matrix together.
 //!
-//! Place in the flow: a worker fills them or has them generated (`generated.rs`), runs the tasks that `schedule::lu::LuNode` starts, and solves with its part of the
-//! factors. Panels come from it, and from other machines.
+//! Place in the flow: a worker fills them or has them generated (`generated.rs`), runs the tasks that `schedule::lu::LuNode`
+//! starts, and solves with its part of the factors. Panels come from it, and from other machines.
 //!
 //! Invariants: all rows of a block column are here. One column more holds the sum of all others; it is updated as they
 //! are, so after the elimination it must be the sum of the machine's part of U (Huang & Abraham, "Algorithm-based fault
@@ -285,8 +285,8 @@ fn solve_corner<T: LuElement>(
     }
 }
 
-/// `target −= factor x`: for one right-hand side, which reads all of the factor for few operations, by dot products; else by pieces
-/// of rows where the factor has to be converted.
+/// `target −= factor x`: for one right-hand side, which reads all of the factor for few operations, by dot products; else by
+/// pieces of rows where the factor has to be converted.
 fn subtract_products<T: LuElement>(
     kernel: &dyn Kernel,
     factor: View<'_, T>,

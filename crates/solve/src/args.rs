@@ -27,7 +27,8 @@ pub(crate) struct FactorArgs {
     /// Columns of a panel (default: by the order of the matrix)
     #[arg(long, value_name = "NB", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) block: Option<u16>,
-    /// With workers: panels that each of them keeps, 1 to 16 (default: 3, or more while the matrix comes, if that is faster and fits)
+    /// With workers: panels that each of them keeps, 1 to 16 (default: 3, or more while the matrix comes, if that is faster and
+    /// fits)
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) depth: Option<u8>,
     /// With workers: how many may be lost during the run; the elimination starts again on the others, 0 to 8

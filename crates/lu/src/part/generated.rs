@@ -68,8 +68,8 @@ impl<T: LuElement> LuPart<T> {
         scatter(elements, (width, 1), &mut lease.view_mut::<T>());
     }
 
-    /// This machine's part of A X, in f64, for some rows of A and the `width` columns of `x`, which has all rows: the sum over its
-    /// own columns of A, which are those of HPL-MxP. `None` if they are others, or `x` or A has other rows.
+    /// This machine's part of A X, in f64, for some rows of A and the `width` columns of `x`, which has all rows: the sum over
+    /// its own columns of A, which are those of HPL-MxP. `None` if they are others, or `x` or A has other rows.
     pub fn multiply(
         &self,
         kernel: &dyn Kernel,
@@ -100,7 +100,8 @@ impl<T: LuElement> LuPart<T> {
     }
 }
 
-/// Generates rows of adjacent columns in pieces: calls `each` with the columns of a piece, its first row, and its elements in rows.
+/// Generates rows of adjacent columns in pieces: calls `each` with the columns of a piece, its first row, and its elements in
+/// rows.
 fn mxp_pieces(
     order: usize,
     rows: Range<usize>,

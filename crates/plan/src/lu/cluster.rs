@@ -46,8 +46,8 @@ pub struct LuMachine {
     pub tasks: LuTaskModel,
 }
 
-/// Columns that come from one process while the machines eliminate. As many steps as a machine keeps panels can be done before the
-/// last column is there.
+/// Columns that come from one process while the machines eliminate. As many steps as a machine keeps panels can be done before
+/// the last column is there.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ComingColumns {
     /// Bytes a second to all machines together.
@@ -295,7 +295,8 @@ impl LuCluster<'_> {
     }
 
     /// Seconds of the elimination. In each step all machines update their columns, while the next panel's owner updates that
-    /// block first, factors it on one thread, and sends it around the ring. Steps after the first `depth` wait for the last column.
+    /// block first, factors it on one thread, and sends it around the ring. Steps after the first `depth` wait for the last
+    /// column.
     fn factor_seconds(
         &self,
         (width, depth): (usize, usize),

@@ -129,8 +129,8 @@ impl Cluster {
     }
 }
 
-/// Whether the first run may begin with these workers, and without the `silent` ones, whose links failed while they were measured;
-/// `there` are connected.
+/// Whether the first run may begin with these workers, and without the `silent` ones, whose links failed while they were
+/// measured; `there` are connected.
 fn first(
     request: &SystemRequest,
     (workers, there): (&[Session], usize),

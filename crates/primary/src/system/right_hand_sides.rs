@@ -3,7 +3,8 @@
 //! Place in the flow: after the elimination (`mod.rs`), and while a solution is corrected (`refined.rs`).
 //!
 //! Invariants: the workers solve one after another, in the order of `schedule::lu::LuExchange`; they multiply side by side, and
-//! their parts are added in the order of the ring, so that the sum does not depend on who answers first. Every wait has a deadline.
+//! their parts are added in the order of the ring, so that the sum does not depend on who answers first. Every wait has a
+//! deadline.
 //!
 //! Deliberately absent: the arithmetic of the workers (crate `lu`).
 

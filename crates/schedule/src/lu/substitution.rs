@@ -28,7 +28,8 @@ pub struct LuExchange {
 }
 
 impl LuExchange {
-    /// The visit for some adjacent blocks; `None` if they are not blocks of one machine that are eliminated, or nothing is solved.
+    /// The visit for some adjacent blocks; `None` if they are not blocks of one machine that are eliminated, or nothing is
+    /// solved.
     pub fn of(begin: &LuBegin, pass: LuPass, blocks: Range<usize>) -> Option<Self> {
         let owners = begin.ring.owners.get(blocks.clone()).filter(|_| blocks.end <= begin.panels())?;
         let owner = *owners.first()?;

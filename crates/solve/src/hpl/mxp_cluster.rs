@@ -3,8 +3,9 @@
 //! Place in the flow: `cluster.rs` repeats runs. The workers generate their columns rounded to f32 and factor them; GMRES runs in
 //! this process, and lets them multiply their columns, generated again in f64, and solve with the factors.
 //!
-//! Invariants: as in one process (`mxp.rs`). The clock runs from the last column that was generated to the solution; as the columns
-//! are generated in f32, there is no conversion in it. X is checked here, with a matrix that this process generates again.
+//! Invariants: as in one process (`mxp.rs`). The clock runs from the last column that was generated to the solution; as the
+//! columns are generated in f32, there is no conversion in it. X is checked here, with a matrix that this process generates
+//! again.
 //!
 //! Deliberately absent: A in f64, which lies nowhere: it would take twice the memory of the factors.
 

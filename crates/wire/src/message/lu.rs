@@ -118,8 +118,8 @@ impl LuBegin {
         }
     }
 
-    /// `part_bytes` of any machine: of a system of `order` equations with `extra` right-hand sides, in blocks of `width` columns, if
-    /// it keeps `live_max` panels.
+    /// `part_bytes` of any machine: of a system of `order` equations with `extra` right-hand sides, in blocks of `width`
+    /// columns, if it keeps `live_max` panels.
     pub fn bytes_of_part(
         (order, extra, width): (usize, usize, usize),
         dtype: DType,

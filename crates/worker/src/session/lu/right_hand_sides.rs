@@ -1,7 +1,7 @@
 //! Right-hand sides at a worker: it solves them for its blocks, or multiplies its columns by them.
 //!
-//! Place in the flow: after the elimination. The primary sends rows; this file lets compute threads work on them when the last has
-//! come, and returns the result under the same head.
+//! Place in the flow: after the elimination. The primary sends rows; this file lets compute threads work on them when the last
+//! has come, and returns the result under the same head.
 //!
 //! Invariants: rows come in order, each once, and one transfer at a time. A product is cut into bands of rows, for all threads;
 //! it is returned when all bands are there.
