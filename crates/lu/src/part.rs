@@ -285,8 +285,8 @@ fn solve_corner<T: LuElement>(
     }
 }
 
-/// `target −= factor x`: for one right-hand side, which reads all of the factor for few operations, by dot products; else by
-/// pieces of rows where the factor has to be converted.
+/// `target −= factor x`, by pieces of rows where the factor has to be converted; for one right-hand side these are not stored, but
+/// go into dot products. Factors in f64 have the bits of one process.
 fn subtract_products<T: LuElement>(
     kernel: &dyn Kernel,
     factor: View<'_, T>,
@@ -296,7 +296,7 @@ fn subtract_products<T: LuElement>(
     memory: &mut Vec<f64>,
 ) {
     let (rows, cols) = (factor.rows(), factor.cols());
-    if width == 1 {
+    if width == 1 && T::DTYPE != DType::F64 {
         target.iter_mut().enumerate().for_each(|(i, y)| *y -= dot_in_f64(line(factor, i), x));
         return;
     }
