@@ -285,8 +285,8 @@ fn solve_corner<T: LuElement>(
     }
 }
 
-/// `target −= factor x`, by pieces of rows where the factor has to be converted; for one right-hand side these are not stored, but
-/// go into dot products. Factors in f64 have the bits of one process.
+/// `target −= factor x`. A factor that has to be converted to f64 goes into dot products for one right-hand side, and else is
+/// converted by pieces of rows. Factors in f64 have the bits of one process.
 fn subtract_products<T: LuElement>(
     kernel: &dyn Kernel,
     factor: View<'_, T>,
