@@ -115,6 +115,8 @@ def test_the_plan_says_why_it_has_chosen_its_blocks_and_how_many_panels_a_worker
         same = [solved(tmp_path, a, b, *hosts, "--block", 16, "--depth", depth)[0] for depth in (1, 3, 16)]
         assert np.array_equal(same[0], same[1]) and np.array_equal(same[0], same[2])
     assert_refused(bramble("solve", "random:9x9:f64:1", "random:9x1:f64:1", "--local", 2, "--depth", 17), 2, ["--depth"])
+    for alone in (["solve", "random:9x9:f64:1", "random:9x1:f64:1"], ["lu", "random:9x9:f64:1"], ["bench", "hpl", "--size", 100]):
+        assert_refused(bramble(*alone, "--depth", 4), 2, ["--depth", "needs workers"])
 
 
 def test_subsets_of_workers_make_a_table_and_a_plot(tmp_path):

@@ -9,7 +9,7 @@
 //! Deliberately absent: matrices that are not square.
 
 use crate::factors::unverified;
-use crate::on_workers::{OpenTeam, SURVIVE_ALONE, accuse, display, sessions, tell};
+use crate::on_workers::{OpenTeam, accuse, display, refuse_alone, sessions, tell};
 use crate::report::{LuReport, LuTimes};
 use crate::setup::{check_kernels, sides};
 use crate::{LuArgs, failure, write};
@@ -30,8 +30,10 @@ use std::time::Instant;
 /// The machines that the options name; `None` if they name none.
 pub(crate) fn team(args: &LuArgs, a: &Matrix) -> Result<Option<TeamSpec>, Failure> {
     let spec = match TeamSpec::of(&args.machines.team())? {
-        TeamSpec::Alone if args.factor.survive > 0 => return Err(Failure::usage(SURVIVE_ALONE)),
-        TeamSpec::Alone => return Ok(None),
+        TeamSpec::Alone => {
+            refuse_alone(args.factor.survive, args.factor.depth)?;
+            return Ok(None);
+        }
         spec => spec,
     };
     if args.factor.threads.is_some() {

@@ -64,9 +64,17 @@ pub(crate) fn sessions(memory: Option<u64>) -> Result<SessionRequest, Failure> {
     session_request(memory, false, false, false)
 }
 
-/// The error for `--survive` without workers.
-pub(crate) const SURVIVE_ALONE: &str =
-    "--survive: needs workers; name some with -w, --hostfile, --await or --local";
+/// Refuses options that mean nothing without workers.
+pub(crate) fn refuse_alone(survive: u8, depth: Option<u8>) -> Result<(), Failure> {
+    let refused = [(survive > 0, "--survive"), (depth.is_some(), "--depth")];
+    match refused.into_iter().find(|(is_given, _)| *is_given) {
+        Some((_, option)) => {
+            let why = "needs workers; name some with -w, --hostfile, --await or --local";
+            Err(Failure::usage(format!("{option}: {why}")))
+        }
+        None => Ok(()),
+    }
+}
 
 /// Tells the user how a run goes on: losses always, what will take long unless `is_quiet`.
 pub(crate) fn tell(state: &SystemProgress<'_>, is_quiet: bool) {

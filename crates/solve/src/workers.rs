@@ -8,7 +8,7 @@
 //!
 //! Deliberately absent: the condition, which needs the factors in one place.
 
-use crate::on_workers::{OpenTeam, SURVIVE_ALONE, accuse, display, sessions, tell};
+use crate::on_workers::{OpenTeam, accuse, display, refuse_alone, sessions, tell};
 use crate::refined::{Judging, SolutionJudge};
 use crate::report::{SolveReport, SolveTimes};
 use crate::setup::check_kernels;
@@ -30,8 +30,10 @@ use std::time::Instant;
 /// The machines that the options name; `None` if they name none.
 pub(crate) fn team(args: &SolveArgs) -> Result<Option<TeamSpec>, Failure> {
     let spec = match TeamSpec::of(&args.machines.team())? {
-        TeamSpec::Alone if args.factor.survive > 0 => return Err(Failure::usage(SURVIVE_ALONE)),
-        TeamSpec::Alone => return Ok(None),
+        TeamSpec::Alone => {
+            refuse_alone(args.factor.survive, args.factor.depth)?;
+            return Ok(None);
+        }
         spec => spec,
     };
     if args.factor.threads.is_some() {

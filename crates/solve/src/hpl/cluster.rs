@@ -12,7 +12,7 @@ use super::mxp_report::{self, MxpPoint};
 use super::point::{HplEstimate, HplPlace, HplPoint};
 use super::stamp::Stamp;
 use super::{BenchHplArgs, OFFICIAL_MXP, checking, draw, mxp_cluster, text};
-use crate::on_workers::{OpenTeam, SURVIVE_ALONE, accuse, display, sessions, tell, when};
+use crate::on_workers::{OpenTeam, accuse, display, refuse_alone, sessions, tell, when};
 use bramble_cluster::team::{GatheredTeam, TeamSpec};
 use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_lu::hpl;
@@ -31,8 +31,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) fn run(args: &BenchHplArgs) -> Option<Result<Exit, Failure>> {
     let team = args.machines.team();
     match TeamSpec::of(&team) {
-        Ok(TeamSpec::Alone) if args.survive > 0 => Some(Err(Failure::usage(SURVIVE_ALONE))),
-        Ok(TeamSpec::Alone) if args.nodes.is_empty() => None,
+        Ok(TeamSpec::Alone) if args.nodes.is_empty() => refuse_alone(args.survive, args.depth).err().map(Err),
         Ok(TeamSpec::Alone) => {
             let text = "--nodes: needs workers; name some with -w, --hostfile, --await or --local";
             Some(Err(Failure::usage(text)))
