@@ -171,9 +171,10 @@ def test_a_benchmark_that_loses_a_worker_reports_what_it_has_measured():
 
 
 def wait_until_it_computes(runs, seconds=2):
-    """Waits until each of the workers has used that much processor time: before a long elimination it measures its tasks for less."""
-    end = time.monotonic() + 60
-    while min(cpu_seconds(run.process.pid) for run in runs) < seconds:
+    """Waits until the workers have used that much processor time on average: before a long elimination each measures its tasks for
+    less. One that has seemed slow for a moment has few columns, and uses less."""
+    end = time.monotonic() + 120
+    while sum(cpu_seconds(run.process.pid) for run in runs) < seconds * len(runs):
         assert time.monotonic() < end, "the workers do not compute"
         time.sleep(0.05)
 

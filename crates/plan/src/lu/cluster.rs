@@ -246,8 +246,29 @@ impl LuCluster<'_> {
             let (_, owner) = least?;
             (owners[block], columns[owner]) = (owner, columns[owner] + more);
         }
-        let all_have_some = columns.iter().all(|count| *count > 0);
-        all_have_some.then_some(ColumnDeal { machines, owners, columns })
+        let mut deal = ColumnDeal { machines, owners, columns };
+        if self.keeps_all {
+            self.give_all_some((width, depth), &mut deal);
+        }
+        deal.columns.iter().all(|count| *count > 0).then_some(deal)
+    }
+
+    /// Gives each machine that is too slow for any block one of the first, which take part in the fewest steps, if it has room and
+    /// there are enough.
+    fn give_all_some(&self, (width, depth): (usize, usize), deal: &mut ColumnDeal) {
+        let (mut block, panels) = (0, self.order.div_ceil(width));
+        for (at, number) in deal.machines.iter().enumerate() {
+            let machine = &self.machines[*number];
+            while deal.columns[at] == 0 && block < panels {
+                let (owner, columns) = (deal.owners[block], self.columns(width, block));
+                let sizes = PartSizes { depth, width, columns, threads: machine.threads };
+                if deal.columns[owner] > columns && (self.bytes)(sizes) <= machine.memory_bytes {
+                    (deal.columns[owner], deal.columns[at]) = (deal.columns[owner] - columns, columns);
+                    deal.owners[block] = at;
+                }
+                block += 1;
+            }
+        }
     }
 
     /// The bound and the prediction for a deal.

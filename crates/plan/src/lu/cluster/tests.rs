@@ -100,6 +100,35 @@ fn a_machine_that_would_slow_the_others_is_left_out() {
 }
 
 #[test]
+fn machines_that_have_to_take_part_get_a_block_however_slow_they_are() {
+    let machines = [1e4, 1e-3, 1e4, 1e-3].map(|gflops| machine(gflops, 1 << 40, None));
+    let of = |order, keeps_all| {
+        let cluster = LuCluster {
+            order,
+            extra: 1,
+            width: Some(50),
+            depth: None,
+            element_bytes: 8,
+            machines: &machines,
+            keeps_all,
+            coming: None,
+            bytes: &bytes(order),
+        };
+        cluster.plan()
+    };
+    assert_eq!(of(1000, false).unwrap().left_out, [1, 3]);
+    let LuPlan { deal, left_out, .. } = of(1000, true).unwrap();
+    assert!(left_out.is_empty() && deal.columns.iter().sum::<usize>() == 1001, "{deal:?}");
+    assert_eq!((deal.columns[1], deal.columns[3], deal.owners[0], deal.owners[1]), (50, 50, 1, 3));
+    for (at, columns) in deal.columns.iter().enumerate() {
+        let blocks = deal.owners.iter().enumerate().filter(|(_, owner)| **owner == at);
+        assert_eq!(blocks.map(|(block, _)| if block < 20 { 50 } else { 1 }).sum::<usize>(), *columns);
+    }
+    // Two blocks and the right-hand side are too few for four machines.
+    assert!(of(100, true).is_err());
+}
+
+#[test]
 fn elements_of_half_the_size_take_half_of_the_links() {
     let machines = [20.0; 4].map(|gflops| machine(gflops, 1 << 40, Some(1e6)));
     let of = |element_bytes| {
