@@ -253,8 +253,8 @@ impl LuCluster<'_> {
         deal.columns.iter().all(|count| *count > 0).then_some(deal)
     }
 
-    /// Gives each machine that is too slow for any block one of the first, which take part in the fewest steps, if it has room and
-    /// there are enough.
+    /// Gives each machine that is too slow for any block one of the first, which take part in the fewest steps, if it has room
+    /// and there are enough.
     fn give_all_some(&self, (width, depth): (usize, usize), deal: &mut ColumnDeal) {
         let (mut block, panels) = (0, self.order.div_ceil(width));
         for (at, number) in deal.machines.iter().enumerate() {
