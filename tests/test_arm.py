@@ -125,14 +125,14 @@ def test_a_board_of_32_bits_has_the_same_bits(board, tmp_path, dtype):
 def test_machines_of_two_kinds_eliminate_together(board, tmp_path):
     with workers(1, "--threads", "1") as (addresses, _), emulated(board, tmp_path) as arm:
         hosts = "-w", f"{addresses[0]},{arm}"
-        # With all machines wanted, none is left out as slow.
+        # `--nodes 2` lets the plan leave no machine out.
         report = succeed("bench", "hpl", "--size", 400, "--nb", 16, "--nodes", 2, *hosts, "--json").report
         columns = {worker["name"]: worker["columns"] for worker in report["workers"]}
         assert report["passed"] and report["residual"] < 16, report
         assert set(columns) == {addresses[0], arm} and sum(columns.values()) == 401 and min(columns.values()) >= 1, columns
         report = succeed("bench", "hpl", "--mxp", "--size", 400, "--nb", 16, "--nodes", 2, *hosts, "--json").report
         assert report["passed"] and len(report["workers"]) == 2, report
-        # A worker that would slow it down may be left out here; the solution is right in any case.
+        # Here the plan may leave out the emulated worker; the solution has to be right either way.
         report = succeed("solve", "random:300x300:f64:1", "random:300x2:f64:2", "--block", 16, *hosts, "--json").report
         assert report["backward_error"] <= report["tolerance"], report
 

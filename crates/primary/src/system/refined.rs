@@ -53,7 +53,7 @@ pub struct SystemAtWorkers {
     questions: mpsc::Sender<Question>,
 }
 
-/// The answer to a question.
+/// Kind of answer that a question asks for.
 #[derive(Clone, Copy)]
 enum Wanted {
     Solution,

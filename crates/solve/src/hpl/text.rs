@@ -122,7 +122,7 @@ fn block_line(plan: &SystemPlan) -> String {
     format!("blocks    of {} columns{why}; each worker keeps {panels}", plan.width)
 }
 
-/// A line for the blocks, and one for each worker: those that computed, those that were left out, and those that were lost.
+/// The line `blocks`, then a line for each worker that computed, was left out, or was lost.
 pub(super) fn worker_lines(plan: &SystemPlan, losses: &SystemLosses) -> Vec<String> {
     let of = |share: &SystemShare| {
         let SystemShare { name, threads, columns, gflops, bytes: memory } = share;
