@@ -48,7 +48,7 @@ python: $(VENV)/tests.stamp
 aarch64 armv7:
 	dist/arm-worker $@
 
-# The workers of tests/test_arm.py and the wheel of tests/test_python_wheels.py, under QEMU: optimised, but built in less time.
+# The workers of tests/test_arm.py and the wheel of tests/test_python_wheels.py, under QEMU: only what multiplies is optimised.
 arm-workers: $(VENV)/tests.stamp
 	@for board in aarch64 armv7; do \
 		dist/arm-worker $$board --profile lean || tests/needs lacks $$board 'its worker could not be built' || exit 1; \
@@ -85,8 +85,9 @@ lint:
 doc:
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
 
+# More tests at once than cores, since many wait.
 unit:
-	$(CARGO) test --workspace --locked --no-fail-fast
+	RUST_TEST_THREADS=4 $(CARGO) test --workspace --locked --no-fail-fast
 
 # Outside the workspace, so with a build folder of its own.
 fuzz-replay:
@@ -108,12 +109,12 @@ mutants:
 end-to-end: build arm-workers python $(VENV)/bench.stamp $(VENV)/examples.stamp
 	@if command -v $(FREE_THREADED) >/dev/null; then $(MAKE) python-free-threaded; \
 	else tests/needs lacks free-threaded 'there is no $(FREE_THREADED), and FREE_THREADED names no other'; fi
-	$(CARGO) build --release --locked -p bramble-link --example attacker
+	$(CARGO) build --profile lean --locked -p bramble-link --example attacker
 	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python -m pytest $(TEST_ARGS) tests
 
 # Minutes for each round. Other work on this machine makes it harder.
 soak-tests: build arm-workers python $(VENV)/bench.stamp $(VENV)/examples.stamp
-	$(CARGO) build --release --locked -p bramble-link --example attacker
+	$(CARGO) build --profile lean --locked -p bramble-link --example attacker
 	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python tests/soak_tests.py --rounds $(ROUNDS) -- $(TEST_ARGS) tests
 
 # Licences and sources of every dependency. Known vulnerabilities are not looked up: their list is not in any package registry.
