@@ -3,7 +3,8 @@
 mod product;
 
 pub(crate) use product::{
-    MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, SimCommand, SimLuArgs, sizes,
+    MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, PlanCommand, PlanVerbArgs, SimArgs, SimCommand,
+    SimLuArgs, sizes,
 };
 
 use bramble_batch::BatchArgs;
@@ -42,9 +43,9 @@ pub(crate) enum Command {
     /// Factor a matrix into L and U with partial pivoting, on this machine or on workers
     #[command(after_help = LU_HELP)]
     Lu(Box<LuArgs>),
-    /// Show how a product would be computed, how long it would take and why, with a picture; computes nothing
+    /// Show how a product would be computed, how long it would take and why, with a picture; or LU; computes nothing
     #[command(after_help = PLAN_HELP)]
-    Plan(Box<PlanArgs>),
+    Plan(Box<PlanVerbArgs>),
     /// Simulate a product on a cluster: its time, and what failing machines would cost; or LU; computes nothing
     #[command(after_help = SIM_HELP)]
     Sim(Box<SimArgs>),

@@ -24,7 +24,7 @@ fn parsed(words: &[OsString]) -> RunVerb {
     match command {
         Command::Multiply(args) => RunVerb::OnTeam(Box::new(args.team)),
         Command::Batch(args) => RunVerb::OnTeam(Box::new(args.team)),
-        Command::Plan(args) => RunVerb::OnTeam(Box::new(args.team)),
+        Command::Plan(args) if args.command.is_none() => RunVerb::OnTeam(Box::new(args.product.team)),
         Command::Nodes(args) => RunVerb::OnTeam(Box::new(args.team)),
         _ => RunVerb::Other,
     }

@@ -27,7 +27,7 @@ mod systemd;
 mod usage;
 mod worker;
 
-use args::{Cli, Command};
+use args::{Cli, Command, PlanCommand};
 use bramble_cluster::ranks::{RankRole, Ranks};
 use bramble_report::exit::{Exit, Failure};
 use clap::CommandFactory;
@@ -84,7 +84,10 @@ fn done(command: Command, began: Instant) -> Result<Exit, Failure> {
         Command::Batch(args) => bramble_batch::run(&args, began),
         Command::Solve(args) => solve::solve(&args),
         Command::Lu(args) => solve::factor(&args),
-        Command::Plan(args) => plan::run(&args),
+        Command::Plan(args) => match &args.command {
+            Some(PlanCommand::Lu(args)) => bramble_solve::plan_lu(args),
+            None => plan::run(&args.product),
+        },
         Command::Matrix(args) => matrix::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Nearest(args) => nearest::run(&args),

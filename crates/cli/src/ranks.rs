@@ -11,7 +11,7 @@ pub(crate) fn enter(command: &mut Command) -> Result<(RankRole, Ranks), Failure>
     let team = match command {
         Command::Multiply(args) => &mut args.team,
         Command::Batch(args) => &mut args.team,
-        Command::Plan(args) => &mut args.team,
+        Command::Plan(args) => &mut args.product.team,
         Command::Sim(args) => &mut args.product.team,
         Command::Nodes(args) => &mut args.team,
         Command::Bench(command) => return bramble_bench::enter_ranks(command),

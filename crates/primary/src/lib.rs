@@ -45,6 +45,6 @@ pub use resume::Resumed;
 pub use stop::Stop;
 pub use system::{
     FactorsCheck, FactorsRequest, FirstSolution, LuLoss, RefinedRequest, SentColumns, SolutionCheck,
-    SolutionRefinement, SystemAtWorkers, SystemFactors, SystemLosses, SystemPlan, SystemProgress,
-    SystemRequest, SystemShare, SystemSolution, SystemSource,
+    SolutionRefinement, SystemAtWorkers, SystemFactors, SystemLosses, SystemPlan, SystemPlanning,
+    SystemProgress, SystemRequest, SystemShare, SystemSolution, SystemSource,
 };

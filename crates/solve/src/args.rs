@@ -45,14 +45,18 @@ pub(crate) struct FactorArgs {
 impl FactorArgs {
     /// The kernel of the products; `None` picks the fastest.
     pub(crate) fn kernel(&self) -> Result<Option<KernelName>, Failure> {
-        match self.kernel {
-            Choice::Auto => Ok(None),
-            Choice::Named(name) => Ok(Some(name)),
-            Choice::Blocked { .. } | Choice::Strassen { .. } => Err(Failure::usage(format!(
-                "--kernel {}: a factorisation cuts its products itself; use auto, reference, simd, openblas or blis",
-                self.kernel
-            ))),
-        }
+        kernel_of_factors(self.kernel)
+    }
+}
+
+/// The kernel of a factorisation's products; `None` picks the fastest.
+pub(crate) fn kernel_of_factors(choice: Choice) -> Result<Option<KernelName>, Failure> {
+    match choice {
+        Choice::Auto => Ok(None),
+        Choice::Named(name) => Ok(Some(name)),
+        Choice::Blocked { .. } | Choice::Strassen { .. } => Err(Failure::usage(format!(
+            "--kernel {choice}: a factorisation cuts its products itself; use auto, reference, simd, openblas or blis"
+        ))),
     }
 }
 

@@ -39,14 +39,20 @@ pub(crate) fn team(args: &LuArgs, a: &Matrix) -> Result<Option<TeamSpec>, Failur
     if args.factor.threads.is_some() {
         return Err(Failure::usage("--threads: workers use their own; start them with --threads"));
     }
+    check(a)?;
+    Ok(Some(spec))
+}
+
+/// Refuses a matrix that workers do not factor.
+pub(crate) fn check(a: &Matrix) -> Result<(), Failure> {
     let shape = a.shape();
-    if shape.rows != shape.cols {
-        return Err(Failure::failed(format!(
+    match shape.rows == shape.cols {
+        true => Ok(()),
+        false => Err(Failure::failed(format!(
             "{} is {shape}: workers factor square matrices only; factor it on this machine, without workers",
             a.name()
-        )));
+        ))),
     }
-    Ok(Some(spec))
 }
 
 /// Where the factors go.

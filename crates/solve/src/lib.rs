@@ -1,4 +1,4 @@
-//! The verbs `solve` (A X = B), `lu` (P A = L U) and `bench hpl`, on the threads of this machine or on workers.
+//! The verbs `solve` (A X = B), `lu` (P A = L U) and `bench hpl`, on the threads of this machine or on workers, and `plan lu`.
 //!
 //! Place in the flow: the program opens the matrices that the command line names; `solve` and `factor` here check that they form
 //! a system that fits in memory, call the crate `lu`, check the result, and write it.
@@ -14,6 +14,7 @@ mod factor_workers;
 mod factors;
 pub mod hpl;
 mod on_workers;
+mod planned;
 mod refined;
 mod report;
 mod setup;
@@ -23,6 +24,7 @@ mod write;
 
 pub use args::{LuArgs, SolveArgs};
 pub use factors::factor;
+pub use planned::{PlanLuArgs, lu_machines, plan_lu};
 pub use system::solve;
 
 use bramble_cluster::until::{Completion, done_or_signal};

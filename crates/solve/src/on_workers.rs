@@ -122,6 +122,20 @@ pub(crate) fn loss_object(losses: &SystemLosses) -> Value {
     })
 }
 
+/// The columns of a block and the panels that each worker keeps, with the predictions for narrower and wider blocks.
+pub(crate) fn block_line(plan: &SystemPlan) -> String {
+    let of = |(width, time): &(usize, f64)| format!("{} with {width}", seconds(*time));
+    let narrower = plan.tried.iter().rfind(|(width, _)| *width < plan.width);
+    let wider = plan.tried.iter().find(|(width, _)| *width > plan.width);
+    let others: Vec<String> = narrower.into_iter().chain(wider).map(of).collect();
+    let why = match others.is_empty() {
+        true => String::new(),
+        false => format!(": {} predicted, and {}", seconds(plan.estimate.seconds), others.join(", ")),
+    };
+    let panels = counted(plan.depth as u64, "panel");
+    format!("blocks    of {} columns{why}; each worker keeps {panels}", plan.width)
+}
+
 /// Says what will take long.
 fn announce(plan: &SystemPlan) {
     if plan.estimate.seconds >= LONG_S {

@@ -90,7 +90,7 @@ pub fn solve(args: &SolveArgs, a: Matrix, b: Matrix) -> Result<Exit, Failure> {
 }
 
 /// Refuses shapes that form no system.
-fn check(a: &Matrix, b: &Matrix) -> Result<(), Failure> {
+pub(crate) fn check(a: &Matrix, b: &Matrix) -> Result<(), Failure> {
     let (shape, right) = (a.shape(), b.shape());
     if shape.rows != shape.cols {
         return Err(failure(LuError::NotSquare { name: a.name().to_owned(), shape }));

@@ -6,6 +6,7 @@ use bramble_cluster::cut::CutArgs;
 use bramble_kernel::Choice;
 use bramble_matrix::{DType, Shape};
 use bramble_report::quantity::number;
+use bramble_solve::PlanLuArgs;
 use bramble_verify::Effort;
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
@@ -130,6 +131,32 @@ pub(crate) struct PlanArgs {
     #[arg(long)]
     pub(crate) json: bool,
 }
+
+/// The words of plan: a product, or `lu`.
+#[derive(Args, Debug)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    disable_help_subcommand = true
+)]
+pub(crate) struct PlanVerbArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<PlanCommand>,
+    #[command(flatten)]
+    pub(crate) product: PlanArgs,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum PlanCommand {
+    /// Show how workers would solve a system or factor a matrix, how long it would take and why; computes nothing
+    #[command(after_help = PLAN_LU_HELP)]
+    Lu(Box<PlanLuArgs>),
+}
+
+const PLAN_LU_HELP: &str = "The plan is that of 'bench hpl -w' for an order N, of 'solve -w' for A and B, and of 'lu -w' for A.\n\
+Examples: bramble plan lu 20000 -w pi1,pi2,pi3,pi4\n          \
+bramble plan lu A.npy b.npy --refine -w pi1,pi2\n          \
+bramble plan lu 52416 --cluster examples/clusters/pi4x8.toml";
 
 #[derive(Args, Debug)]
 #[command(

@@ -54,6 +54,14 @@ pub struct ComingColumns {
     pub bytes_per_s: f64,
 }
 
+impl ComingColumns {
+    /// Over the link of the process that has them, or the machines' links together if these are slower.
+    pub fn over(bytes_per_s: Option<f64>, machines: &[LuMachine]) -> Self {
+        let all: f64 = machines.iter().map(|machine| machine.bytes_per_s.unwrap_or(f64::INFINITY)).sum();
+        Self { bytes_per_s: bytes_per_s.unwrap_or(f64::INFINITY).min(all) }
+    }
+}
+
 /// The sizes that a machine's memory depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartSizes {
@@ -111,6 +119,17 @@ pub struct ClusterEstimate {
     pub seconds: f64,
     /// The part of the prediction that is the back-substitution, seconds.
     pub back_seconds: f64,
+    /// The part in which machines that have updated their columns wait for the next panel, seconds.
+    pub panel_wait_seconds: f64,
+    /// The part in which they wait for columns that have not come yet, seconds.
+    pub column_wait_seconds: f64,
+}
+
+/// Seconds of an elimination, and of its waits.
+struct EliminationTime {
+    seconds: f64,
+    panel_wait: f64,
+    column_wait: f64,
 }
 
 /// The plan of a factorisation on a cluster.
@@ -280,12 +299,14 @@ impl LuCluster<'_> {
         let links = links.max(self.coming_seconds());
         let bound_seconds = f64::max(compute, links);
         let back_seconds = self.back_seconds(width, deal, &machines);
-        let seconds = self.factor_seconds((width, depth), deal, &machines) + back_seconds;
+        let elimination = self.elimination_time((width, depth), deal, &machines);
         ClusterEstimate {
             bound_seconds,
             is_bound_by_links: links > compute,
-            seconds: seconds.max(bound_seconds),
+            seconds: f64::max(elimination.seconds + back_seconds, bound_seconds),
             back_seconds,
+            panel_wait_seconds: elimination.panel_wait,
+            column_wait_seconds: elimination.column_wait,
         }
     }
 
@@ -315,20 +336,21 @@ impl LuCluster<'_> {
         machines.iter().zip(&received).map(seconds).fold(0.0, f64::max)
     }
 
-    /// Seconds of the elimination. In each step all machines update their columns, while the next panel's owner updates that
+    /// The time of the elimination. In each step all machines update their columns, while the next panel's owner updates that
     /// block first, factors it on one thread, and sends it around the ring. Steps after the first `depth` wait for the last
     /// column.
-    fn factor_seconds(
+    fn elimination_time(
         &self,
         (width, depth): (usize, usize),
         deal: &ColumnDeal,
         machines: &[&LuMachine],
-    ) -> f64 {
+    ) -> EliminationTime {
         let panels = self.order.div_ceil(width);
         let mut right = deal.columns.clone();
         let rate = machines.iter().filter_map(|machine| machine.bytes_per_s).fold(f64::INFINITY, f64::min);
         let last_early = self.coming.map_or(0, |_| depth.clamp(1, panels));
-        let mut seconds = self.panel_seconds(width, 0, deal, machines);
+        let first = self.panel_seconds(width, 0, deal, machines);
+        let mut time = EliminationTime { seconds: first, panel_wait: first, column_wait: 0.0 };
         for step in 0..panels {
             let columns = self.columns(width, step);
             right[deal.owners[step]] -= columns;
@@ -348,12 +370,14 @@ impl LuCluster<'_> {
                 let travel = if machines.len() > 1 { bytes / rate } else { 0.0 };
                 update_flops(rows, columns, columns) / one + panel + travel
             });
-            seconds += longest.max(chain);
+            time.seconds += longest.max(chain);
+            time.panel_wait += (chain - longest).max(0.0);
             if step + 1 == last_early {
-                seconds = seconds.max(self.coming_seconds());
+                time.column_wait = (self.coming_seconds() - time.seconds).max(0.0);
+                time.seconds += time.column_wait;
             }
         }
-        seconds
+        time
     }
 
     /// Seconds that one thread of the panel's owner takes to factor it.

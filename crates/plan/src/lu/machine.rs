@@ -137,6 +137,8 @@ mod tests {
             is_bound_by_links: false,
             seconds: 20.0,
             back_seconds: 0.5,
+            panel_wait_seconds: 0.0,
+            column_wait_seconds: 0.0,
         };
         // Two iterations of two passes of 0.5 s each; four products of 16e6 elements at 1e9 a second.
         assert!((mxp_seconds(4000, &lu, 64.0) - 22.064).abs() < 1e-9);

@@ -80,9 +80,8 @@ impl Cluster {
         progress: &dyn Fn(SystemProgress<'_>),
     ) -> Result<SystemFactors, PrimaryError> {
         let FactorsRequest { a, width, depth, survive, kernel, sessions, home } = request;
-        let source = SystemSource::Given { b: zeros(a.shape().rows)?, a };
         let request = SystemRequest {
-            source,
+            source: SystemSource::to_factor(a)?,
             dtype: DType::F64,
             width,
             depth,
@@ -104,7 +103,7 @@ impl Cluster {
 }
 
 /// One column of zeros.
-fn zeros(rows: u64) -> Result<Matrix, MatrixError> {
+pub(super) fn zeros(rows: u64) -> Result<Matrix, MatrixError> {
     let shape = Shape::new(rows, 1);
     let too_large = || MatrixError::TooLarge { name: "a column".to_owned(), shape, dtype: DType::F64 };
     let bytes =

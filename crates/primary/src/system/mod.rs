@@ -17,12 +17,14 @@ mod factors;
 mod fill;
 mod links;
 mod opening;
+mod planning;
 mod refined;
 mod right_hand_sides;
 mod survive;
 
 pub use bramble_schedule::lu::LuLoss;
 pub use factors::{FactorsCheck, FactorsRequest, SystemFactors};
+pub use planning::{SystemPlan, SystemPlanning, SystemShare};
 pub use refined::{FirstSolution, RefinedRequest, SolutionRefinement, SystemAtWorkers};
 pub use survive::SystemLosses;
 
@@ -30,9 +32,9 @@ use crate::cluster::Cluster;
 use crate::product::{ProductObserver, SessionRequest};
 use crate::{PrimaryError, off_loop};
 use bramble_link::{Body, Frame};
-use bramble_matrix::{DType, Matrix};
-use bramble_plan::ClusterEstimate;
+use bramble_matrix::{DType, Matrix, MatrixError};
 use bramble_schedule::lu::LuPivots;
+use bramble_wire::limits::{LU_ORDER_MAX, LU_WIDTH_MAX};
 use bramble_wire::message::{Kind, LuBegin, LuPass, LuRing, LuStatus};
 use links::{Heard, RingLinks};
 use std::sync::Arc;
@@ -55,6 +57,29 @@ pub enum SystemSource {
         /// The right-hand sides.
         b: Matrix,
     },
+}
+
+impl SystemSource {
+    /// A square matrix that is factored only: with a column of zeros, since the messages have at least one right-hand side.
+    pub fn to_factor(a: Matrix) -> Result<Self, MatrixError> {
+        Ok(Self::Given { b: factors::zeros(a.shape().rows)?, a })
+    }
+
+    /// Rows and right-hand sides, which are within the limits of the protocol.
+    pub fn shape(&self) -> Result<(usize, usize), PrimaryError> {
+        let (order, extra) = match self {
+            Self::Hpl(order) | Self::HplMxp(order) => (*order as u64, 1),
+            Self::Given { a, b } => (a.shape().rows, b.shape().cols),
+        };
+        let within = |x: u64, most: usize| usize::try_from(x).ok().filter(|x| (1..=most).contains(x));
+        let (Some(order), Some(extra)) = (within(order, LU_ORDER_MAX), within(extra, LU_WIDTH_MAX)) else {
+            return Err(PrimaryError::Operands(format!(
+                "a system of order {order} with {extra} right-hand sides: on workers, 1 to {LU_ORDER_MAX} rows and \
+                 1 to {LU_WIDTH_MAX} right-hand sides can be solved"
+            )));
+        };
+        Ok((order, extra))
+    }
 }
 
 /// A request to solve a system on the workers of a cluster.
@@ -93,42 +118,6 @@ pub enum SystemProgress<'a> {
     Lost(&'a LuLoss, usize),
     /// This part of the operations is done.
     Eliminated(f64),
-}
-
-/// The plan of a run, with names.
-#[derive(Clone, Debug)]
-pub struct SystemPlan {
-    /// Rows.
-    pub order: usize,
-    /// Columns of a block.
-    pub width: usize,
-    /// Panels that each machine keeps.
-    pub depth: usize,
-    /// The machines that take part, in the order of the ring.
-    pub shares: Vec<SystemShare>,
-    /// Machines that would make it slower.
-    pub left_out: Vec<String>,
-    /// The bound and the prediction.
-    pub estimate: ClusterEstimate,
-    /// Each width of a block that was compared and fits, with its best prediction, seconds.
-    pub tried: Vec<(usize, f64)>,
-    /// Whether the system would also fit with elements in f64.
-    pub fits_in_f64: bool,
-}
-
-/// A machine's share.
-#[derive(Clone, Debug)]
-pub struct SystemShare {
-    /// Its name.
-    pub name: String,
-    /// Compute threads.
-    pub threads: usize,
-    /// Its columns.
-    pub columns: usize,
-    /// All its threads together, multiplying large matrices, Gflop/s.
-    pub gflops: f64,
-    /// Memory that its part takes.
-    pub bytes: u64,
 }
 
 /// The solution, and how it was found.

@@ -7,19 +7,36 @@
 
 use super::links::RingLinks;
 use super::survive::RunClock;
-use super::{SystemPlan, SystemProgress, SystemRequest, SystemRun, SystemShare, SystemSource};
+use super::{SystemPlan, SystemPlanning, SystemProgress, SystemRequest, SystemRun, SystemSource};
 use crate::PrimaryError;
 use crate::cluster::Cluster;
 use crate::gathering::{OpenedSessions, open_all};
 use crate::product::ProductObserver;
 use bramble_matrix::DType;
-use bramble_plan::{ComingColumns, LuCluster, LuMachine, LuPlan, LuPlanError, LuTaskModel, PartSizes};
+use bramble_plan::{ComingColumns, LuMachine, LuPlan, LuTaskModel};
 use bramble_schedule::lu::{LuAfterLoss, LuSurvival};
 use bramble_sessions::{ConnectedPeers, Opening, Pairing, Session, introduce, measure};
-use bramble_wire::limits::{LU_BLOCKS_MAX, LU_LIVE_MAX, LU_MACHINES_MAX, LU_ORDER_MAX, LU_WIDTH_MAX};
+use bramble_wire::limits::LU_LIVE_MAX;
 use bramble_wire::message::{LuBegin, LuOrigin, LuRing, LuSpeeds, Wants};
 
 impl Cluster {
+    /// The plan that [`Cluster::solve`] would make for this request, with workers that are measured as for it. Nothing of the
+    /// system is sent to them.
+    pub async fn plan_system(
+        &mut self,
+        request: &SystemRequest,
+        watch: &dyn ProductObserver,
+    ) -> Result<SystemPlan, PrimaryError> {
+        let (order, extra) = request.source.shape()?;
+        let mut survival = LuSurvival::new(request.survive);
+        let opening = opening(request, order, extra);
+        let workers = self.open_workers(request, opening, (&mut survival, RunClock::new()), watch).await?;
+        let lost = request.survive - survival.losses().len();
+        let planned = plan(request, (order, extra), (&workers, self.nic_bytes_per_s), lost);
+        self.idle.release(workers).await;
+        planned.map(|(plan, _)| plan)
+    }
+
     /// The links of a run, and its plan.
     pub(super) async fn open_run(
         &mut self,
@@ -28,7 +45,7 @@ impl Cluster {
         watch: &dyn ProductObserver,
         progress: &dyn Fn(SystemProgress<'_>),
     ) -> Result<(SystemRun, SystemPlan), PrimaryError> {
-        let (order, extra) = shape(&request.source)?;
+        let (order, extra) = request.source.shape()?;
         let is_first = survival.left().is_empty();
         let opening = opening(request, order, extra);
         let workers = self.open_workers(request, opening, (survival, clock), watch).await?;
@@ -37,7 +54,7 @@ impl Cluster {
         }
         let lost = if is_first { request.survive - survival.losses().len() } else { 0 };
         let planned = plan(request, (order, extra), (&workers, self.nic_bytes_per_s), lost);
-        let (plan, ring, names) = match planned {
+        let (plan, ring) = match planned {
             Ok(planned) => planned,
             Err(e) => {
                 self.idle.release(workers).await;
@@ -56,6 +73,7 @@ impl Cluster {
             origin: origin(&request.source),
             ring: LuRing { owners: ring.deal.owners, machines: used.len(), me: 0 },
         };
+        let names: Vec<String> = plan.shares.iter().map(|share| share.name.clone()).collect();
         let sessions = introduced(used, request.sessions.random, &names).await?;
         let run = SystemRun {
             links: RingLinks::start(sessions),
@@ -213,104 +231,30 @@ fn origin(source: &SystemSource) -> LuOrigin {
     }
 }
 
-/// Order and right-hand sides of a system.
-fn shape(source: &SystemSource) -> Result<(usize, usize), PrimaryError> {
-    let (order, extra) = match source {
-        SystemSource::Hpl(order) | SystemSource::HplMxp(order) => (*order as u64, 1),
-        SystemSource::Given { a, b } => (a.shape().rows, b.shape().cols),
-    };
-    let within = |x: u64, most: usize| usize::try_from(x).ok().filter(|x| (1..=most).contains(x));
-    let (Some(order), Some(extra)) = (within(order, LU_ORDER_MAX), within(extra, LU_WIDTH_MAX)) else {
-        return Err(PrimaryError::Operands(format!(
-            "a system of order {order} with {extra} right-hand sides: on workers, 1 to {LU_ORDER_MAX} rows and \
-             1 to {LU_WIDTH_MAX} right-hand sides can be solved"
-        )));
-    };
-    Ok((order, extra))
-}
-
-/// The plan, as it is reported and as the planner makes it, and the names of the workers that take part. An error unless the
-/// system also fits after this number of losses.
+/// The plan, as it is reported and as the planner makes it. An error unless the system also fits after this number of losses.
 fn plan(
     request: &SystemRequest,
     (order, extra): (usize, usize),
     (workers, nic_bytes_per_s): (&[Session], Option<f64>),
     losses: usize,
-) -> Result<(SystemPlan, LuPlan, Vec<String>), PrimaryError> {
+) -> Result<(SystemPlan, LuPlan), PrimaryError> {
     let machines: Vec<LuMachine> = workers.iter().map(|worker| machine(request, worker)).collect();
-    let bytes_in = |dtype| {
-        move |of: PartSizes| {
-            LuBegin::bytes_of_part((order, extra, of.width), dtype, of.depth, of.columns, of.threads)
-        }
+    let coming = match request.source {
+        SystemSource::Hpl(_) | SystemSource::HplMxp(_) => None,
+        SystemSource::Given { .. } => Some(ComingColumns::over(nic_bytes_per_s, &machines)),
     };
-    let (bytes, bytes_in_f64) = (bytes_in(request.dtype), bytes_in(DType::F64));
-    let cluster = LuCluster {
+    SystemPlanning {
         order,
         extra,
+        dtype: request.dtype,
         width: request.width,
         depth: request.depth,
-        element_bytes: request.dtype.size_bytes(),
         machines: &machines,
         keeps_all: request.workers.is_some(),
-        coming: coming(&request.source, &machines, nic_bytes_per_s),
-        bytes: &bytes,
-    };
-    let found = cluster.plan().map_err(|e| too_large(order, 0, &e))?;
-    let fits_in_f64 = LuCluster { bytes: &bytes_in_f64, ..cluster }.plan().is_ok();
-    if losses > 0 {
-        cluster.fits_without(losses).map_err(|e| too_large(order, losses, &e))?;
+        coming,
+        losses,
     }
-    if found.deal.owners.len() > LU_BLOCKS_MAX || found.deal.machines.len() > LU_MACHINES_MAX {
-        return Err(PrimaryError::Operands(format!(
-            "a system of order {order} in {} blocks on {} machines: at most {LU_BLOCKS_MAX} blocks and \
-             {LU_MACHINES_MAX} machines; use wider blocks",
-            found.deal.owners.len(),
-            found.deal.machines.len()
-        )));
-    }
-    let share = |(at, columns): (&usize, &usize)| {
-        let machine = &machines[*at];
-        SystemShare {
-            name: machine.name.clone(),
-            threads: machine.threads,
-            columns: *columns,
-            gflops: machine.gflops,
-            bytes: bytes(PartSizes {
-                depth: found.depth,
-                width: found.width,
-                columns: *columns,
-                threads: machine.threads,
-            }),
-        }
-    };
-    let shares: Vec<SystemShare> = found.deal.machines.iter().zip(&found.deal.columns).map(share).collect();
-    let names = shares.iter().map(|share| share.name.clone()).collect();
-    let left_out = found.left_out.iter().map(|at| machines[*at].name.clone()).collect();
-    let named = SystemPlan {
-        order,
-        width: found.width,
-        depth: found.depth,
-        shares,
-        left_out,
-        estimate: found.estimate,
-        tried: found.tried.clone(),
-        fits_in_f64,
-    };
-    Ok((named, found, names))
-}
-
-/// How the columns come to the workers: over this process's link, or their links together if these are slower.
-fn coming(
-    source: &SystemSource,
-    machines: &[LuMachine],
-    nic_bytes_per_s: Option<f64>,
-) -> Option<ComingColumns> {
-    let all: f64 = machines.iter().map(|machine| machine.bytes_per_s.unwrap_or(f64::INFINITY)).sum();
-    let bytes_per_s = nic_bytes_per_s.unwrap_or(f64::INFINITY).min(all);
-    match source {
-        SystemSource::Hpl(_) | SystemSource::HplMxp(_) => None,
-        SystemSource::Given { .. } => Some(ComingColumns { bytes_per_s }),
-    }
+    .plan()
 }
 
 fn machine(request: &SystemRequest, worker: &Session) -> LuMachine {
@@ -330,23 +274,6 @@ fn machine(request: &SystemRequest, worker: &Session) -> LuMachine {
         }
         None => machine,
     }
-}
-
-fn too_large(order: usize, losses: usize, e: &LuPlanError) -> PrimaryError {
-    let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
-    let offers: Vec<String> =
-        e.offers.iter().map(|(name, bytes)| format!("{name} offers {}", mib(*bytes))).collect();
-    let (needed, offers) = (mib(e.needed), offers.join(", "));
-    PrimaryError::Operands(match losses {
-        0 => format!(
-            "a system of order {order} takes {needed} of memory, and {offers}: use a smaller one, or more machines"
-        ),
-        _ => format!(
-            "--survive {losses}: a system of order {order} takes {needed} of memory, and once the largest {} lost, {offers}: use \
-             a smaller one, or more machines, or survive fewer losses",
-            if losses == 1 { "worker is".to_owned() } else { format!("{losses} workers are") }
-        ),
-    })
 }
 
 /// The sessions of these machines, by their numbers, and the others.

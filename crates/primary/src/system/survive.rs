@@ -38,7 +38,7 @@ pub(super) struct RunClock {
 }
 
 impl RunClock {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { began: Instant::now(), first: None, last: None, lost_s: 0.0, has_lost: false }
     }
 

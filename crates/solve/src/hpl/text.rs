@@ -3,7 +3,7 @@
 //! The first column names the variant as HPL does: wall time, column-major processes, look-ahead, ring, and the recursive panel.
 
 use super::point::{HplPlace, HplPoint};
-use crate::on_workers::loss_lines;
+use crate::on_workers::{block_line, loss_lines};
 use bramble_lu::hpl::THRESHOLD;
 use bramble_primary::{SystemLosses, SystemPlan, SystemShare};
 use bramble_report::quantity::{bytes, counted, seconds};
@@ -108,24 +108,10 @@ fn rates(point: &HplPoint, out: &mut String) -> std::fmt::Result {
     )
 }
 
-/// The columns of a block and the panels that each worker keeps, with the predictions for narrower and wider blocks.
-fn block_line(plan: &SystemPlan) -> String {
-    let of = |(width, time): &(usize, f64)| format!("{} with {width}", seconds(*time));
-    let narrower = plan.tried.iter().rfind(|(width, _)| *width < plan.width);
-    let wider = plan.tried.iter().find(|(width, _)| *width > plan.width);
-    let others: Vec<String> = narrower.into_iter().chain(wider).map(of).collect();
-    let why = match others.is_empty() {
-        true => String::new(),
-        false => format!(": {} predicted, and {}", seconds(plan.estimate.seconds), others.join(", ")),
-    };
-    let panels = counted(plan.depth as u64, "panel");
-    format!("blocks    of {} columns{why}; each worker keeps {panels}", plan.width)
-}
-
 /// The line `blocks`, then a line for each worker that computed, was left out, or was lost.
 pub(super) fn worker_lines(plan: &SystemPlan, losses: &SystemLosses) -> Vec<String> {
     let of = |share: &SystemShare| {
-        let SystemShare { name, threads, columns, gflops, bytes: memory } = share;
+        let SystemShare { name, threads, columns, gflops, bytes: memory, .. } = share;
         let (threads, memory) = (counted(*threads as u64, "thread"), bytes(*memory as f64));
         format!("worker    {name}: {columns} columns, {memory}; {gflops:.1} Gflop/s by {threads}")
     };

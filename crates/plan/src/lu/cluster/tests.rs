@@ -174,6 +174,9 @@ fn columns_that_come_slowly_hide_the_first_steps_only() {
     assert_eq!(of(Some(1e18), Some(4)), there);
     let (few, half) = (of(Some(1e7), Some(4)), of(Some(1e7), Some(20)));
     assert!(few.bound_seconds == way && few.is_bound_by_links);
+    assert_eq!(there.column_wait_seconds, 0.0);
+    let waited = few.seconds - there.seconds - few.column_wait_seconds;
+    assert!(few.column_wait_seconds > half.column_wait_seconds && waited.abs() < 1e-9, "{few:?} {half:?}");
     let after = |estimate: ClusterEstimate| (estimate.seconds - way) / there.seconds;
     // 1 - (1 - 4/40)^3 and 1 - (1 - 20/40)^3 of the operations.
     assert!((0.65..0.95).contains(&after(few)) && (0.05..0.4).contains(&after(half)), "{few:?} {half:?}");
@@ -199,6 +202,18 @@ fn every_width_that_was_compared_is_told() {
     assert_eq!(least, found.estimate.seconds);
 }
 
+#[test]
+fn machines_wait_for_panels_where_links_are_slow() {
+    let waits = |bytes_per_s: f64| {
+        let machines = [20.0; 4].map(|gflops| machine(gflops, 1 << 40, Some(bytes_per_s)));
+        let ClusterEstimate { panel_wait_seconds, seconds, .. } =
+            plan(6000, Some(64), &machines).unwrap().estimate;
+        panel_wait_seconds / seconds
+    };
+    // At 10 MB/s the 288 MB of the panels take 14 s, and the products 2 s.
+    assert!(waits(1e7) > 0.8 && waits(1e10) < 0.4, "{} {}", waits(1e7), waits(1e10));
+}
+
 proptest! {
     #[test]
     fn a_plan_covers_all_columns_and_is_never_below_its_bound(
@@ -211,5 +226,7 @@ proptest! {
         prop_assert_eq!(found.deal.owners.len(), order.div_ceil(found.width) + 1);
         prop_assert!(found.estimate.seconds.is_finite());
         prop_assert!(found.estimate.seconds >= found.estimate.bound_seconds);
+        let parts = found.estimate.panel_wait_seconds + found.estimate.back_seconds;
+        prop_assert!(parts <= found.estimate.seconds * (1.0 + 1e-9));
     }
 }
