@@ -110,6 +110,18 @@ def test_the_plan_says_why_it_has_chosen_its_blocks_and_how_many_panels_a_worker
         assert re.search(r"^blocks    of 32 columns; each worker keeps 7 panels$", text, re.MULTILINE), text
         text = succeed("bench", "hpl", "--size", 1000, *hosts).out
         assert re.search(r"^blocks    of \d+ columns: .* predicted, and .* with \d+.*; each worker keeps 3 panels$", text, re.MULTILINE), text
+        # The reports of the other verbs have them, too, and those of one process have none.
+        a, b = matrix(300, 300, "f64", 5), matrix(300, 1, "f64", 6)
+        verbs = ["solve", save(tmp_path, "A.npy", a), save(tmp_path, "b.npy", b)], ["lu", tmp_path / "A.npy"]
+        for words in verbs:
+            report = succeed(*words, *hosts, "--block", 32, "--depth", 7, "--json").report
+            assert (report["block"], report["depth"]) == (32, 7) and [one["nb"] for one in report["compared"]] == [32]
+            assert report["predicted"]["seconds"] >= report["bound"]["seconds"] > 0
+            text = succeed(*words, *hosts, "--block", 32, "--depth", 7).out
+            assert re.search(r"^blocks    of 32 columns; each worker keeps 7 panels$", text, re.MULTILINE), text
+            assert re.search(r"^bound     .* predicted$", text, re.MULTILINE), text
+            report = succeed(*words, "--json").report
+            assert (report["depth"], report["compared"], report["predicted"], report["bound"]) == (None, [], None, None)
         # The solution does not depend on the panels that are kept.
         a, b = matrix(300, 300, "f64", 5), matrix(300, 1, "f64", 6)
         same = [solved(tmp_path, a, b, *hosts, "--block", 16, "--depth", depth)[0] for depth in (1, 3, 16)]

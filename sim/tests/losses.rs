@@ -69,6 +69,25 @@ proptest! {
 }
 
 #[test]
+fn a_worker_whose_link_has_broken_is_not_the_one_that_is_left() {
+    // The first death breaks a link, which the primary notices later; until then the other worker must not die.
+    let p = problem(17, 1, 11, false, false);
+    let setting = OrderSetting {
+        cut: TileSize { tile: Some(1), depth: Some(4) },
+        memories: vec![12_640],
+        deaths: vec![(561, (3 << 8) | 1), (565, 0)],
+        joins: vec![(0, 12_640)],
+        recovers: true,
+        ..OrderSetting::PLAIN
+    };
+    let wish =
+        PlanOptions { strategy: Some(Cutting { base: Base::Box3(1, 1, 3), levels: 0 }), ..PlanOptions::AUTO };
+    for seed in 0..200 {
+        survived(&p, &setting, &wish, &shuffled(seed, 1000)).unwrap();
+    }
+}
+
+#[test]
 fn work_of_the_dead_is_done_by_every_strategy() {
     let (mut staged, mut nowhere, mut losses, mut relayed) = (0, 0, 0, 0);
     for (base, levels, reproducible) in drawn::kinds() {

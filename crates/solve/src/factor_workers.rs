@@ -12,6 +12,7 @@ use crate::factors::unverified;
 use crate::on_workers::{OpenTeam, accuse, display, refuse_alone, sessions, tell};
 use crate::report::{LuReport, LuTimes};
 use crate::setup::{check_kernels, sides};
+use crate::workers_report::WorkersReport;
 use crate::{LuArgs, failure, write};
 use bramble_cluster::team::{GatheredTeam, TeamSpec};
 use bramble_cluster::until::{Completion, done_or_signal};
@@ -203,24 +204,20 @@ fn difference<T: LuElement>(
 
 /// The report.
 fn told(factors: &SystemFactors, dtype: DType, error: f64, seconds: LuTimes) -> LuReport {
-    let (plan, n) = (&factors.plan, factors.plan.order);
+    let SystemFactors { plan, losses, sent, .. } = factors;
+    let (n, block) = (plan.order, plan.width);
+    let at_workers = WorkersReport { plan: plan.clone(), losses: losses.clone(), sent: *sent };
     LuReport {
         shape: (n, n),
         dtype,
-        options: LuOptions {
-            threads: plan.shares.iter().map(|share| share.threads).sum(),
-            block: plan.width,
-        },
+        options: LuOptions { threads: at_workers.threads(), block },
         kernel: "of the workers".to_owned(),
-        workers: plan.shares.clone(),
-        left_out: plan.left_out.clone(),
-        losses: factors.losses.clone(),
-        memory_bytes: plan.shares.iter().map(|share| share.bytes).sum(),
+        memory_bytes: at_workers.memory_bytes(),
+        at_workers: Some(at_workers),
         error,
         tolerance: accepted_error(n, dtype),
         singular: factors.zero,
         seconds,
-        early_panels: factors.sent.early_panels,
         output: None,
     }
 }

@@ -6,7 +6,6 @@ use crate::{LuArgs, factor_workers, failure, run, write};
 use bramble_kernel::lu::LuElement;
 use bramble_lu::{LuError, LuFactors, WorkingMatrix, accepted_error, factors_error, load};
 use bramble_matrix::{DType, Matrix};
-use bramble_primary::SystemLosses;
 use bramble_report::exit::{Exit, Failure};
 use std::time::Instant;
 
@@ -79,15 +78,12 @@ fn compute<T: LuElement>(a: Matrix, setup: &Setup) -> Result<Factored<T>, Failur
         dtype: T::DTYPE,
         options: setup.options,
         kernel: setup.kernels.one.name().to_owned(),
-        workers: Vec::new(),
-        left_out: Vec::new(),
-        losses: SystemLosses::default(),
+        at_workers: None,
         memory_bytes: setup.memory_bytes,
         error,
         tolerance: accepted_error(rows.max(cols), T::DTYPE),
         singular,
         seconds,
-        early_panels: 0,
         output: None,
     };
     Ok(Factored { factors, report })

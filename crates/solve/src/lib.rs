@@ -20,6 +20,7 @@ mod report;
 mod setup;
 mod system;
 mod workers;
+mod workers_report;
 mod write;
 
 pub use args::{LuArgs, SolveArgs};

@@ -136,6 +136,14 @@ pub(crate) fn block_line(plan: &SystemPlan) -> String {
     format!("blocks    of {} columns{why}; each worker keeps {panels}", plan.width)
 }
 
+/// A JSON object with the fields of both.
+pub(crate) fn merged(mut object: Value, more: &Value) -> Value {
+    if let (Some(object), Some(more)) = (object.as_object_mut(), more.as_object()) {
+        object.extend(more.clone());
+    }
+    object
+}
+
 /// Says what will take long.
 fn announce(plan: &SystemPlan) {
     if plan.estimate.seconds >= LONG_S {

@@ -1,11 +1,11 @@
 //! What `solve` and `lu` tell: text for a person, one JSON object for a program (docs/json.md).
 
 use crate::args::FactorArgs;
-use crate::on_workers::{loss_lines, loss_object};
+use crate::on_workers::merged;
+use crate::workers_report::{self, WorkersReport};
 use bramble_kernel::lu::LuElement;
 use bramble_lu::{LuFactors, LuOptions, MatrixNorms};
 use bramble_matrix::DType;
-use bramble_primary::{SystemLosses, SystemShare};
 use bramble_report::exit::Failure;
 use bramble_report::quantity::{bytes, counted, seconds};
 use serde_json::{Value, json};
@@ -71,12 +71,8 @@ pub(crate) struct SolveReport {
     pub(crate) dtype: DType,
     pub(crate) options: LuOptions,
     pub(crate) kernel: String,
-    /// The workers that computed; none if it was this process.
-    pub(crate) workers: Vec<SystemShare>,
-    /// Workers that would have made it slower.
-    pub(crate) left_out: Vec<String>,
-    /// Workers that were lost during the run.
-    pub(crate) losses: SystemLosses,
+    /// The workers; `None` if this process computed.
+    pub(crate) at_workers: Option<WorkersReport>,
     /// With workers, of all of them together.
     pub(crate) memory_bytes: u64,
     pub(crate) backward_error: f64,
@@ -84,8 +80,6 @@ pub(crate) struct SolveReport {
     pub(crate) condition: Option<Condition>,
     pub(crate) refinement: Option<Refinement>,
     pub(crate) seconds: SolveTimes,
-    /// Panels that workers factored before the last column had been sent.
-    pub(crate) early_panels: usize,
     pub(crate) output: Option<PathBuf>,
 }
 
@@ -129,19 +123,17 @@ impl SolveReport {
     }
 
     fn text(&self) -> String {
-        let SolveTimes { load, factor, sent, solve, total, .. } = self.seconds;
+        let SolveTimes { load, factor, solve, total, .. } = self.seconds;
         let place = place(self.output.as_deref());
         let (threads, block) = (counted(self.options.threads as u64, "thread"), self.options.block);
-        let places = computed_by(&self.workers, &threads, &self.kernel);
+        let places = computed_by(self.at_workers.as_ref(), &threads, &self.kernel);
         let mut out = vec![
             format!("X         {}x{} {}: {place}", self.n, self.width, self.dtype),
             format!("time      {}  {:.1} Gflop/s", seconds(factor + solve), self.gflops()),
             format!("lu        {places}, panels of {block} columns"),
             format!("memory    {}", bytes(self.memory_bytes as f64)),
         ];
-        out.extend(worker_lines(&self.workers, &self.left_out));
-        out.extend(loss_lines(&self.losses));
-        out.extend(sent_line(&self.workers, sent, self.early_panels));
+        out.extend(self.at_workers.iter().flat_map(WorkersReport::lines));
         out.extend(self.refinement.map(|refinement| {
             let mut rounds = counted(refinement.rounds as u64, "correction");
             if refinement.iterations > 0 {
@@ -169,7 +161,7 @@ impl SolveReport {
 
     fn json(&self) -> Value {
         let SolveTimes { load, factor, sent, solve, check, condition, total } = self.seconds;
-        json!({
+        let object = json!({
             "schema": "bramble.solve/1",
             "n": self.n,
             "right_hand_sides": self.width,
@@ -181,7 +173,6 @@ impl SolveReport {
                 "load": load, "factor": factor, "sent": sent, "solve": solve, "check": check, "condition": condition,
                 "total": total,
             },
-            "early_panels": self.early_panels,
             "gflops": self.gflops(),
             "memory_bytes": self.memory_bytes,
             "backward_error": self.backward_error,
@@ -191,52 +182,18 @@ impl SolveReport {
             "refinement": self.refinement.map(|one| json!({
                 "rounds": one.rounds, "gmres_iterations": one.iterations, "converged": one.has_converged,
             })),
-            "workers": worker_objects(&self.workers),
-            "left_out": self.left_out,
-            "lost": loss_object(&self.losses),
             "output": self.output.as_deref().map(Path::to_string_lossy),
-        })
+        });
+        merged(object, &workers_report::object(self.at_workers.as_ref()))
     }
 }
 
 /// What computed: the workers, or threads of this process.
-fn computed_by(workers: &[SystemShare], threads: &str, kernel: &str) -> String {
-    match workers.len() {
-        0 => format!("{threads}, kernel {kernel}"),
-        count => counted(count as u64, "worker"),
+fn computed_by(workers: Option<&WorkersReport>, threads: &str, kernel: &str) -> String {
+    match workers {
+        None => format!("{threads}, kernel {kernel}"),
+        Some(workers) => counted(workers.plan.shares.len() as u64, "worker"),
     }
-}
-
-/// How long the columns were on their way to the workers, and how many panels were factored before the end of it.
-fn sent_line(workers: &[SystemShare], sent: f64, early_panels: usize) -> Option<String> {
-    let panels = counted(early_panels as u64, "panel");
-    (!workers.is_empty()).then(|| {
-        format!("sent      in {}, a part of the time; {panels} factored before the end", seconds(sent))
-    })
-}
-
-/// A line for each worker, and for each that was left out.
-fn worker_lines(workers: &[SystemShare], left_out: &[String]) -> Vec<String> {
-    let of = |worker: &SystemShare| {
-        let SystemShare { name, columns, threads, gflops, .. } = worker;
-        let threads = counted(*threads as u64, "thread");
-        format!("worker    {name}: {columns} columns; {gflops:.1} Gflop/s by {threads}")
-    };
-    let left_out = left_out.iter().map(|name| format!("left out  {name}: with it, it would take longer"));
-    workers.iter().map(of).chain(left_out).collect()
-}
-
-fn worker_objects(workers: &[SystemShare]) -> Vec<Value> {
-    let of = |worker: &SystemShare| {
-        json!({
-            "name": worker.name,
-            "columns": worker.columns,
-            "threads": worker.threads,
-            "dgemm_gflops": worker.gflops,
-            "memory_bytes": worker.bytes,
-        })
-    };
-    workers.iter().map(of).collect()
 }
 
 /// Where a result is, as a user calls it.
@@ -251,12 +208,8 @@ pub(crate) struct LuReport {
     pub(crate) dtype: DType,
     pub(crate) options: LuOptions,
     pub(crate) kernel: String,
-    /// The workers that computed; none if it was this process.
-    pub(crate) workers: Vec<SystemShare>,
-    /// Workers that would have made it slower.
-    pub(crate) left_out: Vec<String>,
-    /// Workers that were lost during the run.
-    pub(crate) losses: SystemLosses,
+    /// The workers; `None` if this process computed.
+    pub(crate) at_workers: Option<WorkersReport>,
     /// With workers, of all of them together.
     pub(crate) memory_bytes: u64,
     /// ‖P A w − L U w‖∞ / (‖A‖∞ ‖w‖∞) for random w.
@@ -265,8 +218,6 @@ pub(crate) struct LuReport {
     /// The first column whose pivot is 0.
     pub(crate) singular: Option<usize>,
     pub(crate) seconds: LuTimes,
-    /// As in [`SolveReport`].
-    pub(crate) early_panels: usize,
     /// The files of the factors and of the pivots.
     pub(crate) output: Option<(PathBuf, PathBuf)>,
 }
@@ -293,23 +244,21 @@ impl LuReport {
     }
 
     fn text(&self) -> String {
-        let LuTimes { load, factor, sent, home, total, .. } = self.seconds;
+        let LuTimes { load, factor, home, total, .. } = self.seconds;
         let place = match &self.output {
             Some((factors, pivots)) => format!("written to {} and {}", factors.display(), pivots.display()),
             None => place(None),
         };
         let (threads, block) = (counted(self.options.threads as u64, "thread"), self.options.block);
-        let places = computed_by(&self.workers, &threads, &self.kernel);
+        let places = computed_by(self.at_workers.as_ref(), &threads, &self.kernel);
         let mut out = vec![
             format!("LU        {}x{} {}: {place}", self.shape.0, self.shape.1, self.dtype),
             format!("time      {}  {:.1} Gflop/s", seconds(factor), self.gflops()),
             format!("lu        {places}, panels of {block} columns"),
             format!("memory    {}", bytes(self.memory_bytes as f64)),
         ];
-        out.extend(worker_lines(&self.workers, &self.left_out));
-        out.extend(loss_lines(&self.losses));
-        out.extend(sent_line(&self.workers, sent, self.early_panels));
-        if !self.workers.is_empty() {
+        out.extend(self.at_workers.iter().flat_map(WorkersReport::lines));
+        if self.at_workers.is_some() {
             out.push(format!("home      {} for the factors to come from the workers", seconds(home)));
         }
         out.push(format!(
@@ -323,7 +272,7 @@ impl LuReport {
     fn json(&self) -> Value {
         let LuTimes { load, factor, sent, home, check, total } = self.seconds;
         let name = |path: &PathBuf| path.to_string_lossy().into_owned();
-        json!({
+        let object = json!({
             "schema": "bramble.lu/1",
             "rows": self.shape.0,
             "cols": self.shape.1,
@@ -332,17 +281,14 @@ impl LuReport {
             "kernel": self.kernel,
             "block": self.options.block,
             "seconds": {"load": load, "factor": factor, "sent": sent, "home": home, "check": check, "total": total},
-            "early_panels": self.early_panels,
             "gflops": self.gflops(),
             "memory_bytes": self.memory_bytes,
-            "workers": worker_objects(&self.workers),
-            "left_out": self.left_out,
-            "lost": loss_object(&self.losses),
             "error": self.error,
             "tolerance": self.tolerance,
             "singular_column": self.singular,
             "output": self.output.as_ref().map(|(factors, _)| name(factors)),
             "pivots": self.output.as_ref().map(|(_, pivots)| name(pivots)),
-        })
+        });
+        merged(object, &workers_report::object(self.at_workers.as_ref()))
     }
 }

@@ -10,7 +10,6 @@ use bramble_lu::{
     accepted_error, load, residual,
 };
 use bramble_matrix::{DType, Matrix};
-use bramble_primary::SystemLosses;
 use bramble_report::exit::{Exit, Failure};
 use std::time::Instant;
 
@@ -226,16 +225,13 @@ fn told(problem: &SolveProblem, setup: &Setup, found: &Residual, dtype: DType) -
         dtype,
         options: setup.options,
         kernel: setup.kernels.one.name().to_owned(),
-        workers: Vec::new(),
-        left_out: Vec::new(),
-        losses: SystemLosses::default(),
+        at_workers: None,
         memory_bytes: setup.memory_bytes,
         backward_error: found.backward_error,
         tolerance: accepted_error(problem.n, dtype),
         condition: None,
         refinement: None,
         seconds: SolveTimes::default(),
-        early_panels: 0,
         output: None,
     }
 }

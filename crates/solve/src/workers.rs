@@ -13,6 +13,7 @@ use crate::refined::{Judging, SolutionJudge};
 use crate::report::{SolveReport, SolveTimes};
 use crate::setup::check_kernels;
 use crate::system::{SolveProblem, Solved, right_hand_sides};
+use crate::workers_report::WorkersReport;
 use crate::{SolveArgs, failure};
 use bramble_cluster::team::{GatheredTeam, TeamSpec};
 use bramble_cluster::until::{Completion, done_or_signal};
@@ -141,26 +142,21 @@ fn told(
     found: &Residual,
     (dtype, seconds): (DType, SolveTimes),
 ) -> SolveReport {
-    let shares = &solution.plan.shares;
+    let SystemSolution { plan, losses, sent, .. } = solution;
+    let at_workers = WorkersReport { plan: plan.clone(), losses: losses.clone(), sent: *sent };
     SolveReport {
         n: problem.n,
         width: problem.width,
         dtype,
-        options: LuOptions {
-            threads: shares.iter().map(|share| share.threads).sum(),
-            block: solution.plan.width,
-        },
+        options: LuOptions { threads: at_workers.threads(), block: plan.width },
         kernel: "of the workers".to_owned(),
-        workers: shares.clone(),
-        left_out: solution.plan.left_out.clone(),
-        losses: solution.losses.clone(),
-        memory_bytes: shares.iter().map(|share| share.bytes).sum(),
+        memory_bytes: at_workers.memory_bytes(),
+        at_workers: Some(at_workers),
         backward_error: found.backward_error,
         tolerance: accepted_error(problem.n, dtype),
         condition: None,
         refinement: None,
         seconds,
-        early_panels: solution.sent.early_panels,
         output: None,
     }
 }

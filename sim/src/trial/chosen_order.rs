@@ -39,6 +39,8 @@ pub struct ChosenOrder {
     slow: Vec<u32>,
     /// How often an event of each peer was chosen.
     chosen: Vec<u64>,
+    /// Workers without a link to the primary, which may not have noticed yet.
+    severed: Vec<usize>,
     /// When time last passed at all ends.
     ticked: Duration,
 }
@@ -78,7 +80,16 @@ impl ChosenOrder {
             Trial::assembled(&scenario, (peers, primary.inspected()), faults.0, EventQueue::unordered());
         let chosen = vec![0; trial.nodes.len()];
         let (breaks, slow) = (setting.breaks, setting.slow.clone());
-        Self { trial, scenario, due: Due { deaths, joins }, breaks, slow, chosen, ticked: Duration::ZERO }
+        Self {
+            trial,
+            scenario,
+            due: Due { deaths, joins },
+            breaks,
+            slow,
+            chosen,
+            severed: Vec::new(),
+            ticked: Duration::ZERO,
+        }
     }
 
     /// A resumed run on the workers of that setting, which knows the complete tiles of this one except every n-th. `None` if
@@ -239,9 +250,8 @@ impl ChosenOrder {
         }
         while let Some((_, how)) = self.due.deaths.pop_if(|(event, _)| *event <= now) {
             let living: Vec<usize> = (0..self.trial.members.count)
-                .filter(|peer| {
-                    self.trial.nodes[*peer].machine.lives && !self.trial.shell.sessions[*peer].link.is_gone
-                })
+                .filter(|peer| self.trial.nodes[*peer].machine.lives && !self.severed.contains(peer))
+                .filter(|peer| !self.trial.shell.sessions[*peer].link.is_gone)
                 .collect();
             let may: Vec<usize> = living
                 .iter()
@@ -261,7 +271,10 @@ impl ChosenOrder {
         match how % 4 {
             0 | 1 => self.trial.stop(peer, None),
             2 => self.trial.stop(peer, Some("there is no memory for a matrix".into())),
-            _ => self.trial.sever(site),
+            _ => {
+                self.severed.push(peer);
+                self.trial.sever(site);
+            }
         }
     }
 

@@ -4,9 +4,10 @@
 //! reader takes one for the other.
 
 use super::Plotted;
-use super::point::{HplEstimate, HplPlace, merged, norms};
+use super::point::{HplEstimate, HplPlace, norms};
 use super::stamp::Stamp;
 use super::text::worker_lines;
+use crate::on_workers::merged;
 use bramble_lu::hpl::{HplCheck, THRESHOLD, operations};
 use bramble_lu::mxp::MxpTimes;
 use bramble_report::quantity::{bytes, counted, seconds};

@@ -2,7 +2,8 @@
 
 use super::official::OfficialRun;
 use super::stamp::Stamp;
-use crate::on_workers::loss_object;
+use crate::on_workers::{loss_object, merged};
+use crate::workers_report::bound_by;
 use bramble_lu::hpl::{HplCheck, operations};
 use bramble_lu::{LuKernels, LuOptions};
 use bramble_plan::{ClusterEstimate, LuRates};
@@ -67,14 +68,6 @@ impl HplPlace {
     }
 }
 
-/// A JSON object with the fields of both.
-pub(super) fn merged(mut object: Value, more: &Value) -> Value {
-    if let (Some(object), Some(more)) = (object.as_object_mut(), more.as_object()) {
-        object.extend(more.clone());
-    }
-    object
-}
-
 /// The bound and the prediction.
 #[derive(Clone, Copy)]
 pub(super) struct HplEstimate {
@@ -87,8 +80,8 @@ pub(super) struct HplEstimate {
 impl HplEstimate {
     /// Those of a plan for workers.
     pub(super) fn of_workers(plan: &SystemPlan) -> Self {
-        let ClusterEstimate { bound_seconds, is_bound_by_links, seconds, .. } = plan.estimate;
-        Self { bound_seconds, bound_by: if is_bound_by_links { "links" } else { "compute" }, seconds }
+        let ClusterEstimate { bound_seconds, seconds, .. } = plan.estimate;
+        Self { bound_seconds, bound_by: bound_by(plan), seconds }
     }
 }
 

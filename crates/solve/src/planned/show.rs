@@ -6,6 +6,7 @@
 
 use super::subject::PlanSubject;
 use crate::on_workers::block_line;
+use crate::workers_report::bound_by;
 use bramble_plan::{lu_operations, mxp_seconds};
 use bramble_primary::{SystemPlan, SystemShare};
 use bramble_report::quantity::{bytes, counted, seconds};
@@ -47,10 +48,6 @@ impl PlannedSystem<'_> {
         self.plan.shares.iter().map(|share| share.gflops).sum()
     }
 
-    fn bound_by(&self) -> &'static str {
-        if self.plan.estimate.is_bound_by_links { "links" } else { "compute" }
-    }
-
     /// Seconds in which the machines update columns and factor panels.
     fn work_seconds(&self) -> f64 {
         let estimate = &self.plan.estimate;
@@ -83,7 +80,7 @@ impl PlannedSystem<'_> {
             format!(
                 "bound     no LU on these machines takes less than {} ({}); predicted is {:.2} times that",
                 seconds(estimate.bound_seconds),
-                self.bound_by(),
+                bound_by(&self.plan),
                 predicted / estimate.bound_seconds
             ),
         ]);
@@ -170,7 +167,7 @@ impl PlannedSystem<'_> {
                 "back_seconds": estimate.back_seconds,
                 "iteration_seconds": self.seconds() - estimate.seconds,
             },
-            "bound": {"seconds": estimate.bound_seconds, "by": self.bound_by()},
+            "bound": {"seconds": estimate.bound_seconds, "by": bound_by(&self.plan)},
             "product_gflops": self.product_gflops(),
             "machines": shares.iter().map(machine).collect::<Vec<_>>(),
             "owners": owners,
