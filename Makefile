@@ -13,7 +13,8 @@ FREE_THREADED ?= python3.14t
 TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_MANIFEST := --manifest-path fuzz/Cargo.toml --locked
 
-.PHONY: help build python python-free-threaded aarch64 armv7 arm-workers arm-wheel macos check test lint doc unit fuzz-replay fuzz mutants end-to-end soak-tests needs deny \
+.PHONY: help build build-for-tests python python-free-threaded aarch64 armv7 arm-workers arm-wheel macos check test lint doc unit \
+	fuzz-replay fuzz mutants end-to-end soak-tests needs deny \
 	bench demo clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
@@ -38,7 +39,12 @@ help:
 build:
 	$(CARGO) build --release --locked
 
-# As users get it. The module is built like the program, and shares what that has built.
+# The same program, with the features that its dependencies have in the Python package: `make python` then shares what this has
+# built, where it would else build everything again.
+build-for-tests:
+	$(CARGO) build --release --locked -p bramble -p bramble-python --bin bramble
+
+# As users get it.
 python: $(VENV)/tests.stamp
 	cd python && $(VENV)/bin/maturin build --quiet --release --locked --out $(CURDIR)/target/wheels
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
@@ -51,7 +57,7 @@ aarch64 armv7:
 # The workers of tests/test_arm.py and the wheel of tests/test_python_wheels.py, under QEMU: only what multiplies is optimised.
 arm-workers: $(VENV)/tests.stamp
 	@for board in aarch64 armv7; do \
-		dist/arm-worker $$board --profile lean || tests/needs lacks $$board 'its worker could not be built' || exit 1; \
+		dist/arm-worker $$board --profile lean -p bramble-python --bin bramble || tests/needs lacks $$board 'its worker could not be built' || exit 1; \
 	done
 	@MATURIN=$(VENV)/bin/maturin dist/arm-wheel --profile lean || tests/needs lacks aarch64 'its wheel could not be built'
 
@@ -74,7 +80,7 @@ macos:
 
 check: lint doc unit
 
-test: needs lint macos doc deny unit fuzz-replay build end-to-end
+test: needs lint macos doc deny unit fuzz-replay end-to-end
 
 lint:
 	$(CARGO) fmt --all --check
@@ -106,14 +112,14 @@ fuzz:
 mutants:
 	$(PYTHON) sim/mutants.py
 
-end-to-end: build arm-workers python $(VENV)/bench.stamp $(VENV)/examples.stamp
+end-to-end: build-for-tests arm-workers python $(VENV)/bench.stamp $(VENV)/examples.stamp
 	@if command -v $(FREE_THREADED) >/dev/null; then $(MAKE) python-free-threaded; \
 	else tests/needs lacks free-threaded 'there is no $(FREE_THREADED), and FREE_THREADED names no other'; fi
 	$(CARGO) build --profile lean --locked -p bramble-link --example attacker
 	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python -m pytest $(TEST_ARGS) tests
 
 # Minutes for each round. Other work on this machine makes it harder.
-soak-tests: build arm-workers python $(VENV)/bench.stamp $(VENV)/examples.stamp
+soak-tests: build-for-tests arm-workers python $(VENV)/bench.stamp $(VENV)/examples.stamp
 	$(CARGO) build --profile lean --locked -p bramble-link --example attacker
 	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python tests/soak_tests.py --rounds $(ROUNDS) -- $(TEST_ARGS) tests
 

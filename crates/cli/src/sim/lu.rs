@@ -1,6 +1,7 @@
 //! `bramble sim lu`: simulates the factorisation of a system on the machines of a cluster file, without computing it.
 //!
-//! Place in the flow: the columns are dealt to the machines of the file as to the workers of `bench hpl`; then the state machines of the workers run under a virtual clock (`bramble_sim::simulate_lu`).
+//! Place in the flow: the columns are dealt to the machines of the file as to the workers of `bench hpl`; then the state machines
+//! of the workers run under a virtual clock (`bramble_sim::simulate_lu`).
 //!
 //! Invariants: the limits and the memory of a part are those of a real run. stdout depends on the arguments and the file only,
 //! but for two fields of the JSON object.

@@ -2,8 +2,8 @@
 //!
 //! Place in the flow: `plan lu --cluster`, instead of contacting workers; `bramble sim lu` has the same machines.
 //!
-//! Invariant: workers with these speeds, links and memory would get the same plan, but for the tasks of a factorisation, which real
-//! workers measure.
+//! Invariant: workers with these speeds, links and memory would get the same plan, but for the tasks of a factorisation, which
+//! real workers measure.
 
 use super::PlanLuArgs;
 use super::subject::PlanSubject;

@@ -3,8 +3,8 @@
 //! Place in the flow: the same as `solve`, `lu` and `bench hpl` on workers up to the plan; then `show` prints it. A cluster file
 //! (`described.rs`) takes the place of real machines.
 //!
-//! Invariants: real workers are contacted, measured and planned for exactly as by these verbs, so the run would have the plan that
-//! is shown. No element of a matrix is read.
+//! Invariants: real workers are contacted, measured and planned for exactly as by these verbs, so the run would have the plan
+//! that is shown. No element of a matrix is read.
 //!
 //! Deliberately absent: a plan for the threads of this process, which have nothing to decide.
 
