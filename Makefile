@@ -54,7 +54,7 @@ python: $(VENV)/tests.stamp
 aarch64 armv7:
 	dist/arm-worker $@
 
-# The workers of tests/test_arm.py and the wheel of tests/test_python_wheels.py, under QEMU: only what multiplies is optimised.
+# The workers of tests/test_arm.py and the wheel of tests/test_python_wheels.py, under QEMU: optimised, but built in less time.
 arm-workers: $(VENV)/tests.stamp
 	@for board in aarch64 armv7; do \
 		dist/arm-worker $$board --profile lean -p bramble-python --bin bramble || tests/needs lacks $$board 'its worker could not be built' || exit 1; \
