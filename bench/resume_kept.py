@@ -42,6 +42,16 @@ def watched(command, until_s=float("inf")):
     return taken
 
 
+def interrupted(command, until_s, target):
+    """As `watched`, until a run is killed before it has ended: processor time varies from run to run."""
+    for _ in range(20):
+        taken = watched(command, until_s)
+        if not target.exists():
+            return taken
+        target.unlink()
+    raise SystemExit(f"20 runs ended before they had used {until_s:.2f} s of processor time; use a larger --size")
+
+
 def multiplications(command, trace, size_of):
     """A function from processor seconds to the fraction of the multiplications that an undisturbed run has done by then.
     `size_of` says how many multiplications a job is."""
@@ -86,14 +96,16 @@ def killed(args, folder, words):
     grid = whole["grid"]
 
     def size_of(job):
-        sides = (rows_of, whole["m"], job["row"]), (cols_of, whole["n"], job["col"]), (grid["depth"], whole["k"], job["step"] * grid["depth"])
+        # A job whose tile another machine returned has no place in the trace; most tiles are as large as the first.
+        row, col = job.get("row", 0), job.get("col", 0)
+        sides = (rows_of, whole["m"], row), (cols_of, whole["n"], col), (grid["depth"], whole["k"], job["step"] * grid["depth"])
         return math.prod(min(side, all_of - start) for side, all_of, start in sides)
 
     multiplied = multiplications(command, folder / "trace.json", size_of)
     target.unlink()
     for percent in args.percent:
         for _ in range(args.rounds):
-            used_s = watched(command, all_s * percent / 100)
+            used_s = interrupted(command, all_s * percent / 100, target)
             used, done = used_s / all_s, multiplied(used_s)
             there = kept(folder / "C.npy.journal") / tiles
             resumed = bramble(args, *words, "--resume")
