@@ -55,9 +55,11 @@ aarch64 armv7:
 	dist/arm-worker $@
 
 # The workers of tests/test_arm.py and the wheel of tests/test_python_wheels.py, under QEMU: optimised, but built in less time.
+# With one set of features, as in build-for-tests.
 arm-workers: $(VENV)/tests.stamp
 	@for board in aarch64 armv7; do \
-		dist/arm-worker $$board --profile lean -p bramble-python --bin bramble || tests/needs lacks $$board 'its worker could not be built' || exit 1; \
+		dist/arm-worker $$board --profile lean -p bramble-python --bin bramble || \
+			tests/needs lacks $$board 'its worker could not be built' || exit 1; \
 	done
 	@MATURIN=$(VENV)/bin/maturin dist/arm-wheel --profile lean || tests/needs lacks aarch64 'its wheel could not be built'
 

@@ -122,6 +122,11 @@ pub(crate) fn loss_object(losses: &SystemLosses) -> Value {
     })
 }
 
+/// A line for each machine that takes no part, since it would slow the run.
+pub(crate) fn left_out_lines(names: &[String]) -> impl Iterator<Item = String> {
+    names.iter().map(|name| format!("left out  {name}: with it, the run would take longer"))
+}
+
 /// The columns of a block and the panels that each worker keeps, with the predictions for narrower and wider blocks.
 pub(crate) fn block_line(plan: &SystemPlan) -> String {
     let of = |(width, time): &(usize, f64)| format!("{} with {width}", seconds(*time));

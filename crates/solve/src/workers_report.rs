@@ -1,8 +1,8 @@
-//! What the reports of `solve` and `lu` say of workers: who computed, by which plan, and what was lost.
+//! The part of the reports of `solve` and `lu` about workers: those that computed, their plan, and losses.
 //!
 //! Place in the flow: a part of `report.rs`; nothing where this process computed.
 
-use crate::on_workers::{block_line, loss_lines, loss_object};
+use crate::on_workers::{block_line, left_out_lines, loss_lines, loss_object};
 use bramble_primary::{SentColumns, SystemLosses, SystemPlan, SystemShare};
 use bramble_report::quantity::{counted, seconds};
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ impl WorkersReport {
         };
         let mut lines = vec![block_line(&self.plan)];
         lines.extend(shares.iter().map(of));
-        lines.extend(left_out.iter().map(|name| format!("left out  {name}: with it, it would take longer")));
+        lines.extend(left_out_lines(left_out));
         lines.extend(loss_lines(&self.losses));
         let panels = counted(self.sent.early_panels as u64, "panel");
         lines.push(format!(
@@ -61,7 +61,12 @@ pub(crate) fn bound_by(plan: &SystemPlan) -> &'static str {
     if plan.estimate.is_bound_by_links { "links" } else { "compute" }
 }
 
-/// What a report's object has of workers; without them, lists are empty, and the plan is `null`.
+/// The widths of a block that were compared, with their predictions.
+pub(crate) fn compared(plan: &SystemPlan) -> Vec<Value> {
+    plan.tried.iter().map(|(nb, seconds)| json!({"nb": nb, "seconds": seconds})).collect()
+}
+
+/// The fields of a report's object about workers; without them, lists are empty, and the plan is `null`.
 pub(crate) fn object(at_workers: Option<&WorkersReport>) -> Value {
     let Some(WorkersReport { plan, losses, sent }) = at_workers else {
         return json!({
@@ -84,7 +89,7 @@ pub(crate) fn object(at_workers: Option<&WorkersReport>) -> Value {
         "left_out": plan.left_out,
         "lost": loss_object(losses),
         "depth": plan.depth,
-        "compared": plan.tried.iter().map(|(nb, seconds)| json!({"nb": nb, "seconds": seconds})).collect::<Vec<_>>(),
+        "compared": compared(plan),
         "bound": {"seconds": plan.estimate.bound_seconds, "by": bound_by(plan)},
         "predicted": {"seconds": plan.estimate.seconds},
     })

@@ -3,7 +3,7 @@
 use super::official::OfficialRun;
 use super::stamp::Stamp;
 use crate::on_workers::{loss_object, merged};
-use crate::workers_report::bound_by;
+use crate::workers_report::{bound_by, compared};
 use bramble_lu::hpl::{HplCheck, operations};
 use bramble_lu::{LuKernels, LuOptions};
 use bramble_plan::{ClusterEstimate, LuRates};
@@ -62,7 +62,7 @@ impl HplPlace {
                 "left_out": plan.left_out,
                 "lost": loss_object(losses),
                 "depth": plan.depth,
-                "compared": plan.tried.iter().map(|(nb, seconds)| json!({"nb": nb, "seconds": seconds})).collect::<Vec<_>>(),
+                "compared": compared(plan),
             }),
         }
     }

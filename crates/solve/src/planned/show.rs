@@ -5,8 +5,8 @@
 //! Invariant: both depend on the plan only.
 
 use super::subject::PlanSubject;
-use crate::on_workers::block_line;
-use crate::workers_report::bound_by;
+use crate::on_workers::{block_line, left_out_lines};
+use crate::workers_report::{bound_by, compared};
 use bramble_plan::{lu_operations, mxp_seconds};
 use bramble_primary::{SystemPlan, SystemShare};
 use bramble_report::quantity::{bytes, counted, seconds};
@@ -20,7 +20,7 @@ const LINE: usize = 64;
 /// Lines of owners that are printed.
 const LINES_MAX: usize = 8;
 
-/// A plan, and what it is for.
+/// A plan, with the run that it is for.
 pub(super) struct PlannedSystem<'a> {
     pub(super) subject: &'a PlanSubject,
     pub(super) plan: SystemPlan,
@@ -63,9 +63,7 @@ impl PlannedSystem<'_> {
             format!("{}: N = {order}, NB = {width}, {taking_part} of {all} machines", self.subject.verb());
         let mut out = vec![head, String::new()];
         out.extend(self.table());
-        out.extend(
-            left_out.iter().map(|name| format!("left out  {name}: with it, the run would take longer")),
-        );
+        out.extend(left_out_lines(left_out));
         out.push(String::new());
         out.extend(owner_lines(&self.plan.owners));
         let (gflops, sum, predicted) = (self.gflops(), self.product_gflops(), self.seconds());
@@ -130,13 +128,14 @@ impl PlannedSystem<'_> {
         format!("parts     {}", parts.join(", "))
     }
 
-    /// What memory has decided.
+    /// The machines without room for another block, and the losses that the plan allows for.
     fn memory_lines(&self) -> Vec<String> {
         let full: Vec<&str> =
             self.plan.shares.iter().filter(|share| share.is_full).map(|share| share.name.as_str()).collect();
         let mut lines = Vec::new();
         if !full.is_empty() {
-            lines.push(format!("memory    of {} has room for no further block", full.join(", ")));
+            let has = if full.len() == 1 { "has" } else { "have" };
+            lines.push(format!("memory    {} {has} no room for another block", full.join(", ")));
         }
         if self.survives > 0 {
             let losses = if self.survives == 1 { "loss" } else { "losses" };
@@ -147,7 +146,7 @@ impl PlannedSystem<'_> {
 
     /// The object.
     pub(super) fn json(&self) -> Value {
-        let SystemPlan { order, width, depth, shares, owners, left_out, estimate, tried, .. } = &self.plan;
+        let SystemPlan { order, width, depth, shares, owners, left_out, estimate, .. } = &self.plan;
         let machine = |share: &SystemShare| {
             json!({
                 "name": share.name, "threads": share.threads, "gflops": share.gflops, "columns": share.columns,
@@ -172,7 +171,7 @@ impl PlannedSystem<'_> {
             "machines": shares.iter().map(machine).collect::<Vec<_>>(),
             "owners": owners,
             "left_out": left_out,
-            "compared": tried.iter().map(|(nb, seconds)| json!({"nb": nb, "seconds": seconds})).collect::<Vec<_>>(),
+            "compared": compared(&self.plan),
             "survives": self.survives,
         })
     }

@@ -1,4 +1,4 @@
-//! What is planned: a benchmark's system, which the workers generate, or matrices, whose columns are sent.
+//! The run that is planned: of a benchmark's system, which the workers generate, or of matrices, whose columns are sent.
 //!
 //! Place in the flow: from the first words of the command line, before any machine is contacted.
 //!
