@@ -265,6 +265,7 @@ fn serve(
                     Some(call) => call(&mut client).await,
                     None => break,
                 },
+                () = client.attend() => {}
             }
         }
         client.close().await;

@@ -194,7 +194,10 @@ async fn run_all(
     let (mut tally, mut lines) = (TaskTally::new(began), 0);
     // The exit codes of the failure that came first, and of the worst result.
     let (mut failed, mut worst) = (None, Exit::Done);
-    while let Some(next) = source.next(&mut lines).await {
+    while let Some(next) = tokio::select! {
+        next = source.next(&mut lines) => next,
+        () = runner.client.attend() => None,
+    } {
         let since = Instant::now();
         let (number, text, result) = match next {
             Ok(NumberedTask { number, text, task }) => {

@@ -89,7 +89,10 @@ impl Client {
         gathered.expect_more(told);
         let watch = ProgressDisplay::new(options.progress, lost.clone());
         let GatheredTeam { ends, threads, is_local, processes, .. } = gathered;
-        let cluster = Cluster::open(ends, ClusterOptions { keeps_links: true }, &watch).await?;
+        let mut cluster = Cluster::open(ends, ClusterOptions { keeps_links: true }, &watch).await?;
+        let sessions = sessions(&options)?;
+        let greeted = cluster.greet(&sessions, &watch).await;
+        greeted.map_err(|e| GatheredTeam::failure(is_local, e))?;
         let kernels = KernelChoice::new(options.cut.kernel(), is_local);
         let threads = NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN);
         Ok(Self {
@@ -103,6 +106,14 @@ impl Client {
             lost,
             _processes: processes,
         })
+    }
+
+    /// Greets workers that join, while no call is to be made. Never ends; to be dropped when a call is to be made.
+    pub async fn attend(&mut self) {
+        if let Ok(sessions) = self.sessions() {
+            self.cluster.attend(&sessions).await;
+        }
+        std::future::pending().await
     }
 
     /// Ends the sessions with the machines.
@@ -137,8 +148,7 @@ impl Client {
 
     /// The sessions of a call with the machines.
     fn sessions(&self) -> Result<SessionRequest, Failure> {
-        let ClientOptions { cut, steals, account, degraded, .. } = &self.options;
-        session_request(cut.credits, *steals, *account, *degraded)
+        sessions(&self.options)
     }
 
     /// Whether this process's own threads compute, too.
@@ -150,4 +160,9 @@ impl Client {
     fn display(&self) -> ProgressDisplay {
         ProgressDisplay::new(self.options.progress, self.lost.clone()).with_board(self.board.clone())
     }
+}
+
+fn sessions(options: &ClientOptions) -> Result<SessionRequest, Failure> {
+    let ClientOptions { cut, steals, account, degraded, .. } = options;
+    session_request(cut.credits, *steals, *account, *degraded)
 }

@@ -4,12 +4,16 @@
 
 mod machines;
 
-use bramble_link::{Link, LocalKind, Reach, Security, tcp_link};
+use bramble_link::{Link, LocalKind, NoBodies, Reach, Security, tcp_link, thread_pair};
 use bramble_matrix::DType;
 use bramble_plan::{Relay, TileSize};
-use bramble_primary::{Cluster, ClusterOptions, MachineLink, MachineLinks, PrimaryError, multiply};
+use bramble_primary::{
+    Cluster, ClusterOptions, MachineLink, MachineLinks, PrimaryError, SessionRequest, multiply,
+};
 use bramble_worker::limits::{PING_AFTER, PROTOCOL};
-use machines::{Watch, at_work, config, elements, local_worker, machines, request, run, serve, worker};
+use machines::{
+    Watch, at_work, config, elements, local_worker, machines, request, run, serve, sessions, worker,
+};
 use std::cell::Cell;
 use std::io::ErrorKind;
 use std::rc::Rc;
@@ -118,6 +122,69 @@ fn a_worker_that_joins_between_products_takes_part_in_the_next() {
         }
         assert_eq!(*watch.joined.borrow(), ["b"]);
         cluster.close().await;
+    });
+}
+
+#[test]
+fn machines_are_greeted_before_the_first_product_and_between_products() {
+    run(async {
+        let (come, later) = mpsc::channel(4);
+        let links = MachineLinks { later: Some(later), ..machines(workers(&["a"]).await) };
+        let watch = Watch::default();
+        let mut cluster = Cluster::open(links, KEEP, &watch).await.unwrap();
+        cluster.greet(&sessions(), &watch).await.unwrap();
+        let product = || request([512, 64, 512], DType::I64, "simd", 6);
+        let want = elements(&cluster.run(product(), &watch).await.unwrap());
+        // Two machines join while no product runs; one of them says nothing, but sees its hello.
+        let (here, mut there) = thread_pair("primary", "silent");
+        come.send(MachineLink { link: here, threads_max: 0, was_dialled: false }).await.unwrap();
+        come.send(worker("b").await.0).await.unwrap();
+        let (sessions, mut bodies) = (sessions(), NoBodies);
+        let greeted = tokio::select! {
+            () = cluster.attend(&sessions) => unreachable!("it never ends"),
+            greeted = there.receiver.receive(&mut bodies) => greeted.unwrap(),
+        };
+        // The hello, with the primary's name.
+        assert!(greeted.head.ends_with(b"test"), "{:?}", greeted.head);
+        drop(there);
+        for _ in 0..2 {
+            let finished = cluster.run(product(), &watch).await.unwrap();
+            assert_eq!(elements(&finished), want);
+            assert_eq!(at_work(&finished), ["a", "b"]);
+        }
+        assert_eq!(*watch.joined.borrow(), ["b"]);
+        let lost: Vec<_> = watch.lost.borrow().iter().map(|(name, _)| name.clone()).collect();
+        assert_eq!(lost, ["silent"]);
+        cluster.close().await;
+    });
+}
+
+#[test]
+fn a_machine_that_does_not_answer_its_greeting_is_an_error_or_missing() {
+    run(async {
+        for degraded in [false, true] {
+            let mut workers = workers(&["a"]).await;
+            let (here, there) = thread_pair("primary", "gone");
+            drop(there);
+            workers.push(MachineLink {
+                link: Link { shares_memory: false, ..here },
+                threads_max: 0,
+                was_dialled: false,
+            });
+            let watch = Watch::default();
+            let mut cluster = Cluster::open(machines(workers), KEEP, &watch).await.unwrap();
+            let greeted = cluster.greet(&SessionRequest { degraded, ..sessions() }, &watch).await;
+            if degraded {
+                greeted.unwrap();
+                let finished =
+                    cluster.run(request([64, 64, 64], DType::I64, "simd", 6), &watch).await.unwrap();
+                assert_eq!(at_work(&finished), ["a"]);
+            } else {
+                assert!(matches!(greeted, Err(PrimaryError::Unreachable { name, .. }) if name == "gone"));
+            }
+            assert!(watch.lost.borrow().is_empty());
+            cluster.close().await;
+        }
     });
 }
 

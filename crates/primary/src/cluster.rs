@@ -12,6 +12,7 @@
 mod asking;
 mod checking;
 mod getting;
+mod greeting;
 mod kept;
 mod machines;
 mod making;
@@ -34,6 +35,7 @@ pub use nodes::NodeReport;
 pub(crate) use part::digest_of;
 pub use placing::{PartReport, PutReport, PutRequest};
 pub use reducing::{ReduceReport, ReduceRequest, ReduceSubject};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 pub use task_count::{TaskProgress, TaskUnit};
 
@@ -65,6 +67,8 @@ pub struct Cluster {
     pub(crate) missing: Vec<String>,
     /// Measured bandwidth of all links together, if it was measured.
     pub(crate) nic_bytes_per_s: Option<f64>,
+    /// Numbers of connections with machines that have joined between calls, and that no call has used yet.
+    pub(crate) attended: BTreeSet<u64>,
 }
 
 impl Cluster {
@@ -81,7 +85,8 @@ impl Cluster {
         for end in std::iter::once(local).chain(workers) {
             idle.add(Connection::new(end, numbers.connection()));
         }
-        Ok(Self { idle, numbers, arrays: ClusterArrays::default(), alike, missing, nic_bytes_per_s: None })
+        let (arrays, attended, nic_bytes_per_s) = (ClusterArrays::default(), BTreeSet::new(), None);
+        Ok(Self { idle, numbers, arrays, alike, missing, nic_bytes_per_s, attended })
     }
 
     /// Computes and checks one product on all machines that are there. A C that fails the check is returned, too:

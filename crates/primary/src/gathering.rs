@@ -184,7 +184,8 @@ async fn open_some(
     for (known, task) in tasks {
         let opened =
             task.await.unwrap_or_else(|e| Err(PrimaryError::Failed(format!("opening a session: {e}"))));
-        let has_joined = !is_first && known.number > last_known;
+        let was_attended = cluster.attended.remove(&known.number);
+        let has_joined = was_attended || !is_first && known.number > last_known;
         match opened {
             Ok(session) => {
                 if has_joined {
@@ -192,10 +193,10 @@ async fn open_some(
                 }
                 workers.push(session);
             }
-            Err(e) if has_joined => watch.turned_away(&e),
             Err(PrimaryError::Unreachable { name, why }) if known.has_served => {
                 lost.push(early_loss(watch, name, why));
             }
+            Err(e) if has_joined => watch.turned_away(&e),
             Err(e @ PrimaryError::Unreachable { .. }) if sessions.degraded => {
                 watch.missing(&e.to_string());
                 cluster.missing.push(e.to_string());

@@ -12,7 +12,7 @@ use crate::MachineLink;
 use crate::PrimaryError;
 use crate::links::CLOSING;
 use crate::measure::ping;
-use crate::opening::{Connection, LostConnection, Session, dismiss, end_session};
+use crate::opening::{Connection, LostConnection, Opening, Session, dismiss, end_session, open};
 use bramble_wire::limits::{PING_AFTER, SILENCE_MAX};
 use std::rc::Rc;
 use tokio::sync::{Notify, mpsc};
@@ -68,6 +68,23 @@ impl IdleConnections {
             return self.resting.push(connection);
         }
         self.pinged.push(PingedConnection::of(connection));
+    }
+
+    /// Adds a new connection, over which a session is opened and ended at once, beside whatever else happens: the machine does
+    /// not wait long for its first hello.
+    pub fn greet(&mut self, connection: Connection, opening: Opening, session: u32) {
+        let stop = Rc::new(Notify::new());
+        let stopped = stop.clone();
+        let task = tokio::task::spawn_local(async move {
+            let name = connection.link.peer.clone();
+            let session = match open(connection, &opening, session).await {
+                Ok(session) => session,
+                Err(PrimaryError::Unreachable { why, .. }) => return Err(LostConnection { name, why }),
+                Err(e) => return Err(LostConnection { name, why: e.to_string() }),
+            };
+            keep_alive(end_session(session).await?, stopped).await
+        });
+        self.pinged.push(PingedConnection { stop, task });
     }
 
     /// Remembers a lost connection for the next product, which names it.

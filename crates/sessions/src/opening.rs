@@ -122,9 +122,15 @@ pub struct Opening {
 pub async fn open(connection: Connection, opening: &Opening, session: u32) -> Result<Session, PrimaryError> {
     let Connection { link, known } = connection;
     let (peer, shares_memory) = (link.peer.clone(), link.shares_memory);
-    match tokio::time::timeout(WELCOME_DEADLINE, greet(link, known.threads_max, opening, session)).await {
+    let hint = match (known.has_served, link.proven) {
+        (true, _) => "",
+        (false, Proven::Nothing) => "; is it a bramble worker, and one without a cluster key as this one?",
+        (false, _) => "; is it a bramble worker?",
+    };
+    let greeting = greet(link, known.threads_max, opening, session, hint);
+    match tokio::time::timeout(WELCOME_DEADLINE, greeting).await {
         Err(_) => {
-            let why = format!("no answer within {} s; is it a bramble worker?", WELCOME_DEADLINE.as_secs());
+            let why = format!("no answer within {} s{hint}", WELCOME_DEADLINE.as_secs());
             Err(PrimaryError::Unreachable { name: peer, why })
         }
         Ok(Err(why)) if shares_memory => Err(PrimaryError::Failed(format!("{peer}: {why}"))),
@@ -231,6 +237,7 @@ async fn greet(
     threads_max: u16,
     opening: &Opening,
     session: u32,
+    hint: &str,
 ) -> Result<(Link, Welcome), String> {
     let hello = Hello {
         session,
@@ -245,13 +252,9 @@ async fn greet(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         name: opening.name.clone(),
     };
-    let is_open = link.proven == Proven::Nothing;
     let explain = |e: LinkError| match e {
         LinkError::Foreign(_) => "it does not speak this protocol; is it a bramble worker?".to_owned(),
-        other if is_open => {
-            format!("{other}; is it a bramble worker, and one without a cluster key as this one?")
-        }
-        other => format!("{other}; is it a bramble worker?"),
+        other => format!("{other}{hint}"),
     };
     let frame = Frame::new(Kind::Hello.code(), hello.encode(), Body::Empty);
     link.sender.send(frame).await.map_err(explain)?;

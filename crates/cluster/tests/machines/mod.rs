@@ -83,21 +83,19 @@ pub(crate) fn request(shape: [u64; 3], dtype: DType, kernel: &str, seed: u64) ->
         kernel: kernel.to_owned(),
         wish: PlanOptions { who: Preference::Workers, reproducible: true, ..PlanOptions::AUTO },
         instead: None,
-        sessions: SessionRequest {
-            seed: 77,
-            random,
-            name: "test".to_owned(),
-            credits: None,
-            steals: true,
-            account: false,
-            degraded: false,
-        },
+        sessions: sessions(),
         check: CheckRequest { effort: Default::default(), threads: 1, seed: 3 },
         began: Instant::now(),
         log: None,
         journal: None,
         stop: Rc::new(Stop::default()),
     }
+}
+
+/// Sessions of a call.
+pub(crate) fn sessions() -> SessionRequest {
+    let name = "test".to_owned();
+    SessionRequest { seed: 77, random, name, credits: None, steals: true, account: false, degraded: false }
 }
 
 /// An operand in memory, so that its elements travel.
@@ -115,10 +113,12 @@ pub(crate) fn elements(finished: &Finished) -> Vec<u8> {
     finished.sealed.bytes().to_vec()
 }
 
-/// Names of the machines that computed.
+/// Names of the machines that computed, sorted: their order in the plan depends on measured speeds.
 pub(crate) fn at_work(finished: &Finished) -> Vec<String> {
     let machines = finished.report.machines.iter().filter(|machine| machine.share > 0.0);
-    machines.map(|machine| machine.name.clone()).collect()
+    let mut names: Vec<String> = machines.map(|machine| machine.name.clone()).collect();
+    names.sort();
+    names
 }
 
 /// An action for one event of a product.
