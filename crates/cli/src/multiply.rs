@@ -7,6 +7,7 @@ use bramble_cluster::random::session_request;
 use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
 use bramble_cluster::turned_away::TurnedAway;
 use bramble_cluster::until::{Completion, done_or_stopped};
+use bramble_kernel::Workload;
 use bramble_matrix::{DType, Matrix, Output, Shape};
 use bramble_primary::{
     CheckRequest, Finished, PrimaryError, Report, Request, SessionRequest, Stop, multiply, prepared,
@@ -239,7 +240,12 @@ async fn compute(
 ) -> Result<(Finished, Option<Rc<RefCell<TurnedAway>>>), Failure> {
     let dtype = operands.a.dtype();
     let (m, k, n) = (operands.a.shape().rows, operands.a.shape().cols, operands.b.shape().cols);
-    let purpose = Purpose { kernel: args.cut.kernel(), dtype, flops: 2.0 * m as f64 * k as f64 * n as f64 };
+    let purpose = Purpose {
+        kernel: args.cut.kernel(),
+        dtype,
+        flops: 2.0 * m as f64 * k as f64 * n as f64,
+        work: Workload::Products,
+    };
     let is_local = matches!(team, TeamSpec::Local(_));
     let (lost, told) = mpsc::unbounded_channel();
     let shown = ProgressOptions {

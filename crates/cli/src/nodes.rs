@@ -5,6 +5,7 @@
 use crate::args::NodesArgs;
 use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
 use bramble_cluster::until::{Completion, done_or_signal};
+use bramble_kernel::Workload;
 use bramble_primary::{Survey, Surveyed, survey};
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::quantity::bytes;
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &NodesArgs) -> Result<Exit, Failure> {
 }
 
 async fn ask(args: &NodesArgs, team: TeamSpec) -> Result<Nodes, Failure> {
-    let purpose = Purpose { kernel: args.kernel, dtype: args.dtype, flops: FLOPS };
+    let purpose = Purpose { kernel: args.kernel, dtype: args.dtype, flops: FLOPS, work: Workload::Products };
     let mut gathered = team.gather_some(&args.team, purpose).await?;
     if let Some(at) = gathered.missing.iter().position(|f| f.exit == Exit::Usage) {
         return Err(gathered.missing.swap_remove(at));

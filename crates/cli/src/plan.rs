@@ -13,6 +13,7 @@ use bramble_cluster::cluster_file::{self, ClusterFile};
 use bramble_cluster::levels;
 use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
 use bramble_cluster::until::{Completion, done_or_signal};
+use bramble_kernel::Workload;
 use bramble_plan::{
     Machine, MadeOperands, OperandSource, PlanOptions, Problem, TileSize, decide, memory_to_ask,
 };
@@ -164,7 +165,12 @@ async fn real(
     problem: &Problem,
     team: TeamSpec,
 ) -> Result<Machines, Failure> {
-    let purpose = Purpose { kernel: args.cut.kernel(), dtype: problem.dtype, flops: problem.flops() };
+    let purpose = Purpose {
+        kernel: args.cut.kernel(),
+        dtype: problem.dtype,
+        flops: problem.flops(),
+        work: Workload::Products,
+    };
     let mut gathered = team.gather(team_args, purpose).await?;
     let mut missing = std::mem::take(&mut gathered.ends.missing);
     let is_local = gathered.is_local;

@@ -247,8 +247,7 @@ impl Client {
         b: Matrix,
         check: SolutionCheck,
     ) -> Result<SystemSolution, ClientError> {
-        let order = a.shape().rows as f64;
-        let kernel = self.kernels.name(DType::F64, 2.0 / 3.0 * order * order * order)?;
+        let kernel = self.kernels.name_for_factors(DType::F64, a.shape().rows)?;
         let source = SystemSource::Given { a, b };
         let request = SystemRequest {
             source,
@@ -275,8 +274,7 @@ impl Client {
         home: Arc<Output>,
         check: FactorsCheck,
     ) -> Result<SystemFactors, ClientError> {
-        let order = a.shape().rows as f64;
-        let kernel = self.kernels.name(DType::F64, 2.0 / 3.0 * order * order * order)?;
+        let kernel = self.kernels.name_for_factors(DType::F64, a.shape().rows)?;
         let request = FactorsRequest {
             a,
             width: None,

@@ -1,7 +1,7 @@
 //! The kernel of each element type, compared once for a cluster of alike workers.
 
 use bramble_cluster::team::check_kernel;
-use bramble_kernel::{AutoPicks, Choice};
+use bramble_kernel::{AutoPicks, Choice, Workload, pick, pick_for_factors};
 use bramble_matrix::DType;
 use bramble_report::exit::Failure;
 
@@ -20,17 +20,30 @@ impl KernelChoice {
 
     /// The kernel's name for a product of `flops` operations.
     pub(crate) fn name(&mut self, dtype: DType, flops: f64) -> Result<String, Failure> {
+        self.name_for(Workload::Products, dtype, flops)
+    }
+
+    /// The same for a factorisation of a matrix of that order.
+    pub(crate) fn name_for_factors(&mut self, dtype: DType, order: u64) -> Result<String, Failure> {
+        let order = order as f64;
+        self.name_for(Workload::Factorisation, dtype, 2.0 / 3.0 * order * order * order)
+    }
+
+    fn name_for(&mut self, work: Workload, dtype: DType, flops: f64) -> Result<String, Failure> {
         check_kernel(self.asked, dtype)?;
         if self.asked != Choice::Auto || !self.here {
             return Ok(self.asked.to_string());
         }
-        if let Some(pick) = self.picked.known(dtype, flops) {
+        if let Some(pick) = self.picked.known(work, dtype, flops) {
             return Ok(pick.kernel.name().to_owned());
         }
-        let pick = bramble_kernel::pick(self.asked, dtype, flops)
-            .map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
+        let picked = match work {
+            Workload::Products => pick(self.asked, dtype, flops),
+            Workload::Factorisation => pick_for_factors(self.asked, dtype, flops),
+        };
+        let pick = picked.map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
         let name = pick.kernel.name().to_owned();
-        self.picked.remember(dtype, flops, pick);
+        self.picked.remember(work, dtype, flops, pick);
         Ok(name)
     }
 }

@@ -29,7 +29,7 @@ use bramble_cluster::cut::CutArgs;
 use bramble_cluster::local::LocalWorkers;
 use bramble_cluster::random::{seed, session_request};
 use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
-use bramble_kernel::{Choice, KernelName};
+use bramble_kernel::{Choice, KernelName, Workload};
 use bramble_matrix::DType;
 use bramble_plan::Preference;
 use bramble_primary::{CheckRequest, Cluster, ClusterOptions, SessionRequest};
@@ -82,7 +82,7 @@ impl Client {
             Choice::Auto => Choice::Named(KernelName::Simd),
             named => named,
         };
-        let purpose = Purpose { kernel, dtype: DType::F64, flops: 0.0 };
+        let purpose = Purpose { kernel, dtype: DType::F64, flops: 0.0, work: Workload::Products };
         check_kernel(kernel, DType::F64)?;
         let mut gathered = team.gather(args, purpose).await?;
         let (lost, told) = mpsc::unbounded_channel();

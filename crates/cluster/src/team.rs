@@ -13,7 +13,7 @@ use crate::local::{LocalConfig, LocalTransport, LocalWorkers};
 use crate::ranks::{Allotment, Ranks, allotment};
 use crate::trust;
 use crate::turned_away::TurnedAway;
-use bramble_kernel::{Choice, KernelError};
+use bramble_kernel::{Choice, KernelError, Workload};
 use bramble_link::{LocalKind, World, thread_pair};
 use bramble_matrix::DType;
 use bramble_primary::{MachineLink, MachineLinks};
@@ -59,15 +59,17 @@ pub struct GatheredTeam {
     pub processes: LocalWorkers,
 }
 
-/// The product that the machines are gathered for.
+/// The product or factorisation that the machines are gathered for.
 #[derive(Clone, Copy)]
 pub struct Purpose {
     /// The kernel that the user wants.
     pub kernel: Choice,
     /// The type of the elements.
     pub dtype: DType,
-    /// Floating-point operations of the product: a small one does not justify a long comparison of kernels.
+    /// Floating-point operations: few do not justify a long comparison of kernels.
     pub flops: f64,
+    /// Which of them.
+    pub work: Workload,
 }
 
 impl TeamSpec {
@@ -254,8 +256,12 @@ fn own_threads(allotment: Allotment, has_others: bool) -> MachineLink {
 
 /// The kernel that `auto` resolves to on this machine.
 fn probed(purpose: Purpose) -> Result<Choice, Failure> {
-    let pick =
-        bramble_kernel::pick(purpose.kernel, purpose.dtype, purpose.flops).map_err(|e| no_kernel(&e))?;
+    let Purpose { kernel, dtype, flops, work } = purpose;
+    let picked = match work {
+        Workload::Products => bramble_kernel::pick(kernel, dtype, flops),
+        Workload::Factorisation => bramble_kernel::pick_for_factors(kernel, dtype, flops),
+    };
+    let pick = picked.map_err(|e| no_kernel(&e))?;
     pick.kernel.name().parse().map_err(|e| Failure::failed(format!("{e}")))
 }
 

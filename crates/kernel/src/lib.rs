@@ -36,7 +36,10 @@ pub use error::KernelError;
 pub use name::{Choice, KernelName};
 pub use parts::part;
 pub use peak::peak;
-pub use pick::{AutoPicks, Pick, open, open_on, pick};
+pub use pick::{
+    AutoPicks, COMPARISON_SECONDS_MAX, Pick, PickTerms, Workload, open, open_on, pick, pick_for,
+    pick_for_factors,
+};
 pub use rate::{KernelClock, job_rate, rate};
 pub use simd::bits_class;
 pub use strassen::{cutoff, workspace_bytes};

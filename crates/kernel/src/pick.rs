@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use bramble_matrix::DType;
 
 use crate::blocked::{self, Blocked};
+use crate::lu::{compare_updates, comparison_flops};
 use crate::reference::ReferenceKernel;
 use crate::simd::Simd;
 use crate::strassen::Strassen;
-use crate::{Choice, Kernel, KernelError, KernelName, blas, rate};
+use crate::{Choice, Kernel, KernelClock, KernelError, KernelName, blas, rate};
 
 /// Opening and comparing the libraries takes 60 ms and more. A library that is a tenth faster is worth that only if
 /// the product would take one thread of `simd` longer than this, in seconds.
@@ -24,6 +25,9 @@ const WORTH_COMPARING: f64 = 0.6;
 const ESTIMATE: f64 = 0.001;
 /// Products with fewer operations are too small to be worth the estimate on any machine.
 const WORTH_ESTIMATING: f64 = 1e8;
+/// Comparing kernels in updates takes up to 0.15 s on a fast machine and a second on a slow one. That is worth it only if the
+/// factorisation would take one thread of `simd` longer than this, in seconds.
+const WORTH_UPDATING: f64 = 10.0;
 /// Duration of the comparison; slow machines need longer for three rounds each.
 const COMPARISON: Duration = Duration::from_millis(30);
 /// A library must be faster than `simd` by more than this factor, since the bits of `simd` do not depend on the cut
@@ -45,21 +49,55 @@ impl fmt::Debug for Pick {
     }
 }
 
-/// The kernels that `Auto` has picked, by element type. Once kernels were compared for a type, the result holds for all its
-/// products; the decision not to compare holds only for smaller products.
+/// What a kernel is picked for: the fastest differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Workload {
+    /// Products. Their jobs add to tiles that a cache holds.
+    Products,
+    /// A factorisation: its products have little depth, and a C that no cache holds.
+    Factorisation,
+}
+
+/// The longest comparison for a factorisation, seconds, for those who do not know better.
+pub const COMPARISON_SECONDS_MAX: f64 = 4.0;
+
+/// How `Auto` compares kernels.
+#[derive(Clone, Copy)]
+pub struct PickTerms<'a> {
+    /// What for.
+    pub work: Workload,
+    /// By which clock: under a quota of processor time only that time tells kernels apart.
+    pub clock: KernelClock<'a>,
+    /// The most that a comparison for a factorisation may take, seconds of that clock; otherwise it is that for products.
+    pub seconds_max: f64,
+}
+
+impl PickTerms<'_> {
+    /// Whether so many kernels are compared in updates, for work of `flops` operations on a machine of that speed.
+    fn compares_updates(&self, flops: f64, flops_per_s: f64, kernels: usize) -> bool {
+        self.work == Workload::Factorisation
+            && flops / flops_per_s >= WORTH_UPDATING
+            && comparison_flops(kernels) / flops_per_s <= self.seconds_max
+    }
+}
+
+/// The kernels that `Auto` has picked, by workload and element type. Once kernels were compared for a type, the result holds for
+/// all its products; the decision not to compare holds only for smaller products. A factorisation's kernel holds for those of as
+/// many operations or fewer.
 #[derive(Debug, Default)]
-pub struct AutoPicks(BTreeMap<DType, (f64, Pick)>);
+pub struct AutoPicks(BTreeMap<(Workload, DType), (f64, Pick)>);
 
 impl AutoPicks {
-    /// The kernel that holds for products of that type and of `flops` operations, if there is one.
-    pub fn known(&self, dtype: DType, flops: f64) -> Option<&Pick> {
-        let (largest, pick) = self.0.get(&dtype)?;
-        (flops <= *largest || !pick.rates.is_empty()).then_some(pick)
+    /// The kernel that holds for this work with that type and `flops` operations, if there is one.
+    pub fn known(&self, work: Workload, dtype: DType, flops: f64) -> Option<&Pick> {
+        let (largest, pick) = self.0.get(&(work, dtype))?;
+        let was_compared = work == Workload::Products && !pick.rates.is_empty();
+        (flops <= *largest || was_compared).then_some(pick)
     }
 
-    /// Remembers what was picked for a product of `flops` operations.
-    pub fn remember(&mut self, dtype: DType, flops: f64, pick: Pick) {
-        self.0.insert(dtype, (flops, pick));
+    /// Remembers what was picked for work of `flops` operations.
+    pub fn remember(&mut self, work: Workload, dtype: DType, flops: f64, pick: Pick) {
+        self.0.insert((work, dtype), (flops, pick));
     }
 }
 
@@ -75,13 +113,33 @@ pub fn open(name: KernelName) -> Result<Arc<dyn Kernel>, KernelError> {
 /// The kernel for products of that type and of `flops` operations in total (2 m n k). `Auto` compares the available
 /// kernels, in about 30 ms, if there is enough work to be worth that.
 pub fn pick(choice: Choice, dtype: DType, flops: f64) -> Result<Pick, KernelError> {
+    let start = Instant::now();
+    pick_for(
+        PickTerms { work: Workload::Products, clock: &|| start.elapsed(), seconds_max: 0.0 },
+        choice,
+        dtype,
+        flops,
+    )
+}
+
+/// The same for a factorisation of `flops` operations, by the wall clock.
+pub fn pick_for_factors(choice: Choice, dtype: DType, flops: f64) -> Result<Pick, KernelError> {
+    let start = Instant::now();
+    let clock = || start.elapsed();
+    let terms =
+        PickTerms { work: Workload::Factorisation, clock: &clock, seconds_max: COMPARISON_SECONDS_MAX };
+    pick_for(terms, choice, dtype, flops)
+}
+
+/// The same on these terms: for a long factorisation kernels are compared in its updates.
+pub fn pick_for(terms: PickTerms<'_>, choice: Choice, dtype: DType, flops: f64) -> Result<Pick, KernelError> {
     match choice {
         Choice::Named(name) | Choice::Blocked { base: name, .. } | Choice::Strassen { base: name, .. }
             if !name.supports(dtype) =>
         {
             Err(KernelError::Unsupported { name, dtype, able: KernelName::able(dtype) })
         }
-        Choice::Auto => Ok(auto(dtype, flops)),
+        Choice::Auto => Ok(auto(terms, dtype, flops)),
         _ => Ok(Pick { kernel: open_on(choice, 1)?, rates: Vec::new() }),
     }
 }
@@ -104,12 +162,13 @@ pub fn open_on(choice: Choice, threads: usize) -> Result<Arc<dyn Kernel>, Kernel
     })
 }
 
-fn auto(dtype: DType, flops: f64) -> Pick {
+fn auto(terms: PickTerms<'_>, dtype: DType, flops: f64) -> Pick {
     let simd: Arc<dyn Kernel> = Arc::new(Simd);
     let mut present = vec![Arc::clone(&simd)];
-    let start = Instant::now();
-    let worth = || flops / (rate(&*simd, dtype, ESTIMATE, &|| start.elapsed()) * 1e9) >= WORTH_COMPARING;
-    if dtype.is_float() && flops >= WORTH_ESTIMATING && worth() {
+    let is_candidate = dtype.is_float() && flops >= WORTH_ESTIMATING;
+    let flops_per_s =
+        if is_candidate { rate(&*simd, dtype, ESTIMATE, terms.clock) * 1e9 } else { f64::INFINITY };
+    if flops / flops_per_s >= WORTH_COMPARING {
         // A missing or unusable library is no error here, because it was not requested by name.
         present
             .extend([KernelName::OpenBlas, KernelName::Blis].into_iter().filter_map(|name| open(name).ok()));
@@ -118,7 +177,10 @@ fn auto(dtype: DType, flops: f64) -> Pick {
         return Pick { kernel: simd, rates: Vec::new() };
     }
     let kernels: Vec<&dyn Kernel> = present.iter().map(Arc::as_ref).collect();
-    let speeds = rate::compare(&kernels, dtype, COMPARISON);
+    let speeds = match terms.compares_updates(flops, flops_per_s, kernels.len()) {
+        true => compare_updates(&kernels, dtype, terms.clock),
+        false => rate::compare(&kernels, dtype, COMPARISON, terms.clock),
+    };
     let mut best = 0;
     for (at, speed) in speeds.iter().enumerate().skip(1) {
         let needed = if best == 0 { speeds[0] * MARGIN } else { speeds[best] };
@@ -146,6 +208,33 @@ mod tests {
             let pick = pick(Choice::Auto, dtype, flops).unwrap();
             assert_eq!((pick.kernel.name(), pick.rates.len()), ("simd", 0));
         }
+    }
+
+    #[test]
+    fn only_a_long_factorisation_is_worth_updates_and_only_if_there_is_time_for_them() {
+        let start = Instant::now();
+        let clock = || start.elapsed();
+        let terms = |work, seconds_max| PickTerms { work, clock: &clock, seconds_max };
+        let (long, short) = (terms(Workload::Factorisation, 1.0), terms(Workload::Factorisation, 0.4));
+        // Two kernels need 3 Gflop, half a second of a thread with 6 Gflop/s.
+        assert!(long.compares_updates(61e9, 6e9, 2));
+        assert!(!long.compares_updates(59e9, 6e9, 2));
+        assert!(!short.compares_updates(61e9, 6e9, 2));
+        assert!(!terms(Workload::Products, 1.0).compares_updates(61e9, 6e9, 2));
+    }
+
+    #[test]
+    fn a_pick_for_a_factorisation_is_not_one_for_products() {
+        let mut picks = AutoPicks::default();
+        let rates = vec![("simd".to_owned(), 9.0)];
+        let simd = Pick { rates, ..pick(Choice::Named(KernelName::Simd), DType::F64, 0.0).unwrap() };
+        picks.remember(Workload::Factorisation, DType::F64, 1e12, simd.clone());
+        assert!(picks.known(Workload::Products, DType::F64, 1e12).is_none());
+        assert!(picks.known(Workload::Factorisation, DType::F64, 1e12).is_some());
+        // A longer one may be worth another comparison; a longer product is not.
+        assert!(picks.known(Workload::Factorisation, DType::F64, 1e13).is_none());
+        picks.remember(Workload::Products, DType::F64, 1e12, simd);
+        assert!(picks.known(Workload::Products, DType::F64, 1e13).is_some());
     }
 
     #[test]

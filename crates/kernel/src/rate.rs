@@ -129,30 +129,38 @@ fn job_rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64, clock
 
 /// Gflop/s of each kernel at its best, in rounds of one product each so that a disturbance affects all kernels
 /// alike, for about `budget`.
-pub(crate) fn compare(kernels: &[&dyn Kernel], dtype: DType, budget: Duration) -> Vec<f64> {
+pub(crate) fn compare(
+    kernels: &[&dyn Kernel],
+    dtype: DType,
+    budget: Duration,
+    clock: KernelClock<'_>,
+) -> Vec<f64> {
     match dtype {
-        DType::F32 => compare_of::<f32>(kernels, budget),
-        DType::F64 => compare_of::<f64>(kernels, budget),
-        DType::I32 => compare_of::<i32>(kernels, budget),
-        DType::I64 => compare_of::<i64>(kernels, budget),
+        DType::F32 => compare_of::<f32>(kernels, budget, clock),
+        DType::F64 => compare_of::<f64>(kernels, budget, clock),
+        DType::I32 => compare_of::<i32>(kernels, budget, clock),
+        DType::I64 => compare_of::<i64>(kernels, budget, clock),
     }
 }
 
-fn compare_of<T: KernelElement>(kernels: &[&dyn Kernel], budget: Duration) -> Vec<f64> {
+fn compare_of<T: KernelElement>(
+    kernels: &[&dyn Kernel],
+    budget: Duration,
+    clock: KernelClock<'_>,
+) -> Vec<f64> {
     let start = Instant::now();
-    let wall = || start.elapsed();
     let Some(&first) = kernels.first() else { return Vec::new() };
     // Five rounds and the warm-up.
     let edge = fitting_edge::<T>(first, budget.as_secs_f64() / (6 * kernels.len()) as f64).clamp(128, 384);
     let mut trial = Trial::<T>::new(edge);
     for kernel in kernels {
-        trial.seconds(*kernel, &wall);
+        trial.seconds(*kernel, clock);
     }
     let mut best = vec![f64::INFINITY; kernels.len()];
     let mut turns = 0;
     while turns < 3 || start.elapsed() < budget {
         for (best, kernel) in best.iter_mut().zip(kernels) {
-            *best = best.min(trial.seconds(*kernel, &wall));
+            *best = best.min(trial.seconds(*kernel, clock));
         }
         turns += 1;
     }

@@ -151,8 +151,8 @@ async fn compute<T: LuElement>(
     let display = display(args.factor.quiet, args.factor.json);
     // The run that follows a loss uses the same connections.
     let options = ClusterOptions { keeps_links: args.factor.survive > 0 };
-    let mut team =
-        OpenTeam::open((spec, &args.machines), (args.factor.kernel, DType::F64), display, options).await?;
+    let wanted = (args.factor.kernel, DType::F64, a.shape().rows);
+    let mut team = OpenTeam::open((spec, &args.machines), wanted, display, options).await?;
     let found: Arc<Mutex<Option<Result<f64, Failure>>>> = Arc::default();
     let (judged, matrix, factors) = (found.clone(), a.clone(), home.clone());
     let check = move |pivots: &[usize]| {

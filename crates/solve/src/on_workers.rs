@@ -4,7 +4,7 @@ use bramble_cluster::args::MachineArgs;
 use bramble_cluster::local::LocalWorkers;
 use bramble_cluster::random::session_request;
 use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec};
-use bramble_kernel::Choice;
+use bramble_kernel::{Choice, Workload};
 use bramble_matrix::DType;
 use bramble_primary::{
     Cluster, ClusterOptions, LuLoss, SessionRequest, SystemLosses, SystemPlan, SystemProgress,
@@ -38,14 +38,15 @@ pub(crate) struct OpenTeam {
 }
 
 impl OpenTeam {
-    /// Connects to the machines that the options name, for factors of that element type.
+    /// Connects to the machines that the options name, for factors of a matrix of that order and element type.
     pub(crate) async fn open(
         (spec, machines): (TeamSpec, &MachineArgs),
-        (kernel, dtype): (Choice, DType),
+        (kernel, dtype, order): (Choice, DType, u64),
         display: ProgressDisplay,
         options: ClusterOptions,
     ) -> Result<Self, Failure> {
-        let purpose = Purpose { kernel, dtype, flops: 0.0 };
+        let n = order as f64;
+        let purpose = Purpose { kernel, dtype, flops: 2.0 / 3.0 * n * n * n, work: Workload::Factorisation };
         let gathered = spec.gather(&machines.team(), purpose).await?;
         let GatheredTeam { ends, kernel, is_local, processes, .. } = gathered;
         let cluster = Cluster::open(ends, options, &display).await?;

@@ -68,7 +68,7 @@ pub(crate) fn solve(
         // The run that follows a loss, or factors in f32, uses the same connections.
         let options = ClusterOptions { keeps_links: args.factor.survive > 0 || args.refine };
         let factored = if args.refine { DType::F32 } else { DType::F64 };
-        let wanted = (args.factor.kernel, factored);
+        let wanted = (args.factor.kernel, factored, a.shape().rows);
         let mut team = OpenTeam::open((spec, &args.machines), wanted, display, options).await?;
         let kernels = check_kernels(threads)?;
         let judge =

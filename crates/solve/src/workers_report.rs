@@ -33,9 +33,8 @@ impl WorkersReport {
     pub(crate) fn lines(&self) -> Vec<String> {
         let SystemPlan { shares, left_out, estimate, .. } = &self.plan;
         let of = |worker: &SystemShare| {
-            let SystemShare { name, columns, threads, gflops, .. } = worker;
-            let threads = counted(*threads as u64, "thread");
-            format!("worker    {name}: {columns} columns; {gflops:.1} Gflop/s by {threads}")
+            let (name, columns) = (&worker.name, worker.columns);
+            format!("worker    {name}: {columns} columns; {}", speed_text(worker))
         };
         let mut lines = vec![block_line(&self.plan)];
         lines.extend(shares.iter().map(of));
@@ -54,6 +53,13 @@ impl WorkersReport {
         ));
         lines
     }
+}
+
+/// A worker's speed, the kernel that has it, and on how many threads.
+pub(crate) fn speed_text(worker: &SystemShare) -> String {
+    let threads = counted(worker.threads as u64, "thread");
+    let with = worker.kernel.as_ref().map_or_else(String::new, |kernel| format!(" with {kernel}"));
+    format!("{:.1} Gflop/s{with} by {threads}", worker.gflops)
 }
 
 /// What makes the bound of a plan.
@@ -78,6 +84,7 @@ pub(crate) fn object(at_workers: Option<&WorkersReport>) -> Value {
         json!({
             "name": worker.name,
             "columns": worker.columns,
+            "kernel": worker.kernel,
             "threads": worker.threads,
             "dgemm_gflops": worker.gflops,
             "memory_bytes": worker.bytes,

@@ -2,7 +2,9 @@
 
 use crate::quota;
 use crate::speeds::{ProbeEffort, Speed};
-use bramble_kernel::{Choice, Kernel, Pick};
+use bramble_kernel::{
+    COMPARISON_SECONDS_MAX, Choice, Kernel, KernelError, Pick, PickTerms, Workload, pick_for,
+};
 use bramble_lu::probe_tasks;
 use bramble_matrix::DType;
 use bramble_matrix::number::to_u64;
@@ -117,6 +119,18 @@ pub(crate) fn probe(pick: &Pick, dtype: DType, threads: usize, effort: ProbeEffo
     let gflops = rates.iter().map(|r| r.0).sum::<f64>().max(1e-3);
     let peak = rates.iter().map(|r| r.1).sum::<f64>();
     Speed { gflops, peak_gflops: peak.max(gflops) }
+}
+
+/// The kernel for a session of `threads` threads, compared by processor time under a quota, within the time that a primary waits.
+pub(crate) fn pick_kernel(
+    (work, threads): (Workload, usize),
+    choice: Choice,
+    dtype: DType,
+    flops: f64,
+) -> Result<Pick, KernelError> {
+    let clock = clock(is_limited(threads, quota::cpus()));
+    let seconds_max = COMPARISON_SECONDS_MAX * share(threads, quota::cpus());
+    pick_for(PickTerms { work, clock: &clock, seconds_max }, choice, dtype, flops)
 }
 
 /// An elimination that would take this machine alone less begins without measured tasks, seconds.

@@ -9,7 +9,7 @@
 //!
 //! Deliberately absent: the measurements themselves, and the processor quota, which may change meanwhile.
 
-use bramble_kernel::{AutoPicks, Choice, KernelError, KernelName, Pick};
+use bramble_kernel::{AutoPicks, Choice, KernelError, KernelName, Pick, Workload};
 use bramble_matrix::DType;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -137,17 +137,18 @@ impl Speeds {
     }
 
     /// Whether the kernel for a choice is known without comparing any, or opening a library.
-    pub(crate) fn knows_pick(&self, choice: Choice, dtype: DType, flops: f64) -> bool {
+    pub(crate) fn knows_pick(&self, work: Workload, choice: Choice, dtype: DType, flops: f64) -> bool {
         match choice {
-            Choice::Auto => self.known().auto.known(dtype, flops).is_some(),
+            Choice::Auto => self.known().auto.known(work, dtype, flops).is_some(),
             Choice::Named(name) => matches!(name, KernelName::Simd | KernelName::Reference),
             Choice::Blocked { .. } | Choice::Strassen { .. } => false,
         }
     }
 
-    /// The kernel for a choice, type and size of product.
+    /// The kernel for a workload, choice, type and number of operations.
     pub(crate) fn pick(
         &self,
+        work: Workload,
         choice: Choice,
         dtype: DType,
         flops: f64,
@@ -156,12 +157,12 @@ impl Speeds {
         if choice != Choice::Auto {
             return pick(choice, dtype, flops);
         }
-        let known = self.known().auto.known(dtype, flops).cloned();
+        let known = self.known().auto.known(work, dtype, flops).cloned();
         if let Some(known) = known {
             return Ok(known);
         }
         let picked = pick(choice, dtype, flops)?;
-        self.known().auto.remember(dtype, flops, picked.clone());
+        self.known().auto.remember(work, dtype, flops, picked.clone());
         Ok(picked)
     }
 }
@@ -260,7 +261,8 @@ mod tests {
         let simd = bramble_kernel::pick(Choice::Named(KernelName::Simd), DType::F64, 0.0).unwrap();
         let compared = Pick { rates: vec![("simd".to_owned(), 9.0)], ..simd.clone() };
         let asked = |dtype, flops, gives: Option<&Pick>| {
-            let picked = speeds.pick(Choice::Auto, dtype, flops, |_, _, _| Ok(gives.unwrap().clone()));
+            let gives = |_, _, _| Ok(gives.unwrap().clone());
+            let picked = speeds.pick(Workload::Products, Choice::Auto, dtype, flops, gives);
             picked.unwrap().rates.len()
         };
         // Comparing was not worth it for this product, so neither for smaller ones; a larger one decides anew.
@@ -271,7 +273,8 @@ mod tests {
         assert_eq!(asked(DType::F64, 1.0, None), 1);
         assert_eq!(asked(DType::F32, 1.0, Some(&simd)), 0);
         // A named kernel is used without comparison.
-        let named = speeds.pick(Choice::Named(KernelName::Reference), DType::F64, 1.0, bramble_kernel::pick);
+        let reference = Choice::Named(KernelName::Reference);
+        let named = speeds.pick(Workload::Products, reference, DType::F64, 1.0, bramble_kernel::pick);
         assert_eq!(named.unwrap().kernel.name(), "reference");
     }
 }

@@ -10,12 +10,14 @@
 //! Deliberately absent: the order of the steps, threads, and integers, which have no quotients.
 
 mod base;
+mod compare;
 mod element;
 mod lines;
 mod panel;
 mod rows;
 mod triangle;
 
+pub(crate) use compare::{compare_updates, comparison_flops};
 pub use element::LuElement;
 pub use lines::{dot, dot_in_f64, subtract_multiple};
 pub use panel::PackedPanel;

@@ -243,7 +243,7 @@ fn plan(
         SystemSource::Hpl(_) | SystemSource::HplMxp(_) => None,
         SystemSource::Given { .. } => Some(ComingColumns::over(nic_bytes_per_s, &machines)),
     };
-    SystemPlanning {
+    let planning = SystemPlanning {
         order,
         extra,
         dtype: request.dtype,
@@ -253,8 +253,12 @@ fn plan(
         keeps_all: request.workers.is_some(),
         coming,
         losses,
+    };
+    let (mut plan, found) = planning.plan()?;
+    for (share, at) in plan.shares.iter_mut().zip(&found.deal.machines) {
+        share.kernel = Some(workers[*at].welcome.kernel.clone());
     }
-    .plan()
+    Ok((plan, found))
 }
 
 fn machine(request: &SystemRequest, worker: &Session) -> LuMachine {

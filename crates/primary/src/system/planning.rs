@@ -59,6 +59,8 @@ pub struct SystemShare {
     pub is_full: bool,
     /// Bytes a second of its link; `None` if unknown or within one machine.
     pub bytes_per_s: Option<f64>,
+    /// The kernel of its products; `None` for a described machine.
+    pub kernel: Option<String>,
 }
 
 /// A system to plan for, and the machines that may take part.
@@ -155,6 +157,7 @@ impl SystemPlanning<'_> {
                 offered_bytes: machine.memory_bytes,
                 is_full: bytes(columns + found.width) > machine.memory_bytes,
                 bytes_per_s: machine.bytes_per_s,
+                kernel: None,
             }
         };
         found.deal.machines.iter().zip(&found.deal.columns).map(share).collect()

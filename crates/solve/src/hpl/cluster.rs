@@ -62,7 +62,9 @@ fn on_workers(args: &BenchHplArgs, spec: TeamSpec) -> Result<Exit, Failure> {
     let work = async {
         let dtype = if args.mxp { DType::F32 } else { DType::F64 };
         let (display, options) = (display(args.json, args.json), ClusterOptions { keeps_links: true });
-        let mut team = OpenTeam::open((spec, &args.machines), (args.kernel, dtype), display, options).await?;
+        let largest = args.size.iter().max().map_or(0, |n| u64::from(*n));
+        let wanted = (args.kernel, dtype, largest);
+        let mut team = OpenTeam::open((spec, &args.machines), wanted, display, options).await?;
         let measured = measure(args, &mut team).await;
         team.close().await;
         Ok(measured)

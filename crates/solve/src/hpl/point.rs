@@ -147,6 +147,7 @@ fn worker(share: &SystemShare, rate: &str) -> Value {
         "name": share.name,
         "threads": share.threads,
         "columns": share.columns,
+        "kernel": share.kernel,
         rate: share.gflops,
         "memory_bytes": share.bytes,
     })

@@ -4,6 +4,7 @@
 
 use super::point::{HplPlace, HplPoint};
 use crate::on_workers::{block_line, left_out_lines, loss_lines};
+use crate::workers_report::speed_text;
 use bramble_lu::hpl::THRESHOLD;
 use bramble_primary::{SystemLosses, SystemPlan, SystemShare};
 use bramble_report::quantity::{bytes, counted, seconds};
@@ -111,9 +112,8 @@ fn rates(point: &HplPoint, out: &mut String) -> std::fmt::Result {
 /// The line `blocks`, then a line for each worker that computed, was left out, or was lost.
 pub(super) fn worker_lines(plan: &SystemPlan, losses: &SystemLosses) -> Vec<String> {
     let of = |share: &SystemShare| {
-        let SystemShare { name, threads, columns, gflops, bytes: memory, .. } = share;
-        let (threads, memory) = (counted(*threads as u64, "thread"), bytes(*memory as f64));
-        format!("worker    {name}: {columns} columns, {memory}; {gflops:.1} Gflop/s by {threads}")
+        let SystemShare { name, columns, bytes: memory, .. } = share;
+        format!("worker    {name}: {columns} columns, {}; {}", bytes(*memory as f64), speed_text(share))
     };
     let mut lines = vec![block_line(plan)];
     lines.extend(plan.shares.iter().map(of));

@@ -151,7 +151,7 @@ impl PlannedSystem<'_> {
             json!({
                 "name": share.name, "threads": share.threads, "gflops": share.gflops, "columns": share.columns,
                 "memory_bytes": share.bytes, "offered_bytes": share.offered_bytes, "full": share.is_full,
-                "bytes_per_s": share.bytes_per_s,
+                "bytes_per_s": share.bytes_per_s, "kernel": share.kernel,
             })
         };
         json!({

@@ -6,9 +6,9 @@
 use super::WorkerError;
 use super::connection::AdmittedProduct;
 use crate::ledger::{Grant, MemoryRequest, SessionLedger, SessionOwner};
-use crate::machine::{Config, measures_tasks, probe, probe_lu, sustained};
+use crate::machine::{Config, measures_tasks, pick_kernel, probe, probe_lu, sustained};
 use crate::speeds::{ProbeEffort, Speed, Speeds};
-use bramble_kernel::{Choice, KernelError, KernelName, Pick};
+use bramble_kernel::{Choice, KernelError, KernelName, Pick, Workload};
 use bramble_link::{Body, Frame, FrameLimits, Link, LinkError, NoBodies, Proven, Slot};
 use bramble_matrix::DType;
 use bramble_wire::ProtocolError;
@@ -112,10 +112,11 @@ pub(super) async fn choose_kernel_and_memory(
     };
     let (dtype, flops) = (hello.dtype, hello.flops);
     let (threads, capacity_bytes) = (session_threads(config, &hello), config.capacity_bytes());
+    let work = if hello.wants.task_rates { Workload::Factorisation } else { Workload::Products };
     let speeds = ledger.speeds().clone();
-    let pick = move || choose_kernel(&speeds, choice, dtype, flops, threads, capacity_bytes);
+    let pick = move || choose_kernel(&speeds, (work, choice), (dtype, flops), threads, capacity_bytes);
     // A thread takes longer to start than an answer that is known.
-    let is_known = ledger.speeds().knows_pick(choice, dtype, flops);
+    let is_known = ledger.speeds().knows_pick(work, choice, dtype, flops);
     let picked = if is_known { pick() } else { ledger.measured(pick).await? };
     let pick = picked.map_err(|e| WorkerError::Here(e.to_string()))?;
     let who = SessionOwner { name: hello.name.clone(), peer: peer.to_owned() };
@@ -132,13 +133,13 @@ pub(super) async fn choose_kernel_and_memory(
 /// memory for itself, as OpenBLAS does on a small board, and takes simd.
 fn choose_kernel(
     speeds: &Speeds,
-    choice: Choice,
-    dtype: DType,
-    flops: f64,
+    (work, choice): (Workload, Choice),
+    (dtype, flops): (DType, f64),
     threads: usize,
     capacity_bytes: u64,
 ) -> Result<Pick, KernelError> {
-    let pick = speeds.pick(choice, dtype, flops, bramble_kernel::pick)?;
+    let pick_now = |choice, dtype, flops| pick_kernel((work, threads), choice, dtype, flops);
+    let pick = speeds.pick(work, choice, dtype, flops, pick_now)?;
     let is_greedy = Config::scratch_bytes(&*pick.kernel, threads) > capacity_bytes / 2;
     match choice {
         Choice::Auto if is_greedy => bramble_kernel::pick(Choice::Named(KernelName::Simd), dtype, flops),
