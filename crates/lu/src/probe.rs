@@ -50,7 +50,7 @@ pub fn probe<T: LuElement>(n: usize, kernels: &LuKernels, options: LuOptions) ->
     let update = || {
         let mut columns = Updated::<T>::new(rows);
         let (panel, _) = columns.panel(&*kernels.one, options.block, (0.0, &wall));
-        columns.rate(&*kernels.one, &panel, (SECONDS, &wall))
+        columns.rate(&*kernels.one, &panel, n, (SECONDS, &wall))
     };
     let (_, panel_gflops) = Updated::<T>::new(rows).panel(&*kernels.one, options.block, (SECONDS, &wall));
     LuProbe {
@@ -62,10 +62,11 @@ pub fn probe<T: LuElement>(n: usize, kernels: &LuKernels, options: LuOptions) ->
     }
 }
 
-/// Measures the tasks of a factorisation on `threads` threads at once, in at most `bytes` of memory, by `clock`. `None` if the
-/// memory does not suffice for columns three times as long as the wider panel is wide.
+/// Measures the tasks of a factorisation of order `n` on `threads` threads at once, in at most `bytes` of memory, by `clock`.
+/// `None` if the memory does not suffice for columns three times as long as the wider panel is wide.
 pub fn probe_tasks<T: LuElement>(
     kernel: &dyn Kernel,
+    n: usize,
     threads: usize,
     bytes: u64,
     clock: &(dyn Fn() -> Duration + Sync),
@@ -85,7 +86,7 @@ pub fn probe_tasks<T: LuElement>(
         let mut columns = Updated::<T>::new(rows);
         let mut of = |width: usize| {
             let (panel, panel_gflops) = columns.panel(kernel, width, (TASK_SECONDS, clock));
-            (columns.rate(kernel, &panel, (TASK_SECONDS, clock)), panel_gflops)
+            (columns.rate(kernel, &panel, n, (TASK_SECONDS, clock)), panel_gflops)
         };
         let [(narrow, _), (wide, panel)] = LuSpeeds::WIDTHS.map(&mut of);
         [narrow, wide, panel]
@@ -148,19 +149,32 @@ impl<T: LuElement> Updated<T> {
         }
     }
 
-    /// The rate at which this thread updates columns with a panel, Gflop/s.
-    fn rate(&mut self, kernel: &dyn Kernel, panel: &PackedPanel<T>, (seconds, clock): Budget<'_>) -> f64 {
+    /// The rate at which this thread updates columns of a matrix of order `n` with a panel, Gflop/s. The measured columns are
+    /// short, so the triangle at their top takes more of the time than in a large matrix: it is measured apart.
+    fn rate(&mut self, kernel: &dyn Kernel, panel: &PackedPanel<T>, n: usize, budget: Budget<'_>) -> f64 {
+        let width = panel.width();
+        let whole = self.seconds(kernel, panel, budget);
+        let mut top = self.elements[..width * self.cols].to_vec();
+        let top = PackedPanel::factor(kernel, ViewMut::new(&mut top, width, width, self.cols, 1), Vec::new());
+        let triangle = self.seconds(kernel, &top, (budget.0 / 4.0, budget.1)).min(whole / 2.0);
+        // The mean length of the columns of all updates, each weighted by its operations.
+        let below = (n / 4 * 3).max(self.rows) - width;
+        let stretch = below as f64 / (self.rows - width).max(1) as f64;
+        let flops = (width * COLUMNS * (2 * below + width)) as f64;
+        flops / (triangle + (whole - triangle) * stretch) / 1e9
+    }
+
+    /// Seconds of an update of `COLUMNS` columns as long as the panel.
+    fn seconds(&mut self, kernel: &dyn Kernel, panel: &PackedPanel<T>, (seconds, clock): Budget<'_>) -> f64 {
         let (mut updates, mut scratch) = (0, Vec::new());
         let start = clock();
         while updates < 2 || (clock() - start).as_secs_f64() < seconds {
-            let columns = ViewMut::new(&mut self.elements[self.first..], self.rows, COLUMNS, self.cols, 1);
+            let columns = ViewMut::new(&mut self.elements[self.first..], panel.rows(), COLUMNS, self.cols, 1);
             panel.update(kernel, columns, &mut scratch);
             updates += 1;
             self.first = (self.first + COLUMNS) % self.cols;
         }
-        let width = panel.width();
-        let each = (width * COLUMNS * (2 * (self.rows - width) + width)) as f64;
-        each * f64::from(updates) / (clock() - start).as_secs_f64().max(1e-9) / 1e9
+        (clock() - start).as_secs_f64().max(1e-9) / f64::from(updates)
     }
 }
 
@@ -186,7 +200,7 @@ mod tests {
         let kernel = pick(Choice::Named(KernelName::Simd), DType::F64, 0.0).unwrap().kernel;
         let start = Instant::now();
         let clock = || start.elapsed();
-        let measured = |bytes: u64| probe_tasks::<f64>(&*kernel, 2, bytes, &clock);
+        let measured = |bytes: u64| probe_tasks::<f64>(&*kernel, 20_000, 2, bytes, &clock);
         assert_eq!(measured(0), None);
         assert_eq!(measured(4 * 8 * 767 * 767), None);
         let found = measured(4 * 8 * 768 * 768).unwrap();

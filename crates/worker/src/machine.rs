@@ -145,12 +145,20 @@ pub(crate) fn measures_tasks(flops: f64, gflops: f64, threads: usize) -> bool {
     flops / gflops / 1e9 > LONG_S && each > slowest && share(threads, quota::recent_cpus()) > least
 }
 
-/// Rates of `threads` threads that run the tasks of a factorisation concurrently, under this process's quota, in at most `bytes`.
-pub(crate) fn probe_lu(pick: &Pick, dtype: DType, threads: usize, bytes: u64) -> Option<LuSpeeds> {
+/// Rates of `threads` threads that run the tasks of a factorisation of `flops` operations concurrently, under this process's
+/// quota, in at most `bytes`.
+pub(crate) fn probe_lu(
+    pick: &Pick,
+    (dtype, flops): (DType, f64),
+    threads: usize,
+    bytes: u64,
+) -> Option<LuSpeeds> {
+    // Of 2/3 n³ operations.
+    let n = (1.5 * flops).cbrt().min(f64::from(u32::MAX)) as usize;
     let clock = clock(is_limited(threads, quota::cpus()));
     let found = match dtype {
-        DType::F32 => probe_tasks::<f32>(&*pick.kernel, threads, bytes, &clock),
-        DType::F64 => probe_tasks::<f64>(&*pick.kernel, threads, bytes, &clock),
+        DType::F32 => probe_tasks::<f32>(&*pick.kernel, n, threads, bytes, &clock),
+        DType::F64 => probe_tasks::<f64>(&*pick.kernel, n, threads, bytes, &clock),
         DType::I32 | DType::I64 => None,
     }?;
     let share = share(threads, quota::recent_cpus());

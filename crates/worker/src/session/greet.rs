@@ -151,11 +151,12 @@ fn choose_kernel(
 async fn task_rates(
     ledger: &SessionLedger,
     pick: &Pick,
-    (dtype, threads): (DType, usize),
+    hello: &Hello,
+    threads: usize,
     grant: &Grant,
 ) -> Result<Option<LuSpeeds>, WorkerError> {
-    let (picked, bytes) = (pick.clone(), grant.bytes());
-    ledger.measured(move || probe_lu(&picked, dtype, threads, bytes)).await
+    let (picked, size, bytes) = (pick.clone(), (hello.dtype, hello.flops), grant.bytes());
+    ledger.measured(move || probe_lu(&picked, size, threads, bytes)).await
 }
 
 /// Sends the welcome, after measuring this machine's speed if it is not known yet.
@@ -182,7 +183,7 @@ pub(super) async fn welcome(
         None => ledger.measured(measure).await?,
     };
     let lu = match hello.wants.task_rates && measures_tasks(hello.flops, gflops, threads) {
-        true => task_rates(ledger, pick, (hello.dtype, threads), grant).await?,
+        true => task_rates(ledger, pick, hello, threads, grant).await?,
         false => None,
     };
     let welcome = Welcome {
