@@ -68,7 +68,7 @@ pub struct Purpose {
     pub dtype: DType,
     /// Floating-point operations: few do not justify a long comparison of kernels.
     pub flops: f64,
-    /// Which of them.
+    /// Whether they are those of products or of a factorisation.
     pub work: Workload,
 }
 

@@ -58,7 +58,7 @@ pub enum Workload {
     Factorisation,
 }
 
-/// The longest comparison for a factorisation, seconds, for those who do not know better.
+/// The longest comparison for a factorisation, seconds: a primary waits ten for a welcome, which comes after it.
 pub const COMPARISON_SECONDS_MAX: f64 = 4.0;
 
 /// How `Auto` compares kernels.
@@ -73,7 +73,7 @@ pub struct PickTerms<'a> {
 }
 
 impl PickTerms<'_> {
-    /// Whether so many kernels are compared in updates, for work of `flops` operations on a machine of that speed.
+    /// Whether `kernels` kernels are compared in updates, for work of `flops` operations on a machine of that speed.
     fn compares_updates(&self, flops: f64, flops_per_s: f64, kernels: usize) -> bool {
         self.work == Workload::Factorisation
             && flops / flops_per_s >= WORTH_UPDATING
@@ -95,7 +95,7 @@ impl AutoPicks {
         (flops <= *largest || was_compared).then_some(pick)
     }
 
-    /// Remembers what was picked for work of `flops` operations.
+    /// Remembers the pick for work of `flops` operations.
     pub fn remember(&mut self, work: Workload, dtype: DType, flops: f64, pick: Pick) {
         self.0.insert((work, dtype), (flops, pick));
     }
