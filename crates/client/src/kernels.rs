@@ -1,7 +1,7 @@
 //! The kernel of each element type, compared once for a cluster of alike workers.
 
 use bramble_cluster::team::check_kernel;
-use bramble_kernel::{AutoPicks, Choice, Workload, pick, pick_for_factors};
+use bramble_kernel::{AutoPicks, Choice, Workload, pick_by_wall};
 use bramble_matrix::DType;
 use bramble_report::exit::Failure;
 
@@ -37,11 +37,8 @@ impl KernelChoice {
         if let Some(pick) = self.picked.known(work, dtype, flops) {
             return Ok(pick.kernel.name().to_owned());
         }
-        let picked = match work {
-            Workload::Products => pick(self.asked, dtype, flops),
-            Workload::Factorisation => pick_for_factors(self.asked, dtype, flops),
-        };
-        let pick = picked.map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
+        let pick = pick_by_wall(work, self.asked, dtype, flops)
+            .map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
         let name = pick.kernel.name().to_owned();
         self.picked.remember(work, dtype, flops, pick);
         Ok(name)

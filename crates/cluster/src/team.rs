@@ -257,11 +257,7 @@ fn own_threads(allotment: Allotment, has_others: bool) -> MachineLink {
 /// The kernel that `auto` resolves to on this machine.
 fn probed(purpose: Purpose) -> Result<Choice, Failure> {
     let Purpose { kernel, dtype, flops, work } = purpose;
-    let picked = match work {
-        Workload::Products => bramble_kernel::pick(kernel, dtype, flops),
-        Workload::Factorisation => bramble_kernel::pick_for_factors(kernel, dtype, flops),
-    };
-    let pick = picked.map_err(|e| no_kernel(&e))?;
+    let pick = bramble_kernel::pick_by_wall(work, kernel, dtype, flops).map_err(|e| no_kernel(&e))?;
     pick.kernel.name().parse().map_err(|e| Failure::failed(format!("{e}")))
 }
 

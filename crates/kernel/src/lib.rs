@@ -37,8 +37,7 @@ pub use name::{Choice, KernelName};
 pub use parts::part;
 pub use peak::peak;
 pub use pick::{
-    AutoPicks, COMPARISON_SECONDS_MAX, Pick, PickTerms, Workload, open, open_on, pick, pick_for,
-    pick_for_factors,
+    AutoPicks, COMPARISON_SECONDS_MAX, Pick, PickTerms, Workload, open, open_on, pick, pick_by_wall, pick_for,
 };
 pub use rate::{KernelClock, job_rate, rate};
 pub use simd::bits_class;

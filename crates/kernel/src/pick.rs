@@ -113,22 +113,14 @@ pub fn open(name: KernelName) -> Result<Arc<dyn Kernel>, KernelError> {
 /// The kernel for products of that type and of `flops` operations in total (2 m n k). `Auto` compares the available
 /// kernels, in about 30 ms, if there is enough work to be worth that.
 pub fn pick(choice: Choice, dtype: DType, flops: f64) -> Result<Pick, KernelError> {
-    let start = Instant::now();
-    pick_for(
-        PickTerms { work: Workload::Products, clock: &|| start.elapsed(), seconds_max: 0.0 },
-        choice,
-        dtype,
-        flops,
-    )
+    pick_by_wall(Workload::Products, choice, dtype, flops)
 }
 
-/// The same for a factorisation of `flops` operations, by the wall clock.
-pub fn pick_for_factors(choice: Choice, dtype: DType, flops: f64) -> Result<Pick, KernelError> {
+/// The same for either workload, by the wall clock.
+pub fn pick_by_wall(work: Workload, choice: Choice, dtype: DType, flops: f64) -> Result<Pick, KernelError> {
     let start = Instant::now();
     let clock = || start.elapsed();
-    let terms =
-        PickTerms { work: Workload::Factorisation, clock: &clock, seconds_max: COMPARISON_SECONDS_MAX };
-    pick_for(terms, choice, dtype, flops)
+    pick_for(PickTerms { work, clock: &clock, seconds_max: COMPARISON_SECONDS_MAX }, choice, dtype, flops)
 }
 
 /// The same on these terms: for a long factorisation kernels are compared in its updates.

@@ -10,7 +10,7 @@ use crate::substitute::{substitute, substitute_in_f64, substitute_transposed};
 use crate::working::WorkingMatrix;
 use crate::{Elimination, LuError};
 use bramble_kernel::lu::{LuElement, Triangle};
-use bramble_kernel::{Choice, Kernel, KernelError, KernelName, open_on, pick_for_factors};
+use bramble_kernel::{Choice, Kernel, KernelError, KernelName, Workload, open_on, pick_by_wall};
 use bramble_matrix::{DType, Layout, Lines, Matrix, MatrixError, Rect, Shape, Span, View};
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl LuKernels {
         threads: usize,
     ) -> Result<Self, KernelError> {
         let choice = name.map_or(Choice::Auto, Choice::Named);
-        let one = pick_for_factors(choice, dtype, flops)?.kernel;
+        let one = pick_by_wall(Workload::Factorisation, choice, dtype, flops)?.kernel;
         let base = KernelName::ALL.into_iter().find(|name| name.as_str() == one.name());
         let base = base.unwrap_or(KernelName::Simd);
         Ok(Self { one, all: open_on(Choice::Blocked { base, edge: None }, threads)? })
