@@ -139,8 +139,9 @@ def test_killed_at_every_step(tmp_path, operands, way):
     old = matrix(420, 440, "f64", 3)
     save(tmp_path, "C.npy", old)
     expected = digest(*product)
-    # Intervals grow with the sync time, which differs from machine to machine.
-    for interval_ms in (100, 50, 25, 10):
+    # Intervals grow with the sync time, which differs from machine to machine. The first that has steps enough is taken:
+    # each step costs two runs.
+    for interval_ms in (400, 200, 100, 50, 25, 10):
         steps, kept = killed_at_every_step(tmp_path, product, expected, interval_ms, old)
         if steps > 12 and kept > 5:
             return
@@ -322,14 +323,16 @@ def test_damaged_tiles_are_made_again(tmp_path, operands):
     assert_finished(tmp_path, run, expected)
 
 
-def test_a_run_that_ended_after_c_had_its_name(tmp_path, operands):
+def test_a_run_that_ended_after_c_had_its_name(tmp_path):
+    # Long enough for an interval to end within it, and so short that a step can be looked for.
+    operands = save(tmp_path, "A.npy", matrix(200, 1000, "f64", 1)), save(tmp_path, "B.npy", matrix(1000, 200, "f64", 2))
     product = *operands, "-o", tmp_path / "C.npy", *SLOW
     expected = digest(*operands, *SLOW)
     # The last step is between the two; the number of steps before it varies a little.
-    step = 20
+    step = 6
     for _ in range(80):
-        died = die_at(step, *product, interval_ms=200)
-        if died.code == KILLED and (tmp_path / "C.npy").exists():
+        died = die_at(step, *product, interval_ms=30)
+        if died.code == KILLED and (tmp_path / "C.npy").exists() and journal(tmp_path).stat().st_size > 0:
             break
         step += 1 if died.code == KILLED else -1
         assert_gone_files(tmp_path)

@@ -23,10 +23,15 @@ pub(crate) fn share<I: Send>(threads: usize, items: Vec<I>, work: impl Fn(I) + S
     let queue = Mutex::new(items.into_iter());
     // A panic of a thread ends the scope; the queue itself is never in an inconsistent state.
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let take = || std::iter::from_fn(next).for_each(&work);
+    on_threads(helpers, &|| std::iter::from_fn(next).for_each(&work));
+}
+
+/// Calls `work` on this thread and on `helpers` others at the same time; returns when all calls have. Not generic: the compiler
+/// would make threads anew for each of the dozens of types and kernels that `share` is called with.
+fn on_threads(helpers: usize, work: &(dyn Fn() + Sync)) {
     std::thread::scope(|scope| {
-        (0..helpers).for_each(|_| drop(scope.spawn(take)));
-        take();
+        (0..helpers).for_each(|_| drop(scope.spawn(work)));
+        work();
     });
 }
 
@@ -86,27 +91,34 @@ pub(crate) fn banded<T: Copy + Send + Sync, const W: usize, const R: usize>(
     read: [View<'_, T>; R],
     work: impl Fn([ViewMut<'_, T>; W], [View<'_, T>; R]) + Sync,
 ) {
+    share(threads, bands(threads.max(1), written, read), |(written, read)| work(written, read));
+}
+
+/// A band of rows of matrices that are written, and the same rows of those that are read.
+type Band<'v, T, const W: usize, const R: usize> = ([ViewMut<'v, T>; W], [View<'v, T>; R]);
+
+/// Matrices with the same number of rows, cut into as many bands of rows. Apart from `banded`, which the compiler makes for each
+/// kind of work.
+fn bands<'v, T: Copy, const W: usize, const R: usize>(
+    number: usize,
+    written: [ViewMut<'v, T>; W],
+    read: [View<'v, T>; R],
+) -> Vec<Band<'v, T, W, R>> {
     let rows = written[0].rows();
     assert!(written.iter().all(|v| v.rows() == rows) && read.iter().all(|v| v.rows() == rows));
-    if threads <= 1 {
-        return work(written, read);
-    }
-    let bands: Vec<Range<usize>> = even(rows, threads).collect();
+    let spans: Vec<Range<usize>> = even(rows, number).collect();
     let mut split = written.map(|view| {
         let cols = 0..view.cols();
-        grid_mut(view, &bands, std::slice::from_ref(&cols)).into_iter()
+        grid_mut(view, &spans, std::slice::from_ref(&cols)).into_iter()
     });
-    let items: Vec<_> = bands
-        .iter()
-        .map(|band| {
-            let mine = split.each_mut().map(|views| {
-                let Some(view) = views.next() else { unreachable!("a view for each band") };
-                view
-            });
-            (mine, read.map(|view| part(view, band.clone(), 0..view.cols())))
-        })
-        .collect();
-    share(threads, items, |(written, read)| work(written, read));
+    let band = |span: &Range<usize>| {
+        let mine = split.each_mut().map(|views| {
+            let Some(view) = views.next() else { unreachable!("a view for each band") };
+            view
+        });
+        (mine, read.map(|view| part(view, span.clone(), 0..view.cols())))
+    };
+    spans.iter().map(band).collect()
 }
 
 /// Row `i` of a view with contiguous rows. Panics for other views.

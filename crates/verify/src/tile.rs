@@ -12,6 +12,7 @@
 
 use bramble_matrix::{Buffer, Element, Layout, Lines, Matrix, MatrixError, Rect, Span};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Elements of a tile: 1 MiB of f64.
 const TILE_ELEMENTS: u64 = 1 << 17;
@@ -256,32 +257,39 @@ pub(super) fn parallel<R: Send>(
     threads: usize,
     work: impl Fn(&mut Loader, usize) -> Result<R, MatrixError> + Sync,
 ) -> Result<Vec<R>, MatrixError> {
+    let slots: Vec<Mutex<Option<Result<R, MatrixError>>>> = (0..blocks).map(|_| Mutex::new(None)).collect();
+    on_threads(blocks, threads, &|loader, block| {
+        let result = work(loader, block);
+        *slots[block].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+    });
+    let results = slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner));
+    results.map(|result| result.expect("every block was run")).collect()
+}
+
+/// Calls `work` once for each of the blocks, on up to `threads` threads. Not generic: the compiler would make threads for each
+/// of the dozens of types and kernels that `parallel` is called with.
+fn on_threads(blocks: usize, threads: usize, work: &(dyn Fn(&mut Loader, usize) + Sync)) {
     let next = AtomicUsize::new(0);
     let run = || {
         let mut loader = Loader::default();
-        let mut done = Vec::new();
         loop {
             // Relaxed: the counter only hands out numbers; the join publishes the results.
             let block = next.fetch_add(1, Ordering::Relaxed);
             if block >= blocks {
-                return done;
+                return;
             }
-            done.push((block, work(&mut loader, block)));
+            work(&mut loader, block);
         }
     };
-    let mut done = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let helpers: Vec<_> = (1..threads.min(blocks)).map(|_| scope.spawn(run)).collect();
-        let mut done = run();
+        run();
         for helper in helpers {
-            match helper.join() {
-                Ok(more) => done.extend(more),
-                Err(panic) => std::panic::resume_unwind(panic),
+            if let Err(panic) = helper.join() {
+                std::panic::resume_unwind(panic);
             }
         }
-        done
     });
-    done.sort_by_key(|(block, _)| *block);
-    done.into_iter().map(|(_, result)| result).collect()
 }
 
 /// A zeroed vector, or an error if the memory cannot be allocated.

@@ -16,7 +16,7 @@ use std::path::Path;
 use super::{none, root};
 
 /// Folders of the root that builds and tools make: pages may name what will be in them.
-const GENERATED: [&str; 3] = ["target", "fuzz/target", "fuzz/artifacts"];
+const GENERATED: [&str; 3] = ["target", "fuzz/coverage", "fuzz/artifacts"];
 
 /// Files and folders below the root, as paths from it with `/`; a folder's path ends in `/`.
 pub(crate) struct Tree(BTreeSet<String>);
