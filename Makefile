@@ -3,6 +3,7 @@
 CARGO ?= cargo
 PYTHON ?= python3
 BRAMBLE ?= $(CURDIR)/target/release/bramble
+PROFILE ?= release
 VENV := $(CURDIR)/.venv
 BENCH_ARGS ?=
 # Two tests at once, since most of them wait: for deadlines, a link of 1 Gbit/s, a silent end.
@@ -42,11 +43,11 @@ build:
 # The same program, with the features that its dependencies have in the Python package: `make python` then shares what this has
 # built, where it would else build everything again.
 build-for-tests:
-	$(CARGO) build --release --locked -p bramble -p bramble-python --bin bramble
+	$(CARGO) build --profile $(PROFILE) --locked -p bramble -p bramble-python -p bramble-link --bin bramble --example attacker
 
-# As users get it.
+# As users get it, except in tests.
 python: $(VENV)/tests.stamp
-	cd python && $(VENV)/bin/maturin build --quiet --release --locked --out $(CURDIR)/target/wheels
+	cd python && $(VENV)/bin/maturin build --quiet --profile $(PROFILE) --locked --out $(CURDIR)/target/wheels
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
 		$$(ls -t target/wheels/bramble-*_$$(uname -m).whl | head -n 1)
 
@@ -66,7 +67,7 @@ arm-workers: $(VENV)/tests.stamp
 # The Python package for the free-threaded interpreter FREE_THREADED, 3.14 or newer. In a folder of its own: `make python` and
 # the tests take the newest wheel of target/wheels/.
 python-free-threaded: $(VENV)/tests.stamp
-	cd python && $(VENV)/bin/maturin build --quiet --release --locked --interpreter $$(command -v $(FREE_THREADED)) \
+	cd python && $(VENV)/bin/maturin build --quiet --profile $(PROFILE) --locked --interpreter $$(command -v $(FREE_THREADED)) \
 		--out $(CURDIR)/target/wheels/free-threaded
 
 # The Python package for 64-bit ARM boards.
@@ -112,16 +113,18 @@ fuzz:
 mutants:
 	$(PYTHON) sim/mutants.py
 
+# Optimised like a release except for optimisation across crates, which makes it a twentieth faster and would take ten minutes.
+end-to-end soak-tests: PROFILE := lean
+end-to-end soak-tests: TESTED := $(CURDIR)/target/lean/bramble
+
 end-to-end: build-for-tests arm-workers python $(VENV)/bench.stamp $(VENV)/examples.stamp
-	@if command -v $(FREE_THREADED) >/dev/null; then $(MAKE) python-free-threaded; \
+	@if command -v $(FREE_THREADED) >/dev/null; then $(MAKE) python-free-threaded PROFILE=$(PROFILE); \
 	else tests/needs lacks free-threaded 'there is no $(FREE_THREADED), and FREE_THREADED names no other'; fi
-	$(CARGO) build --profile lean --locked -p bramble-link --example attacker
-	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python -m pytest $(TEST_ARGS) tests
+	BRAMBLE=$(TESTED) $(VENV)/bin/python -m pytest $(TEST_ARGS) tests
 
 # Minutes for each round. Other work on this machine makes it harder.
 soak-tests: build-for-tests arm-workers python $(VENV)/bench.stamp $(VENV)/examples.stamp
-	$(CARGO) build --profile lean --locked -p bramble-link --example attacker
-	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python tests/soak_tests.py --rounds $(ROUNDS) -- $(TEST_ARGS) tests
+	BRAMBLE=$(TESTED) $(VENV)/bin/python tests/soak_tests.py --rounds $(ROUNDS) -- $(TEST_ARGS) tests
 
 # Licences and sources of every dependency. Known vulnerabilities are not looked up: their list is not in any package registry.
 deny: | $(VENV)/bin/python

@@ -267,7 +267,7 @@ def test_an_old_c_of_another_type_is_promoted(tmp_path, operands, old, wanted):
 # Files that change.
 
 SLOW = "--kernel", "reference", "--tile", "64", "--strategy", "reuse"
-SIDE = 1600
+SIDE = 1200
 """Some seconds of processor time with that kernel."""
 
 

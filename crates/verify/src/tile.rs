@@ -263,7 +263,7 @@ pub(super) fn parallel<R: Send>(
         *slots[block].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
     });
     let results = slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner));
-    results.map(|result| result.expect("every block was run")).collect()
+    results.map(|result| result.unwrap_or_else(|| panic!("every block was run"))).collect()
 }
 
 /// Calls `work` once for each of the blocks, on up to `threads` threads. Not generic: the compiler would make threads for each
