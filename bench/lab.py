@@ -125,15 +125,22 @@ def cpu_seconds():
 # Memory is touched in pieces of this size, so that Ctrl-C works between them: on a host short of memory it takes minutes.
 TOUCH_S = 20
 TOUCH_BYTES = 16 << 20
+most_touched = 4 << 30
 
 
-def touch_memory(most=4 << 30):
+def measure_quickly():
+    """Touches little memory before each run: --quick only tries the scripts, and touching all costs more than its runs."""
+    global most_touched
+    most_touched = TOUCH_BYTES
+
+
+def touch_memory():
     """Writes to half of the free memory and gives it back, before every run of every contestant. A virtual machine's host reclaims
     pages that were free for some seconds, and returns them at one to two processor seconds per GB, which a run would
     pay in its first seconds; on a real machine this does next to nothing. Not for longer than TOUCH_S. Bytes touched."""
     with open("/proc/meminfo") as file:
         free = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable")) * 1024
-    memory = np.empty(min(free // 2, most), np.uint8)
+    memory = np.empty(min(free // 2, most_touched), np.uint8)
     end = time.monotonic() + TOUCH_S
     for start in range(0, memory.size, TOUCH_BYTES):
         memory[start:start + TOUCH_BYTES].fill(1)

@@ -222,6 +222,8 @@ def main():
                         "cargo build --release -p bramble-kernel --example jobs (without it that case is skipped)")
     parser.add_argument("--words", default="", help="more options of bramble multiply, as in '--tile 512'")
     args = parse(parser)
+    if args.quick:
+        lab.measure_quickly()
     args.named, args.words = bool(args.strategies), args.words.split()
     args.strategies = args.strategies.split(",") if args.named else ["reuse"]
     if why := Cluster.missing():
