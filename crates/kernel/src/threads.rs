@@ -94,7 +94,7 @@ pub(crate) fn banded<T: Copy + Send + Sync, const W: usize, const R: usize>(
     share(threads, bands(threads.max(1), written, read), |(written, read)| work(written, read));
 }
 
-/// A band of rows of matrices that are written, and the same rows of those that are read.
+/// One band of rows: of each matrix to write, and of each to read.
 type Band<'v, T, const W: usize, const R: usize> = ([ViewMut<'v, T>; W], [View<'v, T>; R]);
 
 /// Matrices with the same number of rows, cut into as many bands of rows. Apart from `banded`, which the compiler makes for each
