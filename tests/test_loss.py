@@ -17,6 +17,8 @@ MIDDLE = "random:4500x4500:f64:1", "random:4500x4500:f64:2"
 """A few seconds of work."""
 LONG = "random:9000x9000:f64:1", "random:9000x9000:f64:2"
 """Some tens of seconds of processor time."""
+SEVEN_LOSSES = "random:7000x7000:f64:1", "random:7000x7000:f64:2"
+"""Enough for seven losses, of which the last leaves one thread alone: a minute on a slow machine."""
 
 
 def wait_for_work(pids, run, seconds, deadline_s=60):
@@ -104,15 +106,15 @@ def test_all_are_killed_and_this_machine_ends_alone(tmp_path):
 def test_killed_one_after_the_other_down_to_one_of_eight(tmp_path):
     rng = random.Random(8)
     with workers(8, "--threads", "1") as (addresses, runs):
-        options = *LONG, "-o", tmp_path / "C.npy", *SIMD, "--strategy", "reuse", "-w", ",".join(addresses)
+        options = *SEVEN_LOSSES, "-o", tmp_path / "C.npy", *SIMD, "--strategy", "reuse", "-w", ",".join(addresses)
         left, killed = dict(zip(addresses, runs)), []
         with running(*options) as run:
-            while len(left) > 1 and wait_for_work(pids_of(left.values()), run, 2):
+            while len(left) > 1 and wait_for_work(pids_of(left.values()), run, 0.6):
                 killed.append(rng.choice(sorted(left)))
                 left.pop(killed[-1]).process.kill()
             assert len(left) == 1, f"the product ended before: {run.finish()}"
-            report = assert_lost(run.finish(120), killed)
-        alone = succeed("multiply", *LONG, "-o", tmp_path / "D.npy", *SIMD, "--strategy", "reuse", "--json").report
+            report = assert_lost(run.finish(240), killed)
+        alone = succeed("multiply", *SEVEN_LOSSES, "-o", tmp_path / "D.npy", *SIMD, "--strategy", "reuse", "--json").report
         assert report["digest"] == alone["digest"]
 
 
