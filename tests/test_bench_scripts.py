@@ -97,7 +97,7 @@ def spaces_of(pid):
     ("peers", ["bramble reuse", "whole command"]),
 ])
 def test_a_quick_look_at_a_cluster_in_this_machine(tmp_path, case, heads):
-    # On fifths of a core the slow kernel takes two minutes for 25 products of the usual size, and Dask 20 seconds to start.
+    # On fifths of a core 25 products by the slow kernel take long, and so does every start of Dask.
     smaller = {"scaling": ["-n", "240"], "peers": ["--chunks", "256", "--blocks", "64,128"]}.get(case, [])
     with subprocess.Popen(lab(tmp_path, case, "--quick", *smaller), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True) as run:
