@@ -51,17 +51,36 @@ pub(super) fn multiply<T: Fused>(product: Product<'_, T>) {
     if p.m() == 1 {
         return if along_depth(&p) { inner::multiply(p) } else { line(p) };
     }
-    let (m, n, k) = (p.m(), p.n(), p.k());
+    let mut read = p.beta != T::ZERO;
+    for depth in slices(p.k()) {
+        let a = part(p.a, 0..p.a.rows(), depth.clone());
+        let b = part(p.b, depth, 0..p.b.cols());
+        if !is_packed(p.alpha, a, b, read, &mut p.c) {
+            in_pieces(p.alpha, a, b, read, &mut p.c);
+        }
+        read = true;
+    }
+}
+
+/// One slice of k by `packed`, which judges by all of C whether a cache holds it; false where that leaves it to the library.
+fn is_packed<T: Fused>(alpha: T, a: View<'_, T>, b: View<'_, T>, read: bool, c: &mut ViewMut<'_, T>) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return super::packed::multiply(alpha, a, b, read, c);
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (alpha, a, b, read, c);
+        false
+    }
+}
+
+/// One slice of k by the library, in pieces of C that bound the panel that it packs.
+fn in_pieces<T: Fused>(alpha: T, a: View<'_, T>, b: View<'_, T>, read: bool, c: &mut ViewMut<'_, T>) {
+    let (m, n, k) = (a.rows(), b.cols(), a.cols());
     for rows in pieces_from_2(m, SIDE) {
         for cols in pieces_from_2(n, SIDE) {
-            let mut c = part_mut(&mut p.c, rows.clone(), cols.clone());
-            let mut read = p.beta != T::ZERO;
-            for depth in slices(k) {
-                let a = part(p.a, rows.clone(), depth.clone());
-                let b = part(p.b, depth, cols.clone());
-                block(p.alpha, a, b, read, &mut c);
-                read = true;
-            }
+            let mut c = part_mut(c, rows.clone(), cols.clone());
+            let (a, b) = (part(a, rows.clone(), 0..k), part(b, 0..k, cols.clone()));
+            block(alpha, a, b, read, &mut c);
         }
     }
 }
@@ -97,7 +116,7 @@ fn block<T: Fused>(alpha: T, a: View<'_, T>, b: View<'_, T>, read: bool, c: &mut
     let (m, n, k) = (a.rows(), b.cols(), a.cols());
     let short_cut = m * n <= SMALL && a.col_stride() == 1 && b.row_stride() == 1;
     if !short_cut {
-        return slice(alpha, a, b, read, c);
+        return library(alpha, a, b, read, c);
     }
     // A copy of the smaller operand (at most 16 lines, as m * n <= 256), contiguous across k instead.
     let (lines, width) = if m <= n { (a, m) } else { (b.transposed(), n) };
@@ -109,7 +128,7 @@ fn block<T: Fused>(alpha: T, a: View<'_, T>, b: View<'_, T>, read: bool, c: &mut
     }
     let copy = View::new(&copy[..k * width], width, k, 1, width);
     let (a, b) = if m <= n { (copy, b) } else { (a, copy.transposed()) };
-    slice(alpha, a, b, read, c);
+    library(alpha, a, b, read, c);
 }
 
 /// A product with one row. C passes through a buffer in which every second element is idle, and so does
@@ -127,23 +146,14 @@ fn line<T: Fused>(mut p: Product<'_, T>) {
             let a = View::new(&row_a, 1, depth.len(), 2 * DEPTH, 2);
             let b = part(p.b, depth, cols.clone());
             let mut c = ViewMut::new(&mut row_c, 1, cols.len(), 2 * LINE, 2);
-            slice(p.alpha, a, b, read, &mut c);
+            library(p.alpha, a, b, read, &mut c);
             read = true;
         }
         cols.clone().for_each(|j| *p.c.at_mut(0, j) = row_c[2 * (j - cols.start)]);
     }
 }
 
-/// `c = alpha * a * b`, plus c if `read`, for one slice of k.
-fn slice<T: Fused>(alpha: T, a: View<'_, T>, b: View<'_, T>, read: bool, c: &mut ViewMut<'_, T>) {
-    #[cfg(target_arch = "x86_64")]
-    if super::packed::multiply(alpha, a, b, read, c) {
-        return;
-    }
-    library(alpha, a, b, read, c);
-}
-
-/// The same by the library.
+/// `c = alpha * a * b`, plus c if `read`, for one slice of k, by the library.
 pub(super) fn library<T: Fused>(
     alpha: T,
     a: View<'_, T>,
