@@ -24,8 +24,10 @@ use crate::parts::{part, part_mut, pieces};
 const ROWS: usize = 96;
 /// Columns of B packed together: at full depth 4 MiB of f64. A multiple of every tile's width.
 const COLS: usize = 1024;
-/// Products with fewer rows or columns, or of less depth, are left to the library: packing costs more than it saves.
+/// Products with fewer columns, or of less depth, are left to the library: packing costs more than it saves.
 const LEAST: usize = 64;
+/// So are those with fewer rows: all of B is packed for them.
+const ROWS_LEAST: usize = 257;
 /// So is a C of at most this many bytes, which stays in a cache: there the library is as fast or faster.
 const C_BYTES_LEAST: usize = 4 << 20;
 /// Panels that are packed side by side from lines that are contiguous across k: longer runs of memory are read.
@@ -63,7 +65,7 @@ pub(super) fn multiply<T: Fused>(
 
 /// Whether products of this size are not left to the library.
 fn takes<T>(m: usize, n: usize, k: usize) -> bool {
-    m.min(n).min(k) >= LEAST && k <= DEPTH && m * n * size_of::<T>() > C_BYTES_LEAST
+    m >= ROWS_LEAST && n.min(k) >= LEAST && k <= DEPTH && m * n * size_of::<T>() > C_BYTES_LEAST
 }
 
 /// The product with one kind of tile. The caller has checked that the machine has its instructions, and that the rows of C are
