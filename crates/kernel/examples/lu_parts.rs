@@ -3,7 +3,8 @@
 //! `cargo run --release -p bramble-kernel --example lu_parts [-- ROWS WIDTH COLUMNS [KERNEL]]`
 //!
 //! A panel of ROWS × WIDTH, and the update of COLUMNS columns with it, of f64: the exchange of rows, the triangle (U of those
-//! columns), and the product below. Milliseconds and Gflop/s, the median of several.
+//! columns), and the product below. Milliseconds and Gflop/s, the median of several. To compare two versions of the code, run
+//! their programs in turns.
 #![allow(clippy::print_stdout)] // A program for people.
 
 use std::time::Instant;
@@ -15,10 +16,14 @@ use bramble_matrix::{View, ViewMut};
 fn main() {
     quiet_blas_threads();
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let number = |at: usize, or: usize| words.get(at).and_then(|word| word.parse().ok()).unwrap_or(or);
+    let number = |at: usize, or: usize| match words.get(at) {
+        Some(word) => word.parse().unwrap_or_else(|error| panic!("{word}: {error}; give ROWS WIDTH COLUMNS")),
+        None => or,
+    };
     let (rows, width, columns) = (number(0, 4096), number(1, 256), number(2, 2048));
-    let name = words.get(3).and_then(|word| word.parse().ok()).unwrap_or(KernelName::Simd);
-    let kernel = open(name).unwrap_or_else(|error| panic!("{error}"));
+    assert!((1..=rows).contains(&width), "WIDTH is from 1 to ROWS");
+    let name = words.get(3).map_or(Ok(KernelName::Simd), |word| word.parse());
+    let kernel = name.and_then(open).unwrap_or_else(|error| panic!("{error}"));
     let noise = |count: usize| -> Vec<f64> {
         let mut state = 1u64;
         (0..count)
