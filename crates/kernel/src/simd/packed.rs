@@ -106,8 +106,12 @@ fn pack<T: Element>(lines: View<'_, T>, width: usize, packed: &mut [T]) {
     for (strip, out) in pieces(whole, STRIP * width).zip(packed.chunks_mut(STRIP * width * k)) {
         for d in 0..k {
             let place = &lines.data()[strip.start + d * cs..][..strip.len()];
-            for (panel, elements) in place.chunks_exact(width).enumerate() {
-                out[(panel * k + d) * width..][..width].copy_from_slice(elements);
+            match width {
+                6 => spread::<6, T>(place, out, k, d),
+                8 => spread::<8, T>(place, out, k, d),
+                12 => spread::<12, T>(place, out, k, d),
+                16 => spread::<16, T>(place, out, k, d),
+                _ => spread::<32, T>(place, out, k, d),
             }
         }
     }
@@ -126,6 +130,14 @@ fn pack<T: Element>(lines: View<'_, T>, width: usize, packed: &mut [T]) {
             // Broadcast arrays have distances of 0.
             out.chunks_exact_mut(width).enumerate().for_each(|(d, out)| out[i] = data[i * rs + d * cs]);
         }
+    }
+}
+
+/// Copies lines that are contiguous at place `d` along k to their panels of `WIDTH`.
+#[inline(always)]
+fn spread<const WIDTH: usize, T: Copy>(place: &[T], out: &mut [T], k: usize, d: usize) {
+    for (panel, elements) in place.as_chunks::<WIDTH>().0.iter().enumerate() {
+        out[(panel * k + d) * WIDTH..][..WIDTH].copy_from_slice(elements);
     }
 }
 
