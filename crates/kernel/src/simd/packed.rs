@@ -12,6 +12,8 @@
 //! Deliberately absent: slices of k, and products of one row.
 #![allow(unsafe_code)] // Tiles take pointers, and scratch memory is shared by types.
 
+use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
 use bramble_matrix::{Element, View, ViewMut};
 
 use super::float::DEPTH;
@@ -32,6 +34,8 @@ const ROWS_LEAST: usize = 257;
 const C_BYTES_LEAST: usize = 4 << 20;
 /// Panels that are packed side by side from lines that are contiguous across k: longer runs of memory are read.
 const STRIP: usize = 8;
+/// Places along k that packing asks for ahead: they are a column of the matrix apart, in pages of their own.
+const PLACES_AHEAD: usize = 8;
 /// Edge of the squares in which packing transposes.
 const SQUARE: usize = 4;
 /// Elements of the largest tile.
@@ -105,7 +109,9 @@ fn pack<T: Element>(lines: View<'_, T>, width: usize, packed: &mut [T]) {
     let whole = if rs == 1 { lines.rows() / width * width } else { 0 };
     for (strip, out) in pieces(whole, STRIP * width).zip(packed.chunks_mut(STRIP * width * k)) {
         for d in 0..k {
-            let place = &lines.data()[strip.start + d * cs..][..strip.len()];
+            let first = strip.start + d * cs;
+            ask_for(lines.data().as_ptr().wrapping_add(first + PLACES_AHEAD * cs), strip.len());
+            let place = &lines.data()[first..][..strip.len()];
             match width {
                 6 => spread::<6, T>(place, out, k, d),
                 8 => spread::<8, T>(place, out, k, d),
@@ -130,6 +136,15 @@ fn pack<T: Element>(lines: View<'_, T>, width: usize, packed: &mut [T]) {
             // Broadcast arrays have distances of 0.
             out.chunks_exact_mut(width).enumerate().for_each(|(d, out)| out[i] = data[i * rs + d * cs]);
         }
+    }
+}
+
+/// Asks for the cache lines of `len` elements, wherever they are.
+#[inline(always)]
+fn ask_for<T>(elements: *const T, len: usize) {
+    for at in (0..len).step_by(64 / size_of::<T>()) {
+        // SAFETY: a hint for any address, which every x86-64 processor has.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(elements.wrapping_add(at).cast()) };
     }
 }
 
