@@ -3,7 +3,7 @@
 //! Place in the flow: the packed panels of a factorisation and the packed operands of products are read along many lines that
 //! lie far apart. With pages of 4 KiB, each line needs an address translation of its own that the processor has dropped since.
 //!
-//! Deliberately absent: maps, which ask by themselves (`output`), and systems other than Linux.
+//! Deliberately absent: memory maps (`output` asks for its own), and systems other than Linux.
 #![allow(unsafe_code)] // A call that takes a range of memory.
 
 /// Bytes from which large pages are asked for: with 2 MiB a page, most of the memory is then in whole ones.

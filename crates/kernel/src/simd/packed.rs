@@ -117,7 +117,8 @@ fn pack<T: Element>(lines: View<'_, T>, width: usize, packed: &mut [T]) {
                 8 => spread::<8, T>(place, out, k, d),
                 12 => spread::<12, T>(place, out, k, d),
                 16 => spread::<16, T>(place, out, k, d),
-                _ => spread::<32, T>(place, out, k, d),
+                32 => spread::<32, T>(place, out, k, d),
+                _ => unreachable!("no tile is {width} wide"),
             }
         }
     }
