@@ -86,7 +86,7 @@ const IMPURE: [&str; 14] = [
 ];
 
 /// Where `unsafe` may be: the kernels, the memory maps with their views and leases, memory that two processes share,
-/// descriptors on the event loop, two calls on sockets, one that returns free memory, one that asks for large pages, MPI's
+/// descriptors on the event loop, two calls on sockets, one that returns free memory, one that asks for huge pages, MPI's
 /// functions with the memory that they use between two calls, a stand-in for it in tests, the buffers of Python, and an
 /// allocator that counts, in an example.
 const UNSAFE: [&str; 15] = [

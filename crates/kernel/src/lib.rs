@@ -22,6 +22,7 @@ mod name;
 mod parts;
 mod peak;
 mod pick;
+mod prefetch;
 mod rate;
 mod reference;
 mod simd;

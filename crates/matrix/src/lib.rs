@@ -41,7 +41,7 @@ pub use generate::Generator;
 pub use heap::give_back_free_memory;
 pub use memory::{Buffer, Lines, SharedBytes};
 pub use output::{Output, ResultMemory, Sealed, TileLease, Unfinished};
-pub use pages::make_room_in_large_pages;
+pub use pages::make_room_in_huge_pages;
 pub use reduce::{RectReduction, ReducedMatrix, Reducer, Reducible};
 pub use replace::{FilePlace, OutputTarget, Replacement};
 pub use source::Matrix;

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use bramble_matrix::{View, ViewMut, make_room_in_large_pages};
+use bramble_matrix::{View, ViewMut, make_room_in_huge_pages};
 
 use super::rows::split_rows;
 use super::triangle::solve_rows;
@@ -31,7 +31,7 @@ impl<T: LuElement> PackedPanel<T> {
         let (rows, width) = (block.rows(), block.cols());
         assert!(width <= rows, "a panel is at least as long as wide");
         let mut data = memory;
-        make_room_in_large_pages(&mut data, rows * width);
+        make_room_in_huge_pages(&mut data, rows * width);
         data.resize(rows * width, T::ZERO);
         gather(&mut block, &mut data, (1, rows));
         let mut pivots = vec![0; width];

@@ -10,6 +10,7 @@ use bramble_matrix::{Element, View, ViewMut};
 use super::LuElement;
 use super::lines::round_line;
 use crate::grid_mut;
+use crate::prefetch::prefetch;
 use crate::threads::line_mut;
 
 /// Edge of the squares in which a copy transposes: a row of `f64` is a cache line.
@@ -66,7 +67,7 @@ pub fn gather<T: Element>(view: &mut ViewMut<'_, T>, to: &mut [T], strides: (usi
     let target = to.as_ptr();
     squares(view.rows(), view.cols(), cs == 1 && strides.0 == 1, |i, j, is_whole| match is_whole {
         true => {
-            ask_for_next((base, rs), (target, strides.1), i + SIDE, j);
+            prefetch_next((base, rs), (target, strides.1), i + SIDE, j);
             turned(&whole(i, j)).iter().enumerate().for_each(|(col, line)| {
                 to[i + (j + col) * strides.1..][..SIDE].copy_from_slice(line);
             });
@@ -92,7 +93,7 @@ pub fn scatter<T: Element>(from: &[T], strides: (usize, usize), view: &mut ViewM
     };
     squares(view.rows(), view.cols(), cs == 1 && strides.0 == 1, |i, j, is_whole| match is_whole {
         true => {
-            ask_for_next((base, rs), (from.as_ptr(), strides.1), i + SIDE, j);
+            prefetch_next((base, rs), (from.as_ptr(), strides.1), i + SIDE, j);
             turned(&whole(i, j)).into_iter().enumerate().for_each(|(row, line)| {
                 // SAFETY: SIDE rows from i on and SIDE columns from j on are inside the view, whose rows are contiguous and which
                 // is borrowed exclusively.
@@ -119,23 +120,16 @@ pub fn round_rows<T: LuElement>(from: View<'_, f64>, view: &mut ViewMut<'_, T>) 
 /// Asks for the cache lines of the next square down: its rows, and its columns on the other side. All are far apart, so no
 /// processor predicts them; without this a copy waits for each, and takes up to twice as long.
 #[inline(always)]
-fn ask_for_next<T>(
+fn prefetch_next<T>(
     (rows, row_stride): (*const T, usize),
     (columns, column_stride): (*const T, usize),
     i: usize,
     j: usize,
 ) {
-    #[cfg(target_arch = "x86_64")]
     for line in 0..SIDE {
-        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint for any address; every x86-64 processor has it.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(rows.wrapping_add((i + line) * row_stride + j).cast());
-            _mm_prefetch::<_MM_HINT_T0>(columns.wrapping_add(i + (j + line) * column_stride).cast());
-        }
+        prefetch(rows.wrapping_add((i + line) * row_stride + j));
+        prefetch(columns.wrapping_add(i + (j + line) * column_stride));
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (rows, row_stride, columns, column_stride, i, j);
 }
 
 /// The transposed square.

@@ -14,6 +14,7 @@ use super::scratch::with_scratch;
 use super::tile::{self, RegisterTile};
 use crate::Product;
 use crate::parts::{part, part_mut, pieces, scale};
+use crate::prefetch::prefetch;
 
 /// Depth of a block: a packed panel of B of this depth stays in the first-level cache.
 const DEPTH: usize = 256;
@@ -130,18 +131,11 @@ fn sweep<K: RegisterTile>(
 /// Prefetches the rows of C while the tile is computed: they are far apart, so the hardware does not predict them.
 #[inline(always)]
 fn fetch<T>(c: &mut ViewMut<'_, T>) {
-    #[cfg(target_arch = "x86_64")]
     for i in 0..c.rows() {
-        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let row = c.as_mut_ptr().wrapping_add(i * c.row_stride());
-        // SAFETY: a prefetch is a hint; any address may be given.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(row.cast());
-            _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(c.cols() - 1).cast());
-        }
+        prefetch(row);
+        prefetch(row.wrapping_add(c.cols() - 1));
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = c; // No stable way to ask.
 }
 
 /// `c += alpha * sums`, where sums has rows of `width`.

@@ -12,8 +12,6 @@
 //! Deliberately absent: slices of k, and products of one row.
 #![allow(unsafe_code)] // Tiles take pointers, and scratch memory is shared by types.
 
-use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-
 use bramble_matrix::{Element, View, ViewMut};
 
 use super::float::DEPTH;
@@ -21,6 +19,7 @@ use super::inner::Fused;
 use super::scratch::with_scratch;
 use super::tile_float_x86::FloatTile;
 use crate::parts::{part, part_mut, pieces};
+use crate::prefetch::prefetch;
 
 /// Rows of A packed together: at full depth 384 KiB of f64, for a second-level cache. A multiple of every tile's height.
 const ROWS: usize = 96;
@@ -36,6 +35,8 @@ const C_BYTES_LEAST: usize = 4 << 20;
 const STRIP: usize = 8;
 /// Places along k that packing asks for ahead: they are a column of the matrix apart, in pages of their own.
 const PLACES_AHEAD: usize = 8;
+/// Bytes of a cache line.
+const CACHE_LINE: usize = 64;
 /// Edge of the squares in which packing transposes.
 const SQUARE: usize = 4;
 /// Elements of the largest tile.
@@ -110,7 +111,10 @@ fn pack<T: Element>(lines: View<'_, T>, width: usize, packed: &mut [T]) {
     for (strip, out) in pieces(whole, STRIP * width).zip(packed.chunks_mut(STRIP * width * k)) {
         for d in 0..k {
             let first = strip.start + d * cs;
-            ask_for(lines.data().as_ptr().wrapping_add(first + PLACES_AHEAD * cs), strip.len());
+            let later = lines.data().as_ptr().wrapping_add(first + PLACES_AHEAD * cs);
+            (0..strip.len())
+                .step_by(CACHE_LINE / size_of::<T>())
+                .for_each(|at| prefetch(later.wrapping_add(at)));
             let place = &lines.data()[first..][..strip.len()];
             match width {
                 6 => spread::<6, T>(place, out, k, d),
@@ -137,15 +141,6 @@ fn pack<T: Element>(lines: View<'_, T>, width: usize, packed: &mut [T]) {
             // Broadcast arrays have distances of 0.
             out.chunks_exact_mut(width).enumerate().for_each(|(d, out)| out[i] = data[i * rs + d * cs]);
         }
-    }
-}
-
-/// Asks for the cache lines of `len` elements, wherever they are.
-#[inline(always)]
-fn ask_for<T>(elements: *const T, len: usize) {
-    for at in (0..len).step_by(64 / size_of::<T>()) {
-        // SAFETY: a hint for any address, which every x86-64 processor has.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(elements.wrapping_add(at).cast()) };
     }
 }
 

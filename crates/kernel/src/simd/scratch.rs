@@ -7,8 +7,6 @@
 
 use std::cell::RefCell;
 
-use bramble_matrix::make_room_in_large_pages;
-
 /// A cache line, so that packed panels start on one.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
@@ -29,7 +27,6 @@ pub(super) unsafe fn with_scratch<T: Copy>(len: usize, with: impl FnOnce(&mut [T
     SCRATCH.with_borrow_mut(|scratch| {
         let lines = (len * size_of::<T>()).div_ceil(size_of::<CacheLine>());
         if scratch.len() < lines {
-            make_room_in_large_pages(scratch, lines);
             scratch.resize(lines, CacheLine { _bytes: [0; 64] });
         }
         // SAFETY: the memory is exclusive for this borrow, aligned and long enough, and initialised; the caller promises that any

@@ -10,7 +10,7 @@ use super::{LuOutput, TypedSession};
 use crate::session::WorkerError;
 use bramble_kernel::lu::{LuElement, PackedPanel};
 use bramble_link::{Body, Frame, SharedRegion};
-use bramble_matrix::make_room_in_large_pages;
+use bramble_matrix::make_room_in_huge_pages;
 use bramble_matrix::number::to_u64;
 use bramble_schedule::lu::LuEvent;
 use bramble_wire::ProtocolError;
@@ -110,7 +110,7 @@ impl<T: LuElement> TypedSession<T> {
         if first == 0 {
             self.dispatch(LuEvent::Arriving(step), &mut out)?;
             let mut elements = self.spare.pop().unwrap_or_default();
-            make_room_in_large_pages(&mut elements, self.part.panel_elements(step));
+            make_room_in_huge_pages(&mut elements, self.part.panel_elements(step));
             elements.resize(self.part.panel_elements(step), T::ZERO);
             self.panels.insert(step, PanelHere::Arriving { elements, come: 0, pivots });
         }
