@@ -95,6 +95,32 @@ impl AnyProduct<'_> {
     }
 }
 
+/// The step of a factorisation right of a panel. With `l` = L1 over L2, of which L1 is a unit lower triangle, and `columns` =
+/// B over C: `B := L1⁻¹ B`, then `C := C − L2 B`. Only the elements of L1 below its diagonal are read.
+#[derive(Debug)]
+pub struct PanelUpdate<'a, T> {
+    pub(crate) l: View<'a, T>,
+    pub(crate) columns: ViewMut<'a, T>,
+}
+
+impl<'a, T: Element> PanelUpdate<'a, T> {
+    /// The step with these operands. Panics if L is wider than long, or the columns are not as long as it: bugs of the caller.
+    pub fn new(l: View<'a, T>, columns: ViewMut<'a, T>) -> Self {
+        assert!(l.cols() <= l.rows(), "a panel is at least as long as wide");
+        assert_eq!(l.rows(), columns.rows(), "columns as long as the panel");
+        Self { l, columns }
+    }
+}
+
+/// A step of a factorisation of either element type.
+#[derive(Debug)]
+pub enum AnyUpdate<'a> {
+    /// Of `f32`.
+    F32(PanelUpdate<'a, f32>),
+    /// Of `f64`.
+    F64(PanelUpdate<'a, f64>),
+}
+
 /// An element type that kernels multiply, so that generic code can build an [`AnyProduct`].
 pub trait KernelElement: Element {
     /// The product as a value that any kernel takes.
@@ -132,6 +158,12 @@ pub trait Kernel: Send + Sync {
 
     /// Computes the product. Panics for an unsupported type: a bug of the caller.
     fn multiply(&self, product: AnyProduct<'_>);
+
+    /// Does the step of a factorisation right of a panel, or returns false and does nothing if it has no faster way than
+    /// products: the caller then does it with them.
+    fn update(&self, _: AnyUpdate<'_>) -> bool {
+        false
+    }
 
     /// An upper estimate, in bytes, of the memory that one calling thread needs in addition to the operands.
     fn scratch_bytes(&self) -> usize;

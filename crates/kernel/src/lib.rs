@@ -32,7 +32,7 @@ mod threads;
 pub use blas::{keep_libraries_out, leave, quiet_blas_threads, survive_file_size_limit};
 pub use blocked::multiply_unless_stopped;
 pub use combine::{Sign, combine};
-pub use contract::{AnyProduct, Kernel, KernelElement, Product};
+pub use contract::{AnyProduct, AnyUpdate, Kernel, KernelElement, PanelUpdate, Product};
 pub use error::KernelError;
 pub use name::{Choice, KernelName};
 pub use parts::part;

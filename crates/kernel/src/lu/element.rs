@@ -1,6 +1,6 @@
 //! What LU needs of an element besides the arithmetic of products.
 
-use crate::KernelElement;
+use crate::{AnyUpdate, KernelElement, PanelUpdate};
 
 /// An element type whose matrices can be factored: `f32` and `f64`.
 pub trait LuElement: KernelElement {
@@ -14,10 +14,12 @@ pub trait LuElement: KernelElement {
     fn over(self, by: Self) -> Self;
     /// Whether it is neither infinite nor NaN.
     fn is_number(self) -> bool;
+    /// The step of a factorisation as a value that any kernel takes.
+    fn any_update(step: PanelUpdate<'_, Self>) -> AnyUpdate<'_>;
 }
 
 macro_rules! lu_element {
-    ($t:ty) => {
+    ($t:ty, $variant:ident) => {
         impl LuElement for $t {
             const UNIT: f64 = <$t>::EPSILON as f64 / 2.0;
             const SMALLEST: Self = <$t>::MIN_POSITIVE;
@@ -33,9 +35,12 @@ macro_rules! lu_element {
             fn is_number(self) -> bool {
                 self.is_finite()
             }
+            fn any_update(step: PanelUpdate<'_, Self>) -> AnyUpdate<'_> {
+                AnyUpdate::$variant(step)
+            }
         }
     };
 }
 
-lu_element!(f32);
-lu_element!(f64);
+lu_element!(f32, F32);
+lu_element!(f64, F64);

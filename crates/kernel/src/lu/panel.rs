@@ -14,7 +14,7 @@ use bramble_matrix::{View, ViewMut, make_room_in_huge_pages};
 use super::rows::split_rows;
 use super::triangle::solve_rows;
 use super::{LuElement, Triangle, base, gather, scatter};
-use crate::{Kernel, Product, part};
+use crate::{Kernel, PanelUpdate, Product, part};
 
 /// A factored panel: L below the diagonal, U on and above it, and the exchanges of rows.
 #[derive(Clone, Debug)]
@@ -89,6 +89,9 @@ impl<T: LuElement> PackedPanel<T> {
         let (rows, square, width) = (self.rows, self.width(), columns.cols());
         assert_eq!(columns.rows(), rows, "columns as long as the panel");
         super::exchange_rows(&mut columns, &self.pivots);
+        if kernel.update(T::any_update(PanelUpdate::new(self.factors(0..rows), columns.reborrow()))) {
+            return;
+        }
         scratch.clear();
         scratch.resize(square * width, T::ZERO);
         let [mut top, below] = split_rows(columns, square);

@@ -13,7 +13,7 @@ use super::{LuElement, gather, scatter};
 use crate::{Kernel, Product, part};
 
 /// Largest triangle that is solved row by row.
-const SMALL: usize = 16;
+pub(crate) const SMALL: usize = 16;
 
 /// Which triangle of a square matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub(super) fn solve_rows<T: LuElement>(
             || small(which, t, x, width),
         );
     }
-    let half = (n / 2).next_multiple_of(SMALL).min(n - 1);
+    let half = half(n);
     let (upper, lower) = x.split_at_mut(half * width);
     let corner = |r: std::ops::Range<usize>, c: std::ops::Range<usize>| part(t, r, c);
     let subtract = |a: View<'_, T>, b: &[T], c: &mut [T]| {
@@ -77,6 +77,11 @@ pub(super) fn solve_rows<T: LuElement>(
             solve_rows(kernel, which, corner(0..half, 0..half), upper, width);
         }
     }
+}
+
+/// Rows of the upper half of a triangle of more than [`SMALL`] rows: which sums are products, and so the bits, depend on it.
+pub(crate) fn half(n: usize) -> usize {
+    (n / 2).next_multiple_of(SMALL).min(n - 1)
 }
 
 /// Substitution row by row.

@@ -18,9 +18,13 @@ mod scratch;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod tile_float_x86;
+#[cfg(target_arch = "x86_64")]
+mod update;
 
 use bramble_matrix::DType;
 
+#[cfg(target_arch = "x86_64")]
+use crate::AnyUpdate;
 use crate::{AnyProduct, Kernel, KernelName};
 
 /// The name of a kernel with the machine features on which its bits depend, to group machines with equal bits:
@@ -57,6 +61,14 @@ impl Kernel for Simd {
             AnyProduct::F64(p) => float::multiply(p),
             AnyProduct::I32(p) => integer::multiply_i32(p),
             AnyProduct::I64(p) => integer::multiply_i64(p),
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn update(&self, step: AnyUpdate<'_>) -> bool {
+        match step {
+            AnyUpdate::F32(step) => update::update(step),
+            AnyUpdate::F64(step) => update::update(step),
         }
     }
 

@@ -22,9 +22,9 @@ use crate::parts::{part, part_mut, pieces};
 use crate::prefetch::prefetch;
 
 /// Rows of A packed together: at full depth 384 KiB of f64, for a second-level cache. A multiple of every tile's height.
-const ROWS: usize = 96;
+pub(super) const ROWS: usize = 96;
 /// Columns of B packed together: at full depth 4 MiB of f64. A multiple of every tile's width.
-const COLS: usize = 1024;
+pub(super) const COLS: usize = 1024;
 /// Products with fewer columns, or of less depth, are left to the library: packing costs more than it saves.
 const LEAST: usize = 64;
 /// So are those with fewer rows: all of B is packed for them.
@@ -36,7 +36,7 @@ const STRIP: usize = 8;
 /// Places along k that packing asks for ahead: they are a column of the matrix apart, in pages of their own.
 const PLACES_AHEAD: usize = 8;
 /// Bytes of a cache line.
-const CACHE_LINE: usize = 64;
+pub(super) const CACHE_LINE: usize = 64;
 /// Edge of the squares in which packing transposes.
 const SQUARE: usize = 4;
 /// Elements of the largest tile.
@@ -69,7 +69,7 @@ pub(super) fn multiply<T: Fused>(
 }
 
 /// Whether products of this size are not left to the library.
-fn takes<T>(m: usize, n: usize, k: usize) -> bool {
+pub(super) fn takes<T>(m: usize, n: usize, k: usize) -> bool {
     m >= ROWS_LEAST && n.min(k) >= LEAST && k <= DEPTH && m * n * size_of::<T>() > C_BYTES_LEAST
 }
 
@@ -105,7 +105,7 @@ fn blocked<K: FloatTile>(
 /// Packs lines (rows of A, columns of B) in panels of `width`: for each place along k, `width` elements side by side. The last
 /// panel is filled with zeros.
 #[inline(always)]
-fn pack<T: Element>(lines: View<'_, T>, width: usize, packed: &mut [T]) {
+pub(super) fn pack<T: Element>(lines: View<'_, T>, width: usize, packed: &mut [T]) {
     let (k, rs, cs) = (lines.cols(), lines.row_stride(), lines.col_stride());
     let whole = if rs == 1 { lines.rows() / width * width } else { 0 };
     for (strip, out) in pieces(whole, STRIP * width).zip(packed.chunks_mut(STRIP * width * k)) {
@@ -169,7 +169,7 @@ fn transpose<T: Element>(lines: [&[T]; SQUARE], width: usize, out: &mut [T]) {
 }
 
 /// Multiplies two packed blocks: `c = alpha * a * b`, plus c if `read`.
-fn sweep<K: FloatTile>(
+pub(super) fn sweep<K: FloatTile>(
     (k, alpha, read): (usize, K::T, bool),
     packed_a: &[K::T],
     packed_b: &[K::T],

@@ -17,6 +17,8 @@ use core::arch::x86_64::*;
 
 use bramble_matrix::Element;
 
+use crate::lu::SMALL;
+
 /// Groups of B that a tile with AVX-512 asks for ahead of the sums; and twice as many of A, whose groups are smaller.
 const AHEAD: usize = 12;
 
@@ -44,6 +46,13 @@ pub(super) trait FloatTile {
         read: bool,
         c: (*mut Self::T, usize),
     );
+
+    /// Solves with a unit lower triangle of [`SMALL`] rows, by columns, for `NR` columns of which `x` has the rows. Products are
+    /// rounded before they are subtracted.
+    ///
+    /// # Safety
+    /// `t` has `SMALL * SMALL` elements, `x` `SMALL * NR`; and `is_here`.
+    unsafe fn substitute(t: *const Self::T, x: *mut Self::T);
 }
 
 /// f32 with AVX2.
@@ -56,8 +65,8 @@ pub(super) struct F32Avx512;
 pub(super) struct F64Avx512;
 
 macro_rules! float_tile {
-    ($name:ident, $t:ty, $lanes:expr, $mr:expr, $ahead:expr, $features:expr, $is_here:expr,
-     $load:ident, $store:ident, $zero:ident, $splat:ident, $mul:ident, $fma:ident) => {
+    ($d:tt $name:ident, $t:ty, $lanes:expr, $mr:expr, $ahead:expr, $features:expr, $is_here:expr,
+     $load:ident, $store:ident, $zero:ident, $splat:ident, $mul:ident, $sub:ident, $fma:ident) => {
         impl $name {
             #[target_feature(enable = $features)]
             fn run(
@@ -115,6 +124,36 @@ macro_rules! float_tile {
             }
         }
 
+        impl $name {
+            #[target_feature(enable = $features)]
+            fn solve(t: *const $t, x: *mut $t) {
+                for half in 0..2 {
+                    // SAFETY: the caller of `substitute` promises SMALL rows of two vectors.
+                    let row = |i: usize| unsafe { x.add((2 * i + half) * $lanes) };
+                    let mut lines = [$zero(); SMALL];
+                    for i in 0..SMALL {
+                        // SAFETY: as above.
+                        lines[i] = unsafe { $load(row(i)) };
+                    }
+                    // Written out, since the compiler keeps the lines in registers only if it knows every index.
+                    macro_rules! eliminate {
+                        ($d($j:literal)*) => {
+                            $d(for i in $j + 1..SMALL {
+                                // SAFETY: the caller promises SMALL columns of SMALL elements.
+                                let factor = $splat(unsafe { *t.add($j * SMALL + i) });
+                                lines[i] = $sub(lines[i], $mul(factor, lines[$j]));
+                            })*
+                        };
+                    }
+                    eliminate!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+                    for (i, line) in lines.iter().enumerate() {
+                        // SAFETY: as above.
+                        unsafe { $store(row(i), *line) };
+                    }
+                }
+            }
+        }
+
         impl FloatTile for $name {
             type T = $t;
             const MR: usize = $mr;
@@ -134,12 +173,18 @@ macro_rules! float_tile {
                 // SAFETY: the caller promises the memory and the instructions.
                 unsafe { Self::run(k, panels, alpha, read, c) }
             }
+
+            unsafe fn substitute(t: *const $t, x: *mut $t) {
+                // SAFETY: the caller promises the memory and the instructions.
+                unsafe { Self::solve(t, x) }
+            }
         }
     };
 }
 
 float_tile!(
-    F32Avx2,
+    $
+        F32Avx2,
     f32,
     8,
     6,
@@ -151,10 +196,12 @@ float_tile!(
     _mm256_setzero_ps,
     _mm256_set1_ps,
     _mm256_mul_ps,
+    _mm256_sub_ps,
     _mm256_fmadd_ps
 );
 float_tile!(
-    F64Avx2,
+    $
+        F64Avx2,
     f64,
     4,
     6,
@@ -166,10 +213,12 @@ float_tile!(
     _mm256_setzero_pd,
     _mm256_set1_pd,
     _mm256_mul_pd,
+    _mm256_sub_pd,
     _mm256_fmadd_pd
 );
 float_tile!(
-    F32Avx512,
+    $
+        F32Avx512,
     f32,
     16,
     12,
@@ -181,10 +230,12 @@ float_tile!(
     _mm512_setzero_ps,
     _mm512_set1_ps,
     _mm512_mul_ps,
+    _mm512_sub_ps,
     _mm512_fmadd_ps
 );
 float_tile!(
-    F64Avx512,
+    $
+        F64Avx512,
     f64,
     8,
     12,
@@ -196,5 +247,6 @@ float_tile!(
     _mm512_setzero_pd,
     _mm512_set1_pd,
     _mm512_mul_pd,
+    _mm512_sub_pd,
     _mm512_fmadd_pd
 );

@@ -1,0 +1,163 @@
+//! The step of a factorisation right of a panel, in packed blocks: a triangular system whose solution is packed already when
+//! the product begins.
+//!
+//! Place in the flow: `lu` asks for it ([`crate::Kernel::update`]); [`super::packed`] and its register tiles do the product.
+//!
+//! The triangle is halved until [`SMALL`] rows are left, as in `lu::triangle`, but for two vectors of columns at a time: a strip
+//! of them stays in a first-level cache, and is a packed panel of B.
+//!
+//! Invariant: the bits of `lu::triangle` with the products of [`super::float`]: the same halves, so the same chains of fused
+//! multiply-adds, and below [`SMALL`] rows the same differences.
+//!
+//! Deliberately absent: steps whose product `packed` leaves to the library, columns whose rows are not contiguous, and upper
+//! triangles, which only a back-substitution has.
+#![allow(unsafe_code)] // Scratch memory is shared by types, rows are copied through pointers, and tiles take pointers.
+
+use bramble_matrix::{Element, View, ViewMut};
+
+use super::float::DEPTH;
+use super::inner::Fused;
+use super::packed::{CACHE_LINE, COLS, ROWS, pack, sweep, takes};
+use super::scratch::with_scratch;
+use super::tile_float_x86::FloatTile;
+use crate::PanelUpdate;
+use crate::lu::{SMALL, half};
+use crate::parts::{part, part_mut, pieces};
+use crate::prefetch::prefetch;
+use crate::threads::line_mut;
+
+/// Most elements of [`SMALL`] rows of a strip.
+const SMALL_ROWS_MAX: usize = SMALL * 32;
+
+/// Does the step, or returns false and does nothing.
+pub(super) fn update<T: Fused>(step: PanelUpdate<'_, T>) -> bool {
+    let PanelUpdate { l, columns } = step;
+    let (k, n) = (l.cols(), columns.cols());
+    let fits = columns.col_stride() == 1 && takes::<T>(l.rows() - k, n, k);
+    if fits && <T::Tile512 as FloatTile>::is_here() {
+        blocked::<T::Tile512>(l, columns);
+    } else if fits && <T::Tile256 as FloatTile>::is_here() {
+        blocked::<T::Tile256>(l, columns);
+    } else {
+        return false;
+    }
+    true
+}
+
+/// The step with one kind of tile, whose instructions the machine has.
+fn blocked<K: FloatTile>(l: View<'_, K::T>, mut columns: ViewMut<'_, K::T>) {
+    let (rows, n, k) = (l.rows(), columns.cols(), l.cols());
+    assert!(k <= DEPTH && columns.rows() == rows && columns.col_stride() == 1);
+    let (triangle, below) = (part(l, 0..k, 0..k), part(l, k..rows, 0..k));
+    let minus = K::T::ZERO.minus(K::T::ONE);
+    let solve_and_multiply = |elements: &mut [K::T]| {
+        let (packed_b, packed_a) = elements.split_at_mut(DEPTH * COLS);
+        for cols in pieces(n, COLS) {
+            pack_triangle::<K>(triangle, packed_a);
+            let mut top = part_mut(&mut columns, 0..k, cols.clone());
+            for (strip, x) in pieces(cols.len(), K::NR).zip(packed_b.chunks_exact_mut(K::NR * k)) {
+                let mut strip = part_mut(&mut top, 0..k, strip);
+                load::<K>(&mut strip, x);
+                solve::<K>(packed_a, x);
+                store::<K>(x, &mut strip);
+            }
+            for rows in pieces(rows - k, ROWS) {
+                pack(part(below, rows.clone(), 0..k), K::MR, packed_a);
+                let c = part_mut(&mut columns, k + rows.start..k + rows.end, cols.clone());
+                sweep::<K>((k, minus, true), packed_a, packed_b, c);
+            }
+        }
+    };
+    let len = DEPTH * COLS + (DEPTH * ROWS).max(packed_len::<K>(k));
+    // SAFETY: elements are floats.
+    unsafe { with_scratch(len, solve_and_multiply) };
+}
+
+/// Elements of a packed triangle.
+fn packed_len<K: FloatTile>(n: usize) -> usize {
+    if n <= SMALL {
+        return SMALL * SMALL;
+    }
+    let half = half(n);
+    packed_len::<K>(half) + (n - half).next_multiple_of(K::MR) * half + packed_len::<K>(n - half)
+}
+
+/// Packs a unit lower triangle in the order in which it is used: its upper half, the square below that as an operand A, and its
+/// lower half; the smallest ones by columns, with zeros for what is not read. Returns the packed elements.
+fn pack_triangle<K: FloatTile>(t: View<'_, K::T>, packed: &mut [K::T]) -> usize {
+    let n = t.rows();
+    if n <= SMALL {
+        let columns = packed[..SMALL * SMALL].chunks_exact_mut(SMALL).enumerate();
+        for (j, column) in columns {
+            let element = |i: usize| if j < i && i < n { t.at(i, j) } else { K::T::ZERO };
+            column.iter_mut().enumerate().for_each(|(i, x)| *x = element(i));
+        }
+        return SMALL * SMALL;
+    }
+    let half = half(n);
+    let mut used = pack_triangle::<K>(part(t, 0..half, 0..half), packed);
+    pack(part(t, half..n, 0..half), K::MR, &mut packed[used..]);
+    used += (n - half).next_multiple_of(K::MR) * half;
+    used + pack_triangle::<K>(part(t, half..n, half..n), &mut packed[used..])
+}
+
+/// Solves with a packed triangle for a strip of `K::NR` columns, in rows. Returns the elements of the triangle.
+fn solve<K: FloatTile>(packed: &[K::T], x: &mut [K::T]) -> usize {
+    let n = x.len() / K::NR;
+    if n <= SMALL {
+        substitute::<K>(&packed[..SMALL * SMALL], x);
+        return SMALL * SMALL;
+    }
+    let half = half(n);
+    let (upper, lower) = x.split_at_mut(half * K::NR);
+    let mut used = solve::<K>(packed, upper);
+    let (minus, rest) = (K::T::ZERO.minus(K::T::ONE), ViewMut::row_major(lower, n - half, K::NR));
+    sweep::<K>((half, minus, true), &packed[used..], upper, rest);
+    used += (n - half).next_multiple_of(K::MR) * half;
+    used + solve::<K>(&packed[used..], lower)
+}
+
+/// Solves with one of the smallest triangles; missing rows are zeros while it does.
+fn substitute<K: FloatTile>(t: &[K::T], x: &mut [K::T]) {
+    assert!(t.len() == SMALL * SMALL && x.len() <= SMALL * K::NR);
+    if x.len() == SMALL * K::NR {
+        // SAFETY: a triangle and a strip of SMALL rows; our caller has checked that the machine has the tile's instructions.
+        return unsafe { K::substitute(t.as_ptr(), x.as_mut_ptr()) };
+    }
+    let mut whole = [K::T::ZERO; SMALL_ROWS_MAX];
+    whole[..x.len()].copy_from_slice(x);
+    // SAFETY: as above, and the copy has room for SMALL rows.
+    unsafe { K::substitute(t.as_ptr(), whole.as_mut_ptr()) };
+    x.copy_from_slice(&whole[..x.len()]);
+}
+
+/// Copies rows to a strip of `K::NR` columns, and asks for the next strip, whose rows no processor predicts. Missing columns are
+/// zeros.
+fn load<K: FloatTile>(rows: &mut ViewMut<'_, K::T>, x: &mut [K::T]) {
+    for (i, line) in x.chunks_exact_mut(K::NR).enumerate() {
+        let row = line_mut(rows, i);
+        let next = row.as_ptr().wrapping_add(K::NR);
+        (0..K::NR).step_by(CACHE_LINE / size_of::<K::T>()).for_each(|at| prefetch(next.wrapping_add(at)));
+        let (here, missing) = line.split_at_mut(row.len());
+        copy::<K>(row, here);
+        missing.fill(K::T::ZERO);
+    }
+}
+
+/// Copies a strip of `K::NR` columns to rows.
+fn store<K: FloatTile>(x: &[K::T], rows: &mut ViewMut<'_, K::T>) {
+    for (i, line) in x.chunks_exact(K::NR).enumerate() {
+        let row = line_mut(rows, i);
+        copy::<K>(&line[..row.len()], row);
+    }
+}
+
+/// Copies elements, with a known length if they are all of a line: a call of `memmove` would take longer than the copy.
+#[inline(always)]
+fn copy<K: FloatTile>(from: &[K::T], to: &mut [K::T]) {
+    if from.len() == K::NR {
+        from[..K::NR].iter().zip(&mut to[..K::NR]).for_each(|(from, to)| *to = *from);
+    } else {
+        to.copy_from_slice(from);
+    }
+}
