@@ -99,8 +99,8 @@ impl AnyProduct<'_> {
 /// B over C: `B := L1⁻¹ B`, then `C := C − L2 B`. Only the elements of L1 below its diagonal are read.
 #[derive(Debug)]
 pub struct PanelUpdate<'a, T> {
-    pub(crate) l: View<'a, T>,
-    pub(crate) columns: ViewMut<'a, T>,
+    l: View<'a, T>,
+    columns: ViewMut<'a, T>,
 }
 
 impl<'a, T: Element> PanelUpdate<'a, T> {
@@ -109,6 +109,11 @@ impl<'a, T: Element> PanelUpdate<'a, T> {
         assert!(l.cols() <= l.rows(), "a panel is at least as long as wide");
         assert_eq!(l.rows(), columns.rows(), "columns as long as the panel");
         Self { l, columns }
+    }
+
+    /// L, and the columns.
+    pub fn parts(self) -> (View<'a, T>, ViewMut<'a, T>) {
+        (self.l, self.columns)
     }
 }
 

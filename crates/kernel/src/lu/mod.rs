@@ -22,5 +22,6 @@ pub use element::LuElement;
 pub use lines::{dot, dot_in_f64, subtract_multiple};
 pub use panel::PackedPanel;
 pub use rows::{exchange_rows, gather, round_rows, scatter};
+#[cfg(target_arch = "x86_64")]
 pub(crate) use triangle::{SMALL, half};
 pub use triangle::{Triangle, solve_triangle};

@@ -31,7 +31,7 @@ const SMALL_ROWS_MAX: usize = SMALL * 32;
 
 /// Does the step, or returns false and does nothing.
 pub(super) fn update<T: Fused>(step: PanelUpdate<'_, T>) -> bool {
-    let PanelUpdate { l, columns } = step;
+    let (l, columns) = step.parts();
     let (k, n) = (l.cols(), columns.cols());
     let fits = columns.col_stride() == 1 && takes::<T>(l.rows() - k, n, k);
     if fits && <T::Tile512 as FloatTile>::is_here() {
@@ -83,7 +83,7 @@ fn packed_len<K: FloatTile>(n: usize) -> usize {
 }
 
 /// Packs a unit lower triangle in the order in which it is used: its upper half, the square below that as an operand A, and its
-/// lower half; the smallest ones by columns, with zeros for what is not read. Returns the packed elements.
+/// lower half; the smallest ones by columns, with zeros elsewhere. Returns the number of packed elements.
 fn pack_triangle<K: FloatTile>(t: View<'_, K::T>, packed: &mut [K::T]) -> usize {
     let n = t.rows();
     if n <= SMALL {
@@ -101,7 +101,7 @@ fn pack_triangle<K: FloatTile>(t: View<'_, K::T>, packed: &mut [K::T]) -> usize 
     used + pack_triangle::<K>(part(t, half..n, half..n), &mut packed[used..])
 }
 
-/// Solves with a packed triangle for a strip of `K::NR` columns, in rows. Returns the elements of the triangle.
+/// Solves with a packed triangle for a strip of `K::NR` columns, in rows. Returns the number of elements of the triangle.
 fn solve<K: FloatTile>(packed: &[K::T], x: &mut [K::T]) -> usize {
     let n = x.len() / K::NR;
     if n <= SMALL {
@@ -159,5 +159,96 @@ fn copy<K: FloatTile>(from: &[K::T], to: &mut [K::T]) {
         from[..K::NR].iter().zip(&mut to[..K::NR]).for_each(|(from, to)| *to = *from);
     } else {
         to.copy_from_slice(from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lu::{LuElement, PackedPanel};
+    use crate::{AnyProduct, Kernel};
+    use bramble_matrix::DType;
+    use proptest::prelude::*;
+
+    /// The same products, and no step of its own.
+    struct OnlyProducts;
+
+    impl Kernel for OnlyProducts {
+        fn name(&self) -> &str {
+            "products"
+        }
+
+        fn supports(&self, _: DType) -> bool {
+            true
+        }
+
+        fn multiply(&self, product: AnyProduct<'_>) {
+            super::super::Simd.multiply(product);
+        }
+
+        fn scratch_bytes(&self) -> usize {
+            0
+        }
+    }
+
+    /// Numbers from -0.5 to 0.5.
+    fn noise<T: LuElement>(len: usize, seed: u64) -> Vec<T> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            T::from_f64((state >> 11) as f64 / (1u64 << 53) as f64 - 0.5)
+        };
+        (0..len).map(|_| next()).collect()
+    }
+
+    /// Compares a step in packed blocks with one by products, to the bit, in a matrix whose rows are `gap` longer.
+    fn check<T: LuElement + Fused>((rows, n, k): (usize, usize, usize), gap: usize) {
+        let mut l = noise::<T>(rows * k, 1);
+        // The diagonal and the elements above it are not read.
+        (0..k).for_each(|j| l[j * rows..][..=j].fill(T::from_f64(f64::NAN)));
+        let panel = PackedPanel::received(l, rows, (0..k).collect()).unwrap();
+        let old = noise::<T>(rows * (n + gap), 2);
+        let by = |step: &dyn Fn(ViewMut<'_, T>)| {
+            let mut new = old.clone();
+            step(ViewMut::new(&mut new, rows, n, n + gap, 1));
+            new
+        };
+        let want = by(&|columns| panel.update(&OnlyProducts, columns, &mut Vec::new()));
+        let l = panel.factors(0..rows);
+        if <T::Tile512 as FloatTile>::is_here() {
+            assert!(by(&|columns| blocked::<T::Tile512>(l, columns)) == want, "{rows} x {n} x {k}, AVX-512");
+        }
+        if <T::Tile256 as FloatTile>::is_here() {
+            assert!(by(&|columns| blocked::<T::Tile256>(l, columns)) == want, "{rows} x {n} x {k}, AVX2");
+            let whole = by(&|columns| panel.update(&super::super::Simd, columns, &mut Vec::new()));
+            assert!(whole == want, "{rows} x {n} x {k}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20))]
+        #[test]
+        fn the_bits_are_those_of_the_way_by_products(
+            below in 0..700usize, n in 1..1100usize, k in 1..140usize, gap in 0..9usize,
+        ) {
+            check::<f64>((k + below, n, k), gap);
+            check::<f32>((k + below, n, k), gap);
+        }
+    }
+
+    #[test]
+    fn wide_panels_have_the_same_bits() {
+        for k in [256, 300, DEPTH] {
+            check::<f64>((k + 500, 1050, k), 3);
+        }
+    }
+
+    #[test]
+    fn small_steps_are_left_to_products_and_nothing_is_written() {
+        let (l, mut columns) = (noise::<f64>(400 * 64, 1), noise::<f64>(400 * 100, 2));
+        let old = columns.clone();
+        let step =
+            PanelUpdate::new(View::new(&l, 400, 64, 1, 400), ViewMut::row_major(&mut columns, 400, 100));
+        assert!(!update(step) && columns == old);
     }
 }
