@@ -64,8 +64,20 @@ pub(super) struct F32Avx512;
 /// f64 with AVX-512.
 pub(super) struct F64Avx512;
 
+/// Subtracts from each line the multiples of these lines before it, whose factors are columns of a triangle. Written out, since
+/// the compiler keeps lines in registers only if it knows every index.
+macro_rules! eliminate {
+    (($splat:ident, $mul:ident, $sub:ident), $t:ident, $lines:ident: $($j:literal)*) => {
+        $(for i in $j + 1..SMALL {
+            // SAFETY: the caller promises SMALL columns of SMALL elements.
+            let factor = $splat(unsafe { *$t.add($j * SMALL + i) });
+            $lines[i] = $sub($lines[i], $mul(factor, $lines[$j]));
+        })*
+    };
+}
+
 macro_rules! float_tile {
-    ($d:tt $name:ident, $t:ty, $lanes:expr, $mr:expr, $ahead:expr, $features:expr, $is_here:expr,
+    ($name:ident, $t:ty, $lanes:expr, $mr:expr, $ahead:expr, $features:expr, $is_here:expr,
      $load:ident, $store:ident, $zero:ident, $splat:ident, $mul:ident, $sub:ident, $fma:ident) => {
         impl $name {
             #[target_feature(enable = $features)]
@@ -135,17 +147,7 @@ macro_rules! float_tile {
                         // SAFETY: as above.
                         lines[i] = unsafe { $load(row(i)) };
                     }
-                    // Written out, since the compiler keeps the lines in registers only if it knows every index.
-                    macro_rules! eliminate {
-                        ($d($j:literal)*) => {
-                            $d(for i in $j + 1..SMALL {
-                                // SAFETY: the caller promises SMALL columns of SMALL elements.
-                                let factor = $splat(unsafe { *t.add($j * SMALL + i) });
-                                lines[i] = $sub(lines[i], $mul(factor, lines[$j]));
-                            })*
-                        };
-                    }
-                    eliminate!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+                    eliminate!(($splat, $mul, $sub), t, lines: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
                     for (i, line) in lines.iter().enumerate() {
                         // SAFETY: as above.
                         unsafe { $store(row(i), *line) };
@@ -183,8 +185,7 @@ macro_rules! float_tile {
 }
 
 float_tile!(
-    $
-        F32Avx2,
+    F32Avx2,
     f32,
     8,
     6,
@@ -200,8 +201,7 @@ float_tile!(
     _mm256_fmadd_ps
 );
 float_tile!(
-    $
-        F64Avx2,
+    F64Avx2,
     f64,
     4,
     6,
@@ -217,8 +217,7 @@ float_tile!(
     _mm256_fmadd_pd
 );
 float_tile!(
-    $
-        F32Avx512,
+    F32Avx512,
     f32,
     16,
     12,
@@ -234,8 +233,7 @@ float_tile!(
     _mm512_fmadd_ps
 );
 float_tile!(
-    $
-        F64Avx512,
+    F64Avx512,
     f64,
     8,
     12,

@@ -229,7 +229,8 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(20))]
         #[test]
         fn the_bits_are_those_of_the_way_by_products(
-            below in 0..700usize, n in 1..1100usize, k in 1..140usize, gap in 0..9usize,
+            // Products of less depth than 3 have other bits.
+            below in 0..700usize, n in 1..1100usize, k in 3..140usize, gap in 0..9usize,
         ) {
             check::<f64>((k + below, n, k), gap);
             check::<f32>((k + below, n, k), gap);
