@@ -23,5 +23,5 @@ pub use lines::{dot, dot_in_f64, subtract_multiple};
 pub use panel::PackedPanel;
 pub use rows::{exchange_rows, gather, round_rows, scatter};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use triangle::{SMALL, half};
+pub(crate) use triangle::{SMALL_TRIANGLE, upper_rows};
 pub use triangle::{Triangle, solve_triangle};

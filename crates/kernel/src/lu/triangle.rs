@@ -13,7 +13,7 @@ use super::{LuElement, gather, scatter};
 use crate::{Kernel, Product, part};
 
 /// Largest triangle that is solved row by row.
-pub(crate) const SMALL: usize = 16;
+pub(crate) const SMALL_TRIANGLE: usize = 16;
 
 /// Which triangle of a square matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,13 +52,13 @@ pub(super) fn solve_rows<T: LuElement>(
     if n == 0 || width == 0 {
         return;
     }
-    if n <= SMALL {
+    if n <= SMALL_TRIANGLE {
         return pulp::Arch::new().dispatch(
             #[inline(always)]
             || small(which, t, x, width),
         );
     }
-    let half = half(n);
+    let half = upper_rows(n);
     let (upper, lower) = x.split_at_mut(half * width);
     let corner = |r: std::ops::Range<usize>, c: std::ops::Range<usize>| part(t, r, c);
     let subtract = |a: View<'_, T>, b: &[T], c: &mut [T]| {
@@ -79,9 +79,10 @@ pub(super) fn solve_rows<T: LuElement>(
     }
 }
 
-/// Rows of the upper half of a triangle of more than [`SMALL`] rows: which sums are products, and so the bits, depend on it.
-pub(crate) fn half(n: usize) -> usize {
-    (n / 2).next_multiple_of(SMALL).min(n - 1)
+/// Rows of the upper half of a triangle of more than [`SMALL_TRIANGLE`] rows: which sums are products, and so the bits, depend
+/// on it.
+pub(crate) fn upper_rows(n: usize) -> usize {
+    (n / 2).next_multiple_of(SMALL_TRIANGLE).min(n - 1)
 }
 
 /// Substitution row by row.

@@ -17,7 +17,7 @@ use core::arch::x86_64::*;
 
 use bramble_matrix::Element;
 
-use crate::lu::SMALL;
+use crate::lu::SMALL_TRIANGLE;
 
 /// Groups of B that a tile with AVX-512 asks for ahead of the sums; and twice as many of A, whose groups are smaller.
 const AHEAD: usize = 12;
@@ -47,11 +47,11 @@ pub(super) trait FloatTile {
         c: (*mut Self::T, usize),
     );
 
-    /// Solves with a unit lower triangle of [`SMALL`] rows, by columns, for `NR` columns of which `x` has the rows. Products are
-    /// rounded before they are subtracted.
+    /// Solves with a unit lower triangle of [`SMALL_TRIANGLE`] rows, by columns, for `NR` columns of which `x` has the rows.
+    /// Products are rounded before they are subtracted.
     ///
     /// # Safety
-    /// `t` has `SMALL * SMALL` elements, `x` `SMALL * NR`; and `is_here`.
+    /// `t` has `SMALL_TRIANGLE * SMALL_TRIANGLE` elements, `x` `SMALL_TRIANGLE * NR`; and `is_here`.
     unsafe fn substitute(t: *const Self::T, x: *mut Self::T);
 }
 
@@ -68,9 +68,9 @@ pub(super) struct F64Avx512;
 /// the compiler keeps lines in registers only if it knows every index.
 macro_rules! eliminate {
     (($splat:ident, $mul:ident, $sub:ident), $t:ident, $lines:ident: $($j:literal)*) => {
-        $(for i in $j + 1..SMALL {
-            // SAFETY: the caller promises SMALL columns of SMALL elements.
-            let factor = $splat(unsafe { *$t.add($j * SMALL + i) });
+        $(for i in $j + 1..SMALL_TRIANGLE {
+            // SAFETY: the caller promises SMALL_TRIANGLE columns of SMALL_TRIANGLE elements.
+            let factor = $splat(unsafe { *$t.add($j * SMALL_TRIANGLE + i) });
             $lines[i] = $sub($lines[i], $mul(factor, $lines[$j]));
         })*
     };
@@ -140,10 +140,10 @@ macro_rules! float_tile {
             #[target_feature(enable = $features)]
             fn solve(t: *const $t, x: *mut $t) {
                 for half in 0..2 {
-                    // SAFETY: the caller of `substitute` promises SMALL rows of two vectors.
+                    // SAFETY: the caller of `substitute` promises SMALL_TRIANGLE rows of two vectors.
                     let row = |i: usize| unsafe { x.add((2 * i + half) * $lanes) };
-                    let mut lines = [$zero(); SMALL];
-                    for i in 0..SMALL {
+                    let mut lines = [$zero(); SMALL_TRIANGLE];
+                    for i in 0..SMALL_TRIANGLE {
                         // SAFETY: as above.
                         lines[i] = unsafe { $load(row(i)) };
                     }

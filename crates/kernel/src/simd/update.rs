@@ -3,15 +3,15 @@
 //!
 //! Place in the flow: `lu` asks for it ([`crate::Kernel::update`]); [`super::packed`] and its register tiles do the product.
 //!
-//! The triangle is halved until [`SMALL`] rows are left, as in `lu::triangle`, but for two vectors of columns at a time: a strip
-//! of them stays in a first-level cache, and is a packed panel of B.
+//! The triangle is halved until [`SMALL_TRIANGLE`] rows are left, as in `lu::triangle`, but for two vectors of columns at a
+//! time: a strip of them stays in a first-level cache, and is a packed panel of B.
 //!
 //! Invariant: the bits of `lu::triangle` with the products of [`super::float`]: the same halves, so the same chains of fused
-//! multiply-adds, and below [`SMALL`] rows the same differences.
+//! multiply-adds, and below [`SMALL_TRIANGLE`] rows the same differences.
 //!
 //! Deliberately absent: steps whose product `packed` leaves to the library, columns whose rows are not contiguous, and upper
 //! triangles, which only a back-substitution has.
-#![allow(unsafe_code)] // Scratch memory is shared by types, rows are copied through pointers, and tiles take pointers.
+#![allow(unsafe_code)] // Scratch memory is shared by types, and tiles take pointers.
 
 use bramble_matrix::{Element, View, ViewMut};
 
@@ -21,13 +21,13 @@ use super::packed::{CACHE_LINE, COLS, ROWS, pack, sweep, takes};
 use super::scratch::with_scratch;
 use super::tile_float_x86::FloatTile;
 use crate::PanelUpdate;
-use crate::lu::{SMALL, half};
+use crate::lu::{SMALL_TRIANGLE, upper_rows};
 use crate::parts::{part, part_mut, pieces};
 use crate::prefetch::prefetch;
 use crate::threads::line_mut;
 
-/// Most elements of [`SMALL`] rows of a strip.
-const SMALL_ROWS_MAX: usize = SMALL * 32;
+/// Most elements of [`SMALL_TRIANGLE`] rows of a strip: no tile is wider than 32 columns.
+const STRIP_MAX: usize = SMALL_TRIANGLE * 32;
 
 /// Does the step, or returns false and does nothing.
 pub(super) fn update<T: Fused>(step: PanelUpdate<'_, T>) -> bool {
@@ -75,10 +75,10 @@ fn blocked<K: FloatTile>(l: View<'_, K::T>, mut columns: ViewMut<'_, K::T>) {
 
 /// Elements of a packed triangle.
 fn packed_len<K: FloatTile>(n: usize) -> usize {
-    if n <= SMALL {
-        return SMALL * SMALL;
+    if n <= SMALL_TRIANGLE {
+        return SMALL_TRIANGLE * SMALL_TRIANGLE;
     }
-    let half = half(n);
+    let half = upper_rows(n);
     packed_len::<K>(half) + (n - half).next_multiple_of(K::MR) * half + packed_len::<K>(n - half)
 }
 
@@ -86,15 +86,15 @@ fn packed_len<K: FloatTile>(n: usize) -> usize {
 /// lower half; the smallest ones by columns, with zeros elsewhere. Returns the number of packed elements.
 fn pack_triangle<K: FloatTile>(t: View<'_, K::T>, packed: &mut [K::T]) -> usize {
     let n = t.rows();
-    if n <= SMALL {
-        let columns = packed[..SMALL * SMALL].chunks_exact_mut(SMALL).enumerate();
+    if n <= SMALL_TRIANGLE {
+        let columns = packed[..SMALL_TRIANGLE * SMALL_TRIANGLE].chunks_exact_mut(SMALL_TRIANGLE).enumerate();
         for (j, column) in columns {
             let element = |i: usize| if j < i && i < n { t.at(i, j) } else { K::T::ZERO };
             column.iter_mut().enumerate().for_each(|(i, x)| *x = element(i));
         }
-        return SMALL * SMALL;
+        return SMALL_TRIANGLE * SMALL_TRIANGLE;
     }
-    let half = half(n);
+    let half = upper_rows(n);
     let mut used = pack_triangle::<K>(part(t, 0..half, 0..half), packed);
     pack(part(t, half..n, 0..half), K::MR, &mut packed[used..]);
     used += (n - half).next_multiple_of(K::MR) * half;
@@ -104,11 +104,11 @@ fn pack_triangle<K: FloatTile>(t: View<'_, K::T>, packed: &mut [K::T]) -> usize 
 /// Solves with a packed triangle for a strip of `K::NR` columns, in rows. Returns the number of elements of the triangle.
 fn solve<K: FloatTile>(packed: &[K::T], x: &mut [K::T]) -> usize {
     let n = x.len() / K::NR;
-    if n <= SMALL {
-        substitute::<K>(&packed[..SMALL * SMALL], x);
-        return SMALL * SMALL;
+    if n <= SMALL_TRIANGLE {
+        substitute::<K>(&packed[..SMALL_TRIANGLE * SMALL_TRIANGLE], x);
+        return SMALL_TRIANGLE * SMALL_TRIANGLE;
     }
-    let half = half(n);
+    let half = upper_rows(n);
     let (upper, lower) = x.split_at_mut(half * K::NR);
     let mut used = solve::<K>(packed, upper);
     let (minus, rest) = (K::T::ZERO.minus(K::T::ONE), ViewMut::row_major(lower, n - half, K::NR));
@@ -119,14 +119,15 @@ fn solve<K: FloatTile>(packed: &[K::T], x: &mut [K::T]) -> usize {
 
 /// Solves with one of the smallest triangles; missing rows are zeros while it does.
 fn substitute<K: FloatTile>(t: &[K::T], x: &mut [K::T]) {
-    assert!(t.len() == SMALL * SMALL && x.len() <= SMALL * K::NR);
-    if x.len() == SMALL * K::NR {
-        // SAFETY: a triangle and a strip of SMALL rows; our caller has checked that the machine has the tile's instructions.
+    const { assert!(SMALL_TRIANGLE * K::NR <= STRIP_MAX) };
+    assert!(t.len() == SMALL_TRIANGLE * SMALL_TRIANGLE && x.len() <= SMALL_TRIANGLE * K::NR);
+    if x.len() == SMALL_TRIANGLE * K::NR {
+        // SAFETY: a triangle and a strip of that many rows; our caller has checked that the machine has the tile's instructions.
         return unsafe { K::substitute(t.as_ptr(), x.as_mut_ptr()) };
     }
-    let mut whole = [K::T::ZERO; SMALL_ROWS_MAX];
+    let mut whole = [K::T::ZERO; STRIP_MAX];
     whole[..x.len()].copy_from_slice(x);
-    // SAFETY: as above, and the copy has room for SMALL rows.
+    // SAFETY: as above, and the copy has room for SMALL_TRIANGLE rows.
     unsafe { K::substitute(t.as_ptr(), whole.as_mut_ptr()) };
     x.copy_from_slice(&whole[..x.len()]);
 }
