@@ -31,7 +31,7 @@ pub enum Relay {
     /// primary's own cores.
     #[default]
     Auto,
-    /// Relay wherever two or more workers can.
+    /// Relay wherever two or more workers can: plans that do not are dropped if any plan does.
     On,
     /// Never relay.
     Off,

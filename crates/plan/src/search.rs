@@ -10,7 +10,7 @@ use crate::cost::Costs;
 use crate::memory::CellCharges;
 use crate::team::{TeamInput, plan_team};
 use crate::winograd::Recipe;
-use crate::{Base, Considered, Machine, Plan, PlanOptions, Preference, Problem, Region, Strategy};
+use crate::{Base, Considered, Machine, Plan, PlanOptions, Preference, Problem, Region, Relay, Strategy};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
@@ -56,6 +56,15 @@ impl SearchOutcome {
         let whole = self.plans.iter().filter(|p| p.keeps_bits()).map(members).max();
         let most = whole.or_else(|| self.plans.iter().map(members).max()).unwrap_or(0);
         self.plans.retain(|p| members(p) >= most);
+    }
+
+    /// Drops plans whose workers could relay and do not, if one relays: the user has asked for relaying, and some
+    /// strategies never relay.
+    fn keep_relaying(&mut self) {
+        let workers = |p: &Plan| p.members.iter().filter(|m| m.machine != 0).count();
+        if self.plans.iter().any(|p| p.relay) {
+            self.plans.retain(|p| p.relay || workers(p) < 2);
+        }
     }
 
     /// The least predicted time; the first among equals.
@@ -212,17 +221,27 @@ impl<'a> Search<'a> {
         if by_link == by_speed { vec![by_speed] } else { vec![by_speed, by_link] }
     }
 
-    /// Plans with workers: with all of them if the user asked for that, else with the best ones.
+    /// Plans with workers: with all of them if the user asked for that, else with the best ones. Only plans that
+    /// relay, if the user asked for that and there are some.
     pub(crate) fn teams(&self, found: &mut SearchOutcome) {
         let orders = self.orders();
         let Some(all) = orders.first().filter(|order| !order.is_empty()) else { return };
         if self.uses_all() {
             self.by_every_strategy(all, found);
-            return found.keep_fullest();
+            found.keep_fullest();
+        } else {
+            self.best_teams(&orders, found);
         }
+        if self.options.relay == Relay::On {
+            found.keep_relaying();
+        }
+    }
+
+    /// Plans with the best workers in each of these orders.
+    fn best_teams(&self, orders: &[Vec<usize>], found: &mut SearchOutcome) {
         let mut teams: Vec<Vec<usize>> = Vec::new();
         let mut best: Option<(f64, Vec<usize>)> = None;
-        for order in &orders {
+        for order in orders {
             for size in sizes_up_to(order.len()) {
                 for with_primary in [false, true] {
                     let ids = ids_of(&order[..size], with_primary);

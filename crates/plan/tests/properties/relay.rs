@@ -203,3 +203,26 @@ fn waves_beyond_those_that_are_looked_at_are_taken_to_be_alike() {
     let ratio = |plan: &Plan| plan.predicted.bytes_relayed as f64 / plan.predicted.bytes_sent as f64;
     assert!((ratio(&few) / ratio(&many) - 1.0).abs() < 0.02, "{} {}", ratio(&few), ratio(&many));
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    /// Schemes that never relay may be predicted to be faster, but the user has asked for relaying.
+    #[test]
+    fn relaying_that_was_asked_for_is_not_given_up_for_a_faster_plan(
+        speeds in proptest::collection::vec((1u32..1000, 10u32..10_000), 2..6), reproducible in any::<bool>(),
+        all in any::<bool>(), depth in 64u64..600,
+    ) {
+        let p = problem(512, 512, depth);
+        let workers: Vec<Machine> = speeds
+            .iter()
+            .map(|(speed, rate)| machine("w", f64::from(*speed) / 10.0, 1 << 29, f64::from(*rate)))
+            .collect();
+        let who = if all { Preference::Workers } else { Preference::Fastest };
+        let options = PlanOptions { who, reproducible, relay: Relay::On, ..PlanOptions::AUTO };
+        let cut = TileSize { tile: Some(64), depth: Some(64) };
+        let decision = decide(&p, cut, &Machine { link: None, ..workers[0].clone() }, &workers, &options).unwrap();
+        let with_link = decision.plan.members.iter().filter(|m| m.machine != 0).count();
+        prop_assert!(decision.plan.relay || with_link < 2, "{}", decision.sentence);
+        prop_assert!(!all || with_link == workers.len());
+    }
+}
