@@ -4,6 +4,9 @@ import json
 import os
 import re
 import signal
+import socket
+import struct
+import threading
 import time
 from contextlib import contextmanager
 
@@ -14,6 +17,7 @@ from helpers import Run, assert_gone, assert_refused, bramble, matrix, save, suc
 from test_lu_workers import assert_factors
 from test_solve import backward_error
 from test_solve_workers import wait_until_it_computes
+from wire_worker import NEIGHBOUR
 
 # A slow kernel on one thread: an elimination of 3200 columns takes some seconds. `losing` needs every worker to take part; wide blocks,
 # which a worker that has measured itself as slow holds up, let the plan leave that one out, so the tests take blocks of 32 columns.
@@ -139,3 +143,65 @@ def test_what_could_not_survive_is_refused_before_the_start():
         # Without a loss, nothing is different, and both can be lost where the system fits one.
         report = json.loads(succeed(*system, *hosts, "--survive", 1, "--json").out)
         assert report["lost"] == {"count": 0, "workers": [], "seconds": 0}
+
+
+class CutLink:
+    """Stands between this process and a worker, and closes the connection before a message of this kind reaches the worker."""
+
+    def __init__(self, address, kind):
+        host, port = address.split(":")
+        self.target, self.kind, self.was_cut = (host, int(port)), kind, False
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+
+    def __enter__(self):
+        threading.Thread(target=self.serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.listener.close()
+
+    def serve(self):
+        here, _ = self.listener.accept()
+        self.listener.close()
+        there = socket.create_connection(self.target)
+        back = threading.Thread(target=self.copy, args=(there, here), daemon=True)
+        back.start()
+        with here, there, here.makefile("rb") as frames:
+            while header := frames.read(16):
+                body, head, kind = struct.unpack_from("<IHB", header)
+                if kind == self.kind:
+                    self.was_cut = True
+                    break
+                there.sendall(header + frames.read(body + head))
+            for end in here, there:
+                end.shutdown(socket.SHUT_RDWR)
+            back.join()
+
+    @staticmethod
+    def copy(source, sink):
+        try:
+            while some := source.recv(1 << 16):
+                sink.sendall(some)
+        except OSError:
+            pass  # The other thread has closed them.
+
+
+@pytest.mark.parametrize("survive", [0, 1])
+def test_a_worker_that_is_lost_while_it_is_introduced_is_survived_or_named(survive):
+    words = "bench", "hpl", "--size", 600, "--nb", 32, "--nodes", 3, "--json", "--survive", survive
+    with workers(3, "--threads", 1) as (addresses, _), CutLink(addresses[1], NEIGHBOUR) as cut:
+        hosts = [addresses[0], cut.address, addresses[2]]
+        result = bramble(*words, "-w", ",".join(hosts))
+        assert cut.was_cut
+        if survive:
+            report = json.loads(result.out)
+            assert result.code == 0 and report["passed"], result
+            assert f"bramble: worker {cut.address} was lost before the start (" in result.err, result
+            assert "the elimination starts on 2 workers\n" in result.err, result
+            assert [worker["name"] for worker in report["lost"]["workers"]] == [cut.address] and report["lost"]["seconds"] == 0
+            assert [worker["name"] for worker in report["workers"]] == hosts[::2]
+        else:
+            assert_refused(result, 5, [f"bramble: worker {cut.address}: "], begun=True)
+        # The others are free.
+        assert succeed(*words[:-2], "-w", ",".join(addresses)).code == 0

@@ -102,6 +102,13 @@ pub enum LinkError {
     Refused(String),
 }
 
+impl LinkError {
+    /// Whether the peer or the network between is gone; else the peer has broken a rule, or no link was made.
+    pub fn is_loss(&self) -> bool {
+        matches!(self, Self::Closed | Self::Broken(_) | Self::Stalled(_) | Self::Creeping(_))
+    }
+}
+
 /// The sending end of a link.
 pub trait Sender {
     /// Sends one frame; returns when the link has accepted all of it.

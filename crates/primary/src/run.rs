@@ -154,6 +154,7 @@ pub(crate) async fn run(
 ) -> Result<RunOutcome, PrimaryError> {
     let PreparedProduct { plan, operands, bodies, output, connected } = product;
     let ConnectedPeers { sessions, neighbours, dead, report: _ } = connected;
+    let dead: Vec<Option<String>> = dead.into_iter().map(|end| end.map(|end| end.why)).collect();
     let before = options.before.take();
     // A resumed product has no members: all its work starts unowned.
     let members = if before.is_some() { &[] } else { &plan.members[..] };

@@ -20,7 +20,7 @@ pub use error::{PrimaryError, off_loop};
 pub use idle::IdleConnections;
 pub use links::{CLOSING, GOODBYE, MachineLink, MachineLinks, Numbers, RelayReport, Unreachable};
 pub use measure::{measure, ping};
-pub use neighbours::{ConnectedPeers, Pairing, SecretSource, introduce};
+pub use neighbours::{ConnectedPeers, IntroductionEnd, Pairing, SecretSource, introduce};
 pub use opening::{
     Connection, KnownConnection, LostConnection, Opening, Session, dismiss, end_session, even_speeds, idle,
     no_goodbye, one_kernel, open, same_kernel,

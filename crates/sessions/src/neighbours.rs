@@ -13,8 +13,9 @@
 use crate::PrimaryError;
 use crate::links::{RelayReport, Unreachable};
 use crate::opening::Session;
-use bramble_link::{Body, Frame, NoBodies};
+use bramble_link::{Body, Frame, LinkError, NoBodies};
 use bramble_plan::{Plan, neighbour_pairs};
+use bramble_wire::ProtocolError;
 use bramble_wire::limits::{NEIGHBOURS_DEADLINE, NEIGHBOURS_MAX, WELCOME_DEADLINE};
 use bramble_wire::message::{Kind, Neighbour, Reached, decode_error, encode_number};
 use std::cell::RefCell;
@@ -34,7 +35,7 @@ pub struct ConnectedPeers {
     /// For each the others with which it has a link.
     pub neighbours: Vec<Vec<usize>>,
     /// Why a session ended meanwhile.
-    pub dead: Vec<Option<String>>,
+    pub dead: Vec<Option<IntroductionEnd>>,
     /// For the report.
     pub report: RelayReport,
 }
@@ -45,6 +46,37 @@ impl ConnectedPeers {
         self.sessions.extend(reserve);
         self.neighbours.resize(self.sessions.len(), Vec::new());
         self.dead.resize(self.sessions.len(), None);
+    }
+}
+
+/// Why a worker's session ended while it was introduced.
+#[derive(Clone, Debug)]
+pub struct IntroductionEnd {
+    /// The reason.
+    pub why: String,
+    /// Whether the worker was lost: its link ended, or it was silent. Else it has broken a rule, or refused.
+    pub is_loss: bool,
+}
+
+impl IntroductionEnd {
+    fn lost(why: String) -> Self {
+        Self { why, is_loss: true }
+    }
+
+    fn broken(why: String) -> Self {
+        Self { why, is_loss: false }
+    }
+}
+
+impl From<LinkError> for IntroductionEnd {
+    fn from(e: LinkError) -> Self {
+        Self { why: e.to_string(), is_loss: e.is_loss() }
+    }
+}
+
+impl From<ProtocolError> for IntroductionEnd {
+    fn from(e: ProtocolError) -> Self {
+        Self::broken(e.0)
     }
 }
 
@@ -196,7 +228,7 @@ fn choose_dialler(first: &Session, second: &Session) -> Option<(Dials, SocketAdd
 async fn establish_links(
     sessions: Vec<Session>,
     pairs: Vec<Pair>,
-) -> Result<(Vec<Session>, Vec<Option<String>>, Vec<Pair>), PrimaryError> {
+) -> Result<(Vec<Session>, Vec<Option<IntroductionEnd>>, Vec<Pair>), PrimaryError> {
     let mut inboxes: Vec<_> = sessions.iter().map(|_| None).collect();
     let takes_part = |member: usize| pairs.iter().any(|p| p.side(member).is_some());
     let unready: Vec<usize> = (0..sessions.len()).filter(|member| takes_part(*member)).collect();
@@ -240,19 +272,22 @@ async fn serve_member(
     member: usize,
     mut frames: mpsc::UnboundedReceiver<Frame>,
     introductions: &RefCell<Introductions>,
-) -> Result<(), String> {
+) -> Result<(), IntroductionEnd> {
     let (sender, receiver) = (&mut session.link.sender, &mut session.link.receiver);
     let reading = async {
         while !introductions.borrow().has_reported_all(member) {
-            let arrived = receiver.receive(&mut NoBodies).await.map_err(|e| e.to_string())?;
-            match Kind::from_code(arrived.kind).map_err(|e| e.0)? {
+            let arrived = receiver.receive(&mut NoBodies).await?;
+            match Kind::from_code(arrived.kind)? {
                 Kind::Pong => introductions.borrow_mut().member_ready(member),
                 Kind::Reached => {
-                    let reached = Reached::decode(&arrived.head).map_err(|e| e.0)?;
+                    let reached = Reached::decode(&arrived.head)?;
                     introductions.borrow_mut().link_reported(member, reached);
                 }
-                Kind::Error => return Err(decode_error(&arrived.head).map_err(|e| e.0)?),
-                other => return Err(format!("it was introduced to others and answered with {other:?}")),
+                Kind::Error => return Err(IntroductionEnd::broken(decode_error(&arrived.head)?)),
+                other => {
+                    let why = format!("it was introduced to others and answered with {other:?}");
+                    return Err(IntroductionEnd::broken(why));
+                }
             }
         }
         introductions.borrow_mut().member_done(member);
@@ -260,9 +295,9 @@ async fn serve_member(
     };
     let writing = async {
         while let Some(frame) = frames.recv().await {
-            sender.send(frame).await.map_err(|e| e.to_string())?;
+            sender.send(frame).await?;
         }
-        Ok::<(), String>(())
+        Ok::<(), IntroductionEnd>(())
     };
     let late = async {
         tokio::time::sleep(WELCOME_DEADLINE).await;
@@ -279,7 +314,7 @@ async fn serve_member(
     };
     tokio::select! {
         ended = async { tokio::try_join!(reading, writing) } => ended.map(|_| ()),
-        why = late => Err(why),
+        why = late => Err(IntroductionEnd::lost(why)),
     }
 }
 

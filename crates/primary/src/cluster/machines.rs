@@ -21,7 +21,7 @@ use bramble_arrays::{
 };
 use bramble_matrix::{DType, Digest128, Matrix, Output, Rect, Shape};
 use bramble_sessions::{
-    EndedJob, LostConnection, MachineJob, Pairing, PrimaryError, SecretSource, Session, at_once, introduce,
+    EndedJob, IntroductionEnd, LostConnection, MachineJob, Pairing, PrimaryError, SecretSource, Session, at_once, introduce,
 };
 use std::sync::Arc;
 
@@ -141,7 +141,7 @@ impl ArrayMachines for OpenMachines<'_> {
         let mut found = IntroducedHolders::default();
         for (machine, (session, dead)) in machines.iter().zip(met.sessions.into_iter().zip(met.dead)) {
             match dead {
-                Some(why) => {
+                Some(IntroductionEnd { why, .. }) => {
                     self.lost(LostConnection { name: session.name, why });
                     found.lost.push(*machine);
                 }

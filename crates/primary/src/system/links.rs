@@ -10,8 +10,7 @@
 
 use super::fill::Filler;
 use bramble_link::{
-    Arrived, ArrivedBody, Body, BodyPlacer, DiscardedBody, Frame, Landing, LinkError, LinkFacts, Receiver,
-    Sender,
+    Arrived, ArrivedBody, Body, BodyPlacer, DiscardedBody, Frame, Landing, LinkFacts, Receiver, Sender,
 };
 use bramble_matrix::Matrix;
 use bramble_sessions::{
@@ -420,11 +419,9 @@ async fn read(
 
 /// The next message that says something; or the event that ends the link.
 async fn message(receiver: &mut dyn Receiver) -> Result<Option<Event>, Event> {
-    let arrived = receiver.receive(&mut RowsPlacer).await.map_err(|e| match e {
-        LinkError::Closed | LinkError::Broken(_) | LinkError::Stalled(_) | LinkError::Creeping(_) => {
-            Event::Ended(e.to_string())
-        }
-        _ => Event::Broken(e.to_string()),
+    let arrived = receiver.receive(&mut RowsPlacer).await.map_err(|e| match e.is_loss() {
+        true => Event::Ended(e.to_string()),
+        false => Event::Broken(e.to_string()),
     })?;
     said(arrived).map_err(Event::Broken)
 }

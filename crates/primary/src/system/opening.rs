@@ -15,7 +15,7 @@ use crate::product::ProductObserver;
 use bramble_matrix::DType;
 use bramble_plan::{ComingColumns, LuMachine, LuPlan, LuTaskModel};
 use bramble_schedule::lu::{LuAfterLoss, LuSurvival};
-use bramble_sessions::{ConnectedPeers, Opening, Pairing, Session, introduce, measure};
+use bramble_sessions::{ConnectedPeers, IntroductionEnd, Opening, Pairing, Session, introduce, measure};
 use bramble_wire::limits::LU_LIVE_MAX;
 use bramble_wire::message::{LuBegin, LuOrigin, LuRing, LuSpeeds, Wants};
 
@@ -37,7 +37,8 @@ impl Cluster {
         planned.map(|(plan, _)| plan)
     }
 
-    /// The links of a run, and its plan.
+    /// The links of a run, and its plan. A worker that is lost while the workers are introduced to each other is survived as one
+    /// that is lost later.
     pub(super) async fn open_run(
         &mut self,
         request: &SystemRequest,
@@ -45,13 +46,48 @@ impl Cluster {
         watch: &dyn ProductObserver,
         progress: &dyn Fn(SystemProgress<'_>),
     ) -> Result<(SystemRun, SystemPlan), PrimaryError> {
+        loop {
+            let (used, begin, plan) = self.plan_run(request, (survival, clock), watch, progress).await?;
+            let (sessions, lost) = match introduced(used, request.sessions.random).await? {
+                IntroducedRing::Linked(sessions) => {
+                    let run = SystemRun {
+                        links: RingLinks::start(sessions),
+                        begin,
+                        zero: None,
+                        overflow: None,
+                        exchanges: 0,
+                        clock,
+                        early_panels: 0,
+                        is_judged: false,
+                    };
+                    return Ok((run, plan));
+                }
+                IntroducedRing::Failed(why, sessions) => {
+                    self.idle.release(sessions).await;
+                    return Err(why);
+                }
+                IntroducedRing::Lost(sessions, lost) => (sessions, lost),
+            };
+            self.idle.release(sessions).await;
+            let told = survival.losses().len();
+            again(survival, lost.into_iter(), clock)?;
+            tell(survival, told, progress);
+        }
+    }
+
+    /// Sessions with the workers of a run, in the order of the ring, its begin message, and its plan.
+    async fn plan_run(
+        &mut self,
+        request: &SystemRequest,
+        (survival, clock): (&mut LuSurvival, RunClock),
+        watch: &dyn ProductObserver,
+        progress: &dyn Fn(SystemProgress<'_>),
+    ) -> Result<(Vec<Session>, LuBegin, SystemPlan), PrimaryError> {
         let (order, extra) = request.source.shape()?;
-        let is_first = survival.left().is_empty();
+        let (is_first, told) = (survival.left().is_empty(), survival.losses().len());
         let opening = opening(request, order, extra);
         let workers = self.open_workers(request, opening, (survival, clock), watch).await?;
-        for loss in survival.losses().iter().filter(|_| is_first) {
-            progress(SystemProgress::Lost(loss, survival.left().len()));
-        }
+        tell(survival, told, progress);
         let lost = if is_first { request.survive - survival.losses().len() } else { 0 };
         let planned = plan(request, (order, extra), (&workers, self.nic_bytes_per_s), lost);
         let (plan, ring) = match planned {
@@ -73,19 +109,7 @@ impl Cluster {
             origin: origin(&request.source),
             ring: LuRing { owners: ring.deal.owners, machines: used.len(), me: 0 },
         };
-        let names: Vec<String> = plan.shares.iter().map(|share| share.name.clone()).collect();
-        let sessions = introduced(used, request.sessions.random, &names).await?;
-        let run = SystemRun {
-            links: RingLinks::start(sessions),
-            begin,
-            zero: None,
-            overflow: None,
-            exchanges: 0,
-            clock,
-            early_panels: 0,
-            is_judged: false,
-        };
-        Ok((run, plan))
+        Ok((used, begin, plan))
     }
 
     /// Ends a run: its connections are idle again, also after an error, but for that of the worker that caused it. The next run
@@ -289,26 +313,55 @@ fn select(workers: Vec<Session>, used: &[usize]) -> (Vec<Session>, Vec<Session>)
     (one, other)
 }
 
+/// What introductions in a ring have come to; with the sessions of the workers that are there.
+enum IntroducedRing {
+    /// All neighbours are linked.
+    Linked(Vec<Session>),
+    /// Workers were lost.
+    Lost(Vec<Session>, Vec<PrimaryError>),
+    /// No run is possible on these workers.
+    Failed(PrimaryError, Vec<Session>),
+}
+
 /// Introduces the workers to their neighbours in the ring: all of them have to reach each other.
 async fn introduced(
     sessions: Vec<Session>,
     random: crate::SecretSource,
-    names: &[String],
-) -> Result<Vec<Session>, PrimaryError> {
-    let count = sessions.len();
+) -> Result<IntroducedRing, PrimaryError> {
     let ConnectedPeers { sessions, neighbours, dead, report } =
         introduce(Pairing::Ring, sessions, random).await?;
-    if let Some((at, why)) = dead.iter().enumerate().find_map(|(at, why)| Some((at, why.as_ref()?))) {
-        return Err(PrimaryError::Unreachable { name: names[at].clone(), why: why.clone() });
+    let (mut there, mut lost, mut broken) = (Vec::new(), Vec::new(), None);
+    for (session, end) in sessions.into_iter().zip(dead) {
+        match end {
+            None => there.push(session),
+            Some(IntroductionEnd { why, is_loss }) => {
+                let e = PrimaryError::Unreachable { name: session.name, why };
+                if is_loss { lost.push(e) } else { broken = broken.or(Some(e)) }
+            }
+        }
     }
+    if let Some(e) = broken {
+        return Ok(IntroducedRing::Failed(e, there));
+    }
+    if !lost.is_empty() {
+        return Ok(IntroducedRing::Lost(there, lost));
+    }
+    let count = there.len();
     let apart = (0..count).map(|at| (at, (at + 1) % count)).find(|(at, next)| {
         at != next && !neighbours.get(*at).is_some_and(|neighbours| neighbours.contains(next))
     });
-    let Some((at, next)) = apart else { return Ok(sessions) };
+    let Some((at, next)) = apart else { return Ok(IntroducedRing::Linked(there)) };
     let why = report.unreachable.first().map_or("they have no addresses for each other", |found| &found.why);
-    Err(PrimaryError::Failed(format!(
+    let e = PrimaryError::Failed(format!(
         "workers {} and {} cannot reach each other: {why}; in a factorisation panels go from worker to worker, so open their \
          ports to each other",
-        names[at], names[next]
-    )))
+        there[at].name, there[next].name
+    ));
+    Ok(IntroducedRing::Failed(e, there))
+}
+
+/// Tells of the losses from this number on.
+fn tell(survival: &LuSurvival, from: usize, progress: &dyn Fn(SystemProgress<'_>)) {
+    let (losses, left) = (&survival.losses()[from..], survival.left().len());
+    losses.iter().for_each(|loss| progress(SystemProgress::Lost(loss, left)));
 }

@@ -3,8 +3,8 @@
 //! Place in the flow: `mod.rs`, `refined.rs` and `factors.rs` say what one run does; this file opens and ends the run, and after
 //! a loss opens the next run over the connections that are idle again. `schedule::lu::LuSurvival` decides.
 //!
-//! Invariants: the clock runs from the first start to the end. A worker that has broken a rule is not lost, and ends the run. So
-//! does a loss while the workers are introduced to each other. No run begins after the result was judged.
+//! Invariants: the clock runs from the first start to the end. A worker that has broken a rule is not lost, and ends the run. No
+//! run begins after the result was judged.
 //!
 //! Deliberately absent: use of the work before the loss (docs/decisions/0079).
 
