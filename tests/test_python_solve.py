@@ -4,9 +4,11 @@ import threading
 
 import numpy as np
 import pytest
-from bramble import Cluster, Replicate, Shard, Unreachable, VerificationError
+from bramble import BrambleError, Cluster, Replicate, Shard, Unreachable, VerificationError
 from helpers import matrix, save, workers
+from test_lu_survive import CutLink
 from test_solve_workers import wait_until_it_computes
+from wire_worker import NEIGHBOUR
 
 
 @pytest.fixture(scope="module")
@@ -237,3 +239,49 @@ def test_a_lost_worker_ends_a_factorisation_and_the_cluster_goes_on(capfd):
             assert addresses[0] in {part.worker for part in W.parts()}
         told = capfd.readouterr().err
         assert f"{addresses[1]} was lost" in told and f"{addresses[0]} was lost" not in told
+
+
+@pytest.mark.parametrize("call", ["solve", "lu"])
+def test_a_call_outlives_lost_workers(call, capfd):
+    n = 3200
+    with workers(3, "--threads", 1, "--kernel", "reference") as (addresses, runs):
+        with Cluster(",".join(addresses), insecure=True) as c:
+            a, b = system(n, 1)
+            dying = threading.Thread(target=lambda: (wait_until_it_computes(runs), runs[1].process.kill()))
+            dying.start()
+            x = c.solve(a, b, survive=1) if call == "solve" else c.lu(a, survive=1).solve(b)
+            dying.join()
+            assert backward_error(a, x, b) <= 4 * n * np.finfo("f8").eps
+            lost, left = c.last_report["lost"], {one["machine"] for one in c.last_report["machines"]}
+            assert lost["count"] == 1 and lost["workers"][0]["name"] == addresses[1] and lost["seconds"] > 0
+            assert addresses[1] not in left
+            told = capfd.readouterr().err
+            assert f"{addresses[1]} was lost after" in told and "starts again on 2 workers" in told
+            solves(c, *system(90, 2))
+            assert c.last_report["lost"] == {"count": 0, "workers": [], "seconds": 0}
+
+
+def test_a_worker_that_is_lost_while_it_is_introduced_takes_no_other_with_it():
+    with workers(2, "--threads", 1) as (addresses, _), CutLink(addresses[0], NEIGHBOUR) as cut:
+        with Cluster(f"{cut.address},{addresses[1]}", insecure=True) as c:
+            a, b = system(3000, 1)
+            with pytest.raises(Unreachable, match=cut.address):
+                c.solve(a, b)
+            assert cut.was_cut
+            solves(c, *system(90, 2))
+            assert [one["machine"] for one in c.last_report["machines"]] == [addresses[1]]
+
+
+def test_losses_that_cannot_be_outlived_are_refused(c):
+    a, b = system(40, 0)
+    for call in (lambda survive: c.solve(a, b, survive=survive), lambda survive: c.lu(a, survive=survive)):
+        for survive in (-1, 9):
+            with pytest.raises(ValueError, match=f"survive={survive}: it is 0 to 8"):
+                call(survive)
+        with pytest.raises(TypeError):
+            call(0.5)
+        with pytest.raises(BrambleError, match="survive=2: 3 workers are needed, and 2 take part"):
+            call(2)
+    with Cluster(threads=1) as alone, pytest.raises(ValueError, match="survive=1 needs workers"):
+        alone.solve(a, b, survive=1)
+    solves(c, a, b)

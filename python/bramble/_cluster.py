@@ -323,25 +323,30 @@ class Cluster:
         """The machines that answer, this process first; asked and measured now. Speeds are for float32."""
         return [Node(**fields) for fields in json.loads(self._native.nodes("f32"))]
 
-    def solve(self, a: ArrayLike | _array.DistArray | str | os.PathLike[str], b: ArrayLike) -> np.ndarray:
+    def solve(
+        self, a: ArrayLike | _array.DistArray | str | os.PathLike[str], b: ArrayLike, *, survive: int = 0
+    ) -> np.ndarray:
         """Solves A X = B on the workers, as ``bramble.solve`` does in this process.
 
         ``a``: n × n, an array, a file or a matrix that was placed with ``put``; ``b``: a vector of n elements, or n × k. The
         workers share the columns by their speed, and compute in float64 (``bramble solve``); the result has the wider type of
-        both operands. Its backward error is in ``last_report``. A lost worker ends the call. Without workers it is
-        ``bramble.solve``.
-        """
-        return _solve.on_cluster(self, a, b)
+        both operands. Its backward error is in ``last_report``. Without workers it is ``bramble.solve``.
 
-    def lu(self, a: ArrayLike | _array.DistArray | str | os.PathLike[str]) -> _solve.LU:
+        A lost worker ends the call with ``Unreachable``. With ``survive``, 0 to 8, the elimination starts again on the others for
+        up to so many lost workers, and ``last_report`` names them; it needs ``survive + 1`` workers with the memory for that.
+        """
+        return _solve.on_cluster(self, a, b, survive)
+
+    def lu(self, a: ArrayLike | _array.DistArray | str | os.PathLike[str], *, survive: int = 0) -> _solve.LU:
         """Factors a square matrix on the workers, for many right-hand sides: ``f = c.lu(A)``, ``x = f.solve(b)``.
 
         ``a`` as for ``solve``. The workers share the columns by their speed, and compute in float64. Then the factors come into
         this process's memory, which needs room for them; nothing stays at the workers. So ``f.solve(b)`` sends nothing: this
         process's threads read factors and matrix once for each call, also after the cluster is closed. ``last_report`` says how
-        long the elimination and the way home took. A lost worker ends the call. Without workers it is ``bramble.lu``.
+        long the elimination and the way home took. Lost workers and ``survive`` are as for ``solve``. Without workers it is
+        ``bramble.lu``.
         """
-        return _solve.lu_on_cluster(self, a)
+        return _solve.lu_on_cluster(self, a, survive)
 
     def topk(self, a: Factor, b: Factor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Columns and values of the ``k`` largest elements of each row of ``a @ b``, largest first.

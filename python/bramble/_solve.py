@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 # The largest backward error that is accepted, in units of the last place times the order: that of HPL.
 _TOLERANCE = 16.0
+# Most workers that a call may lose.
+_SURVIVE_MAX = 8
 
 
 class LU:
@@ -100,8 +103,9 @@ def solve(a: ArrayLike, b: ArrayLike, *, threads: int | None = None) -> np.ndarr
     return LU(left.astype(dtype, copy=False), threads=threads).solve(right)
 
 
-def on_cluster(cluster: Cluster, a: Any, b: ArrayLike) -> np.ndarray:
+def on_cluster(cluster: Cluster, a: Any, b: ArrayLike, survive: int) -> np.ndarray:
     """``Cluster.solve``."""
+    survive = _survive(cluster, survive)
     right = as_array(b)
     if right.ndim not in (1, 2):
         raise ValueError(f"solve: b has {right.ndim} dimensions; it is a vector or has right-hand sides in its columns")
@@ -110,17 +114,28 @@ def on_cluster(cluster: Cluster, a: Any, b: ArrayLike) -> np.ndarray:
         return solve(_here(cluster, a), right, threads=cluster._threads)
     columns = right if right.ndim == 2 else right[:, np.newaxis]
     columns = readable(columns, _float_type(right.dtype))
-    memory, cluster._last = cluster._native.solve(native, columns, _matmul._count(None))
+    memory, cluster._last = cluster._native.solve(native, columns, _matmul._count(None), survive)
     return as_result(memory).reshape(right.shape)
 
 
-def lu_on_cluster(cluster: Cluster, a: Any) -> LU:
+def lu_on_cluster(cluster: Cluster, a: Any, survive: int) -> LU:
     """``Cluster.lu``."""
+    survive = _survive(cluster, survive)
     shape, native = _matrix(a)
     if not cluster._has_workers or shape is not None and 0 in shape:
         return LU(_here(cluster, a), threads=cluster._threads)
-    factors, size, dtype, cluster._last = cluster._native.lu(native, _matmul._count(None))
+    factors, size, dtype, cluster._last = cluster._native.lu(native, _matmul._count(None), survive)
     return LU._of(factors, size, np.dtype({"f32": "f4", "f64": "f8"}[dtype]))
+
+
+def _survive(cluster: Cluster, survive: int) -> int:
+    """How many workers may be lost."""
+    survive = operator.index(survive)
+    if not 0 <= survive <= _SURVIVE_MAX:
+        raise ValueError(f"survive={survive}: it is 0 to {_SURVIVE_MAX}, the number of workers that may be lost")
+    if survive and not cluster._has_workers:
+        raise ValueError(f"survive={survive} needs workers, and this cluster has none")
+    return survive
 
 
 def _matrix(a: Any) -> tuple[tuple[int, ...] | None, Any]:

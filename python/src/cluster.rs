@@ -60,19 +60,27 @@ impl ClusterHandle {
         a: &Bound<'_, PyAny>,
         b: &Bound<'_, PyAny>,
         threads: usize,
+        survive: usize,
     ) -> PyResult<SystemSolved> {
         let (a, b) = (operand(&self.home, a)?.matrix, operand(&self.home, b)?.matrix);
         let solved = self
             .home
-            .call(py, move |client, _| Box::pin(solve_on_workers(client, (a, b), threads.max(1))))?;
+            .call(py, move |client, _| Box::pin(solve_on_workers(client, (a, b), threads.max(1), survive)))?;
         solved.map_err(|why| LuFailure::from(why).raised(py))
     }
 
     /// The factors of A, by the workers.
-    fn lu(&self, py: Python<'_>, a: &Bound<'_, PyAny>, threads: usize) -> PyResult<FactoredOnWorkers> {
+    fn lu(
+        &self,
+        py: Python<'_>,
+        a: &Bound<'_, PyAny>,
+        threads: usize,
+        survive: usize,
+    ) -> PyResult<FactoredOnWorkers> {
         let a = operand(&self.home, a)?.matrix;
-        let factored =
-            self.home.call(py, move |client, _| Box::pin(factor_on_workers(client, a, threads.max(1))))?;
+        let factored = self
+            .home
+            .call(py, move |client, _| Box::pin(factor_on_workers(client, a, threads.max(1), survive)))?;
         factored.map_err(|why| why.raised(py))
     }
 

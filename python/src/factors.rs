@@ -15,6 +15,7 @@ use bramble_lu::{
 };
 use bramble_matrix::{DType, Matrix, MatrixError, Output, Rect, Shape, Span};
 use bramble_primary::{SystemFactors, off_loop};
+use bramble_report::losses;
 use serde_json::json;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -27,6 +28,7 @@ pub(crate) async fn factor_on_workers(
     client: &mut Client,
     a: Matrix,
     threads: usize,
+    survive: usize,
 ) -> Result<Result<FactoredOnWorkers, LuFailure>, ClientError> {
     if let Err(why) = is_square(&a)? {
         return Ok(Err(why.into()));
@@ -38,15 +40,15 @@ pub(crate) async fn factor_on_workers(
         return Ok(Err(LuFailure::TooLarge { need, free }));
     }
     match dtype {
-        DType::F32 => factored::<f32>(client, a, threads, TypedFactors::F32).await,
-        _ => factored::<f64>(client, a, threads, TypedFactors::F64).await,
+        DType::F32 => factored::<f32>(client, a, (threads, survive), TypedFactors::F32).await,
+        _ => factored::<f64>(client, a, (threads, survive), TypedFactors::F64).await,
     }
 }
 
 async fn factored<T: LuElement>(
     client: &mut Client,
     a: Matrix,
-    threads: usize,
+    (threads, survive): (usize, usize),
     typed: fn(LuFactors<T>) -> TypedFactors,
 ) -> Result<Result<FactoredOnWorkers, LuFailure>, ClientError> {
     let began = Instant::now();
@@ -64,7 +66,7 @@ async fn factored<T: LuElement>(
         *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         is_accepted
     };
-    let found = client.factor(a.clone(), home.clone(), Box::new(check)).await?;
+    let found = client.factor((a.clone(), home.clone()), survive, Box::new(check)).await?;
     if let Some(why) = LuError::of_pivots(found.zero, found.overflow) {
         return Ok(Err(why.into()));
     }
@@ -127,6 +129,7 @@ fn report(found: &SystemFactors, (shape, dtype): (Shape, DType), error: f64, sec
         "bound_seconds": found.plan.estimate.bound_seconds,
         "error": error,
         "checked": true,
+        "lost": losses::object(&found.losses),
     })
     .to_string()
 }

@@ -46,7 +46,8 @@ fn text(error: ClientError) -> String {
         return Failure::from(error)
             .text
             .replace("shard=0", "bramble.Shard(0)")
-            .replace("shard=1", "bramble.Shard(1)");
+            .replace("shard=1", "bramble.Shard(1)")
+            .replace("--survive ", "survive=");
     };
     match plan {
         PlanError::NoRoom { strategy, need_bytes, have_bytes } => format!(

@@ -14,6 +14,7 @@ use bramble_client::{Client, ClientError};
 use bramble_lu::{LuError, MatrixNorms, WorkingMatrix, accepted_error, hpl, load, norms, residual, rounded};
 use bramble_matrix::{Buffer, DType, Matrix, Shape};
 use bramble_primary::{PrimaryError, SystemShare, SystemSolution, off_loop};
+use bramble_report::losses;
 use serde_json::json;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -32,6 +33,7 @@ pub(crate) async fn solve_on_workers(
     client: &mut Client,
     (a, b): (Matrix, Matrix),
     threads: usize,
+    survive: usize,
 ) -> Result<Result<SystemSolved, LuError>, ClientError> {
     let began = Instant::now();
     let shape = b.shape();
@@ -62,7 +64,7 @@ pub(crate) async fn solve_on_workers(
         *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
         is_accepted
     };
-    let solution = client.solve(a, b, Box::new(check)).await?;
+    let solution = client.solve((a, b), survive, Box::new(check)).await?;
     if let Some(why) = LuError::of_pivots(solution.zero, solution.overflow) {
         return Ok(Err(why));
     }
@@ -158,6 +160,7 @@ fn report(solution: &SystemSolution, (shape, dtype): (Shape, DType), error: f64,
         "bound_seconds": solution.plan.estimate.bound_seconds,
         "backward_error": error,
         "checked": true,
+        "lost": losses::object(&solution.losses),
     })
     .to_string()
 }

@@ -15,9 +15,10 @@ use bramble_plan::Placement;
 use bramble_primary::{
     ArrayId, FactorsCheck, FactorsRequest, MakeReport, MakeRequest, MakeSubject, NodeReport, PlacedOperand,
     PrimaryError, ProductOperand, PutReport, PutRequest, ReduceReport, ReduceRequest, ReduceSubject,
-    SolutionCheck, SystemFactors, SystemRequest, SystemSolution, SystemSource, off_loop,
+    SolutionCheck, SystemFactors, SystemProgress, SystemRequest, SystemSolution, SystemSource, off_loop,
 };
 use bramble_report::exit::Failure;
+use bramble_report::losses;
 use std::sync::Arc;
 
 /// Machines measure their speed for `Client::nodes` as for a product of this many operations.
@@ -239,12 +240,12 @@ impl Client {
         Ok(result?)
     }
 
-    /// The workers solve A X = B. `check` says whether X solves it; if not, the workers that have computed wrongly are named in
-    /// the solution.
+    /// The workers solve A X = B, also if up to `survive` of them are lost. `check` says whether X solves it; if not, the workers
+    /// that have computed wrongly are named in the solution.
     pub async fn solve(
         &mut self,
-        a: Matrix,
-        b: Matrix,
+        (a, b): (Matrix, Matrix),
+        survive: usize,
         check: SolutionCheck,
     ) -> Result<SystemSolution, ClientError> {
         let kernel = self.kernels.name_for_factors(DType::F64, a.shape().rows)?;
@@ -256,36 +257,29 @@ impl Client {
             depth: None,
             workers: None,
             outlives_losses: true,
-            survive: 0,
+            survive,
             kernel,
             sessions: self.sessions()?,
         };
         let watch = self.display();
-        let result = self.cluster.solve(request, check, &watch, &|_| {}).await;
+        let result = self.cluster.solve(request, check, &watch, &tell_loss).await;
         watch.done();
         Ok(result?)
     }
 
-    /// The workers factor A, and the factors come into `home`, which has A's shape and f32 or f64. `check` says whether they are
-    /// right; if not, the workers that have computed wrongly are named in the result.
+    /// The workers factor A, also if up to `survive` of them are lost, and the factors come into `home`, which has A's shape and
+    /// f32 or f64. `check` says whether they are right; if not, the workers that have computed wrongly are named in the result.
     pub async fn factor(
         &mut self,
-        a: Matrix,
-        home: Arc<Output>,
+        (a, home): (Matrix, Arc<Output>),
+        survive: usize,
         check: FactorsCheck,
     ) -> Result<SystemFactors, ClientError> {
         let kernel = self.kernels.name_for_factors(DType::F64, a.shape().rows)?;
-        let request = FactorsRequest {
-            a,
-            width: None,
-            depth: None,
-            survive: 0,
-            kernel,
-            sessions: self.sessions()?,
-            home,
-        };
+        let request =
+            FactorsRequest { a, width: None, depth: None, survive, kernel, sessions: self.sessions()?, home };
         let watch = self.display();
-        let result = self.cluster.factor(request, check, &watch, &|_| {}).await;
+        let result = self.cluster.factor(request, check, &watch, &tell_loss).await;
         watch.done();
         Ok(result?)
     }
@@ -317,6 +311,13 @@ impl Client {
             other => other?,
         }
         Ok(())
+    }
+}
+
+/// Tells of a worker that an elimination has outlived.
+fn tell_loss(state: SystemProgress<'_>) {
+    if let SystemProgress::Lost(loss, left) = state {
+        bramble_report::say(&losses::told(loss, left));
     }
 }
 

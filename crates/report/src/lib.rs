@@ -13,6 +13,7 @@ mod console;
 pub mod digest;
 pub mod error_object;
 pub mod exit;
+pub mod losses;
 pub mod machine;
 mod meter;
 pub mod out_file;

@@ -6,14 +6,12 @@ use bramble_cluster::random::session_request;
 use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec};
 use bramble_kernel::{Choice, Workload};
 use bramble_matrix::DType;
-use bramble_primary::{
-    Cluster, ClusterOptions, LuLoss, SessionRequest, SystemLosses, SystemPlan, SystemProgress,
-};
+use bramble_primary::{Cluster, ClusterOptions, SessionRequest, SystemPlan, SystemProgress};
 use bramble_report::exit::Failure;
 use bramble_report::progress::{ProgressDisplay, ProgressOptions};
 use bramble_report::quantity::{counted, seconds};
-use bramble_report::say;
-use serde_json::{Value, json};
+use bramble_report::{losses, say};
+use serde_json::Value;
 use tokio::sync::mpsc;
 
 /// A run that takes longer is announced.
@@ -81,46 +79,9 @@ pub(crate) fn refuse_alone(survive: u8, depth: Option<u8>) -> Result<(), Failure
 pub(crate) fn tell(state: &SystemProgress<'_>, is_quiet: bool) {
     match state {
         SystemProgress::Planned(plan) if !is_quiet => announce(plan),
-        SystemProgress::Lost(loss, left) => say(&format!(
-            "bramble: worker {} was lost {}; the elimination starts {}on {}",
-            loss.name,
-            when(loss),
-            if loss.at_s > 0.0 { "again " } else { "" },
-            counted(*left as u64, "worker")
-        )),
+        SystemProgress::Lost(loss, left) => say(&losses::told(loss, *left)),
         _ => {}
     }
-}
-
-/// When a worker was lost, and why.
-pub(crate) fn when(loss: &LuLoss) -> String {
-    match loss.at_s > 0.0 {
-        true => format!("after {} ({})", seconds(loss.at_s), loss.why),
-        false => format!("before the start ({})", loss.why),
-    }
-}
-
-/// A line of the report for each worker that was lost, and one for the time that this has cost.
-pub(crate) fn loss_lines(losses: &SystemLosses) -> Vec<String> {
-    let of = |loss: &LuLoss| format!("lost      {} {}", loss.name, when(loss));
-    let mut lines: Vec<String> = losses.workers.iter().map(of).collect();
-    if losses.seconds > 0.0 {
-        lines.push(format!(
-            "again     the last elimination started {} after the first, and this time counts",
-            seconds(losses.seconds)
-        ));
-    }
-    lines
-}
-
-/// The workers that were lost as JSON.
-pub(crate) fn loss_object(losses: &SystemLosses) -> Value {
-    let of = |loss: &LuLoss| json!({"name": loss.name, "why": loss.why, "at_s": loss.at_s});
-    json!({
-        "count": losses.workers.len(),
-        "workers": losses.workers.iter().map(of).collect::<Vec<_>>(),
-        "seconds": losses.seconds,
-    })
 }
 
 /// A line for each machine that takes no part, since it would slow the run.

@@ -2,8 +2,9 @@
 //!
 //! Place in the flow: a part of `report.rs`; nothing where this process computed.
 
-use crate::on_workers::{block_line, left_out_lines, loss_lines, loss_object};
+use crate::on_workers::{block_line, left_out_lines};
 use bramble_primary::{SentColumns, SystemLosses, SystemPlan, SystemShare};
+use bramble_report::losses;
 use bramble_report::quantity::{counted, seconds};
 use serde_json::{Value, json};
 
@@ -39,7 +40,7 @@ impl WorkersReport {
         let mut lines = vec![block_line(&self.plan)];
         lines.extend(shares.iter().map(of));
         lines.extend(left_out_lines(left_out));
-        lines.extend(loss_lines(&self.losses));
+        lines.extend(losses::lines(&self.losses));
         let panels = counted(self.sent.early_panels as u64, "panel");
         lines.push(format!(
             "sent      in {}, a part of the time; {panels} factored before the end",
@@ -76,7 +77,7 @@ pub(crate) fn compared(plan: &SystemPlan) -> Vec<Value> {
 pub(crate) fn object(at_workers: Option<&WorkersReport>) -> Value {
     let Some(WorkersReport { plan, losses, sent }) = at_workers else {
         return json!({
-            "early_panels": 0, "workers": [], "left_out": [], "lost": loss_object(&SystemLosses::default()),
+            "early_panels": 0, "workers": [], "left_out": [], "lost": losses::object(&SystemLosses::default()),
             "depth": null, "compared": [], "bound": null, "predicted": null,
         });
     };
@@ -94,7 +95,7 @@ pub(crate) fn object(at_workers: Option<&WorkersReport>) -> Value {
         "early_panels": sent.early_panels,
         "workers": plan.shares.iter().map(worker).collect::<Vec<_>>(),
         "left_out": plan.left_out,
-        "lost": loss_object(losses),
+        "lost": losses::object(losses),
         "depth": plan.depth,
         "compared": compared(plan),
         "bound": {"seconds": plan.estimate.bound_seconds, "by": bound_by(plan)},

@@ -21,7 +21,8 @@ use bramble_arrays::{
 };
 use bramble_matrix::{DType, Digest128, Matrix, Output, Rect, Shape};
 use bramble_sessions::{
-    EndedJob, IntroductionEnd, LostConnection, MachineJob, Pairing, PrimaryError, SecretSource, Session, at_once, introduce,
+    EndedJob, IntroductionEnd, LostConnection, MachineJob, Pairing, PrimaryError, SecretSource, Session,
+    at_once, introduce,
 };
 use std::sync::Arc;
 

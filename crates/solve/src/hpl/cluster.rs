@@ -12,7 +12,7 @@ use super::mxp_report::{self, MxpPoint};
 use super::point::{HplEstimate, HplPlace, HplPoint};
 use super::stamp::Stamp;
 use super::{BenchHplArgs, OFFICIAL_MXP, checking, draw, mxp_cluster, text};
-use crate::on_workers::{OpenTeam, accuse, display, refuse_alone, sessions, tell, when};
+use crate::on_workers::{OpenTeam, accuse, display, refuse_alone, sessions, tell};
 use bramble_cluster::team::{GatheredTeam, TeamSpec};
 use bramble_cluster::until::{Completion, done_or_signal};
 use bramble_lu::hpl;
@@ -21,6 +21,7 @@ use bramble_primary::{
     ClusterOptions, LuLoss, PrimaryError, SystemProgress, SystemRequest, SystemSolution, SystemSource,
 };
 use bramble_report::exit::{Exit, Failure};
+use bramble_report::losses;
 use bramble_report::quantity::counted;
 use bramble_report::times::Times;
 use bramble_worker::default_threads;
@@ -174,7 +175,10 @@ async fn measure(args: &BenchHplArgs, team: &mut OpenTeam) -> (Vec<Vec<Run>>, Op
 
 /// Why no run begins after one that has survived a loss.
 fn no_further_run(loss: &LuLoss) -> Failure {
-    let why = format!("it was lost {}; no further run begins: it would measure another cluster", when(loss));
+    let why = format!(
+        "it was lost {}; no further run begins: it would measure another cluster",
+        losses::when(loss)
+    );
     PrimaryError::Unreachable { name: loss.name.clone(), why }.into()
 }
 

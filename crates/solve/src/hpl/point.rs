@@ -2,12 +2,13 @@
 
 use super::official::OfficialRun;
 use super::stamp::Stamp;
-use crate::on_workers::{loss_object, merged};
+use crate::on_workers::merged;
 use crate::workers_report::{bound_by, compared};
 use bramble_lu::hpl::{HplCheck, operations};
 use bramble_lu::{LuKernels, LuOptions};
 use bramble_plan::{ClusterEstimate, LuRates};
 use bramble_primary::{SystemLosses, SystemPlan, SystemShare};
+use bramble_report::losses;
 use bramble_report::times::Times;
 use serde_json::{Value, json};
 
@@ -60,7 +61,7 @@ impl HplPlace {
             Self::Workers(plan, losses) => json!({
                 "workers": plan.shares.iter().map(|share| worker(share, rate)).collect::<Vec<_>>(),
                 "left_out": plan.left_out,
-                "lost": loss_object(losses),
+                "lost": losses::object(losses),
                 "depth": plan.depth,
                 "compared": compared(plan),
             }),

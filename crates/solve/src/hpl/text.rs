@@ -3,10 +3,11 @@
 //! The first column names the variant as HPL does: wall time, column-major processes, look-ahead, ring, and the recursive panel.
 
 use super::point::{HplPlace, HplPoint};
-use crate::on_workers::{block_line, left_out_lines, loss_lines};
+use crate::on_workers::{block_line, left_out_lines};
 use crate::workers_report::speed_text;
 use bramble_lu::hpl::THRESHOLD;
 use bramble_primary::{SystemLosses, SystemPlan, SystemShare};
+use bramble_report::losses;
 use bramble_report::quantity::{bytes, counted, seconds};
 use std::fmt::Write;
 
@@ -118,7 +119,7 @@ pub(super) fn worker_lines(plan: &SystemPlan, losses: &SystemLosses) -> Vec<Stri
     let mut lines = vec![block_line(plan)];
     lines.extend(plan.shares.iter().map(of));
     lines.extend(left_out_lines(&plan.left_out));
-    lines.extend(loss_lines(losses));
+    lines.extend(losses::lines(losses));
     lines
 }
 
