@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -125,30 +126,48 @@ def test_an_elimination_that_loses_a_worker_starts_again_in_f32(tmp_path):
         assert report["refinement"]["converged"] and backward_error(a, np.load(out), b) <= report["tolerance"]
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_worker_that_is_lost_while_the_solution_is_corrected_ends_the_run_with_its_name(tmp_path, how):
+@contextmanager
+def losing_one_that_corrects(folder, memory, how, condition=1e13, survive=0):
+    """A run on workers, of which the second is lost while the solution is corrected: the addresses, the run, A and b. `survive`
+    is also the number of workers beyond two."""
     # Many iterations: f64 does not fit, and each right-hand side may take fifty.
     n = 2400
-    a, b = save(tmp_path, "A.npy", with_condition(n, 1e13)), save(tmp_path, "b.npy", matrix(n, 60, "f64", 2))
-    with workers(2, "--threads", 1, "--memory", "64M") as (addresses, runs):
-        words = "solve", a, b, "-o", tmp_path / "x.npy", "--refine", "--survive", 0, "--block", 32, "-w", ",".join(addresses)
-        run = Run(*words)
+    a, b = with_condition(n, condition), matrix(n, 30, "f64", 2)
+    words = "solve", save(folder, "A.npy", a), save(folder, "b.npy", b), "-o", folder / "x.npy", "--refine", "--block", 32, "--json"
+    with workers(2 + survive, "--threads", 1, "--kernel", "simd", "--memory", memory) as (addresses, runs):
+        run = Run(*words, "--survive", survive, "-w", ",".join(addresses))
         end = time.monotonic() + 60
         # Other threads of that name read the matrix, before the workers have anything to do.
         while not corrects(run) or min(cpu_seconds(one.process.pid) for one in runs) < 0.1:
             assert time.monotonic() < end and run.process.poll() is None, "it does not correct"
             time.sleep(0.02)
         os.kill(runs[1].process.pid, how)
+        yield addresses, run, a, b
+        if how == signal.SIGSTOP:
+            os.kill(runs[1].process.pid, signal.SIGCONT)
+    assert_gone(run.tag)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_is_lost_while_the_solution_is_corrected_ends_the_run_with_its_name(tmp_path, how):
+    with losing_one_that_corrects(tmp_path, "64M", how) as (addresses, run, _, _):
         begun = time.monotonic()
         result = run.finish(deadline_s=30)
         took = time.monotonic() - begun
-        if how == signal.SIGSTOP:
-            os.kill(runs[1].process.pid, signal.SIGCONT)
         told = result.err.splitlines()[-1]
         assert result.code == 5 and re.fullmatch(f"bramble: worker {addresses[1]}: .*lost, so the run has ended", told), result
         assert took < 13 and not (tmp_path / "x.npy").exists()
         assert succeed("bench", "hpl", "--size", 100, "-w", addresses[0]).code == 0
-    assert_gone(run.tag)
+
+
+def test_a_worker_that_is_lost_while_the_solution_is_corrected_is_survived(tmp_path):
+    with losing_one_that_corrects(tmp_path, "62M", signal.SIGKILL, 1e8, survive=1) as (addresses, run, a, b):
+        told_at_once(run, addresses[1], "2 workers")
+        result = run.finish(deadline_s=120)
+        assert result.code == 0, result
+        report = json.loads(result.out)
+        assert_lost(report, addresses, [addresses[1]])
+        assert report["refinement"]["converged"] and backward_error(a, np.load(tmp_path / "x.npy"), b) <= report["tolerance"]
 
 
 def corrects(run):

@@ -93,7 +93,7 @@ impl SolutionJudge {
     /// Corrects a solution of that system. `None` if an element of A is beyond the range of f32.
     pub(crate) fn refinement(self: Arc<Self>) -> Option<SolutionRefinement> {
         let is_in_range = self.with.norms.max <= f64::from(f32::MAX);
-        is_in_range.then(|| -> SolutionRefinement { Box::new(move |first| self.refine(first)) })
+        is_in_range.then(|| -> SolutionRefinement { Arc::new(move |first| self.refine(first)) })
     }
 
     /// Whether the solution has become as good as by factors in f64.
@@ -108,7 +108,10 @@ impl SolutionJudge {
         // An error in reading A comes again where the solution in f64 is judged; without factors the run has ended.
         let found = system.refine_from(x, b, self.width, most).ok();
         let has_converged = found.as_ref().is_some_and(|found| found.has_converged);
-        *lock(&self.refined) = found;
+        // A run that has lost a worker has found nothing, and the next one may have begun.
+        if found.is_some() {
+            *lock(&self.refined) = found;
+        }
         has_converged
     }
 

@@ -5,8 +5,9 @@
 //! the links stay alive. For HPL-MxP it asks for products with A, too. In `solve_refined` a solution that does not become good is
 //! followed by a run in f64 over the same connections.
 //!
-//! Invariants: one question at a time. A worker that is lost while the solution is corrected ends the run with its name: its
-//! factors are nowhere else. The thread ends with the run, as its next question is not answered.
+//! Invariants: one question at a time. A worker that is lost while the solution is corrected is lost as in the elimination: its
+//! factors are nowhere else. The thread ends with the run, as its next question is not answered; it may end after the next run has
+//! begun.
 //!
 //! Deliberately absent: the corrections, and how good they have to be (crate `lu`).
 
@@ -18,6 +19,7 @@ use crate::cluster::Cluster;
 use crate::product::ProductObserver;
 use crate::{PrimaryError, off_loop};
 use bramble_wire::message::LuPass;
+use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 /// A request to solve a system by factors in f32 and corrections.
@@ -32,8 +34,9 @@ pub struct RefinedRequest {
     pub check: SolutionCheck,
 }
 
-/// Corrects a first solution; whether it has become as good as by factors in f64. Runs on a thread of its own.
-pub type SolutionRefinement = Box<dyn FnOnce(FirstSolution) -> bool + Send>;
+/// Corrects a first solution; whether it has become as good as by factors in f64. Runs on a thread of its own, and after a loss
+/// again with the next first solution.
+pub type SolutionRefinement = Arc<dyn Fn(FirstSolution) -> bool + Send + Sync>;
 
 /// The solution by factors in f32, and these factors.
 pub struct FirstSolution {
@@ -95,7 +98,7 @@ enum Turn {
 
 impl Cluster {
     /// Solves a system by factors in f32 at the workers, which `refinement` corrects; where that does not do, by factors in f64.
-    /// Losses are survived as in `solve`, but not while the solution is corrected.
+    /// Losses are survived as in `solve`.
     pub async fn solve_refined(
         &mut self,
         request: RefinedRequest,
@@ -152,9 +155,8 @@ impl Cluster {
         watch: &dyn ProductObserver,
         progress: &dyn Fn(SystemProgress<'_>),
     ) -> Result<SystemSolution, PrimaryError> {
-        let mut refinement = Some(refinement);
         let mut work = async |run: &mut SystemRun, plan: SystemPlan| {
-            run.refined(&request.source, plan, &mut refinement, progress).await
+            run.refined(&request.source, plan, &refinement, progress).await
         };
         let mut solution = self.surviving(request, runs, watch, progress, &mut work).await?;
         solution.losses = runs.losses();
@@ -168,7 +170,7 @@ impl SystemRun {
         &mut self,
         source: &SystemSource,
         plan: SystemPlan,
-        refinement: &mut Option<SolutionRefinement>,
+        refinement: &SolutionRefinement,
         progress: &dyn Fn(SystemProgress<'_>),
     ) -> Result<SystemSolution, PrimaryError> {
         self.start(source, progress).await?;
@@ -179,8 +181,8 @@ impl SystemRun {
         }
         let x = self.substitute(y, LuPass::Back, self.begin.extra).await?;
         let seconds = self.clock.seconds();
+        let is_refined = self.correct(&x, plan.fits_in_f64, refinement.clone()).await?;
         self.is_judged = true;
-        let is_refined = self.correct(&x, plan.fits_in_f64, refinement.take()).await?;
         let refine_seconds = self.clock.seconds() - seconds;
         let wrong = if is_refined { Vec::new() } else { self.find_wrong().await? };
         let solution = self.solution(plan, x, seconds, wrong).await;
@@ -192,14 +194,12 @@ impl SystemRun {
         &mut self,
         x: &[f64],
         fits_in_f64: bool,
-        refinement: Option<SolutionRefinement>,
+        refinement: SolutionRefinement,
     ) -> Result<bool, PrimaryError> {
         let (questions, mut asked) = mpsc::channel(1);
         let (factors, workers) = (SystemAtWorkers { questions }, self.links.count());
         let first = FirstSolution { x: x.to_vec(), factors, workers, fits_in_f64 };
-        let correcting = off_loop("correcting the solution", move || {
-            refinement.is_some_and(|refinement| refinement(first))
-        });
+        let correcting = off_loop("correcting the solution", move || refinement(first));
         let mut correcting = std::pin::pin!(correcting);
         loop {
             let turn = async {

@@ -82,7 +82,10 @@ pub(super) async fn one_run(args: &BenchHplArgs, team: &mut OpenTeam, key: CaseK
     let refinement = move |first: FirstSolution| {
         let judged = corrected(first, norm_inf, (threads, &checking));
         let is_valid = judged.as_ref().is_some_and(|judged| judged.check.is_valid());
-        *found.lock().unwrap_or_else(PoisonError::into_inner) = judged;
+        // A run that has lost a worker has found nothing, and the next one may have begun.
+        if judged.is_some() {
+            *found.lock().unwrap_or_else(PoisonError::into_inner) = judged;
+        }
         is_valid
     };
     let start = Cell::new(Stamp::now());
@@ -90,7 +93,7 @@ pub(super) async fn one_run(args: &BenchHplArgs, team: &mut OpenTeam, key: CaseK
         SystemProgress::Began => start.set(Stamp::now()),
         state => tell(&state, false),
     };
-    let solution = team.cluster.solve_mixed(request, Box::new(refinement), &team.display, &progress).await?;
+    let solution = team.cluster.solve_mixed(request, Arc::new(refinement), &team.display, &progress).await?;
     accuse(&solution.accusations());
     if let Some(why) = LuError::of_pivots(solution.zero, solution.overflow) {
         return Err(Failure::failed(format!("--size {order}: {why}")));
