@@ -108,7 +108,6 @@ def test_matrices_that_are_singular_or_refused(tmp_path):
         out = "-o", tmp_path / "LU.npy", *hosts
         assert_refused(bramble("lu", not_finite, *out), 1, ["N.npy", "row 3, column 60", "NaN"])
         assert_refused(bramble("lu", wide, *out), 1, ["wide.npy is 50x120", "square", "without workers"])
-        assert_refused(bramble("lu", save(tmp_path, "S.npy", a), *out, "--threads", 1), 2, ["--threads", "workers"])
         assert_refused(bramble("lu", large, *out), 1, ["order 3000", "MiB of memory", "offers", addresses[1]])
         overflowing = save(tmp_path, "S.npy", matrix(120, 120, "f64", 6) * 1e308)
         assert_refused(bramble("lu", overflowing, *out), 1, ["exceeded the range of f64", "column"])

@@ -82,7 +82,6 @@ def test_sweeps_memory_and_plot(tmp_path):
     (["--size", 3], 2, ["--size 3", "singular", "N = 4"]),
     (["--size", 20_000, "--memory", "1G"], 1, ["--size 20000", "3.20 GB for A in f64", "factors in f32", "at most"]),
     (["--size", 3, "--local", 2], 2, ["--size 3", "singular", "N = 4"]),
-    (["--local", 2], 2, ["--size", "no default"]),
     (["--size", 100, "--nodes", 2], 2, ["--nodes", "needs workers"]),
     (["--size", 100, "--survive", 1], 2, ["--survive", "needs workers"]),
     (["--size", 100, "--official"], 2, ["--official", "HPL-MxP"]),

@@ -80,12 +80,23 @@ def test_systems_without_a_solution_are_refused(tmp_path):
         assert_refused(bramble("solve", singular, b, *hosts), 1, ["singular", "column 77"])
         assert_refused(bramble("solve", not_finite, b, *hosts), 1, ["N.npy", "row 3, column 60", "NaN"])
         assert_refused(bramble("solve", singular, b, *hosts, "--refine"), 1, ["singular", "column 77"])
-        assert_refused(bramble("solve", singular, b, *hosts, "--threads", 1), 2, ["--threads", "workers"])
         large = "random:3000x3000:f64:1", "random:3000x1:f64:2"
         assert_refused(bramble("solve", *large, *hosts), 1, ["order 3000", "MiB of memory", "offers", addresses[1]])
         assert not out.exists() and all(run.process.poll() is None for run in runs)
         # The workers serve the next one.
         assert succeed("bench", "hpl", "--size", 200, *hosts[2:]).code == 0
+
+
+def test_threads_are_those_of_this_process_or_of_local_workers(tmp_path):
+    a, b = matrix(200, 200, "f64", 5), matrix(200, 1, "f64", 6)
+    with workers(1, "--threads", 2) as (addresses, _):
+        x, report = solved(tmp_path, a, b, "-w", *addresses, "--threads", 1)
+    assert [worker["threads"] for worker in report["workers"]] == [2]
+    local, report = solved(tmp_path, a, b, "--local", 1, "--threads", 2)
+    assert [worker["threads"] for worker in report["workers"]] == [2]
+    assert backward_error(a, x, b) <= report["tolerance"] and backward_error(a, local, b) <= report["tolerance"]
+    factors = succeed("lu", save(tmp_path, "A.npy", a), "--local", 1, "--threads", 2, "--json", env={"BRAMBLE_THREADS": "1"})
+    assert [worker["threads"] for worker in json.loads(factors.out)["workers"]] == [2]
 
 
 def test_hpl_on_local_workers_has_hpls_norms():
@@ -143,8 +154,47 @@ def test_subsets_of_workers_make_a_table_and_a_plot(tmp_path):
         assert [len(json.loads(line)["workers"]) for line in lines] == [1, 2, 3]
     assert_refused(bramble("bench", "hpl", "--size", 100, "--nodes", 2), 2, ["--nodes", "workers"])
     assert_refused(bramble("bench", "hpl", "--local", 2, "--size", 100, "--nodes", 3), 1, ["3 workers", "2 are there"])
-    assert_refused(bramble("bench", "hpl", "--local", 2), 2, ["--size"])
     assert_refused(bramble("bench", "hpl", "--local", 2, "--size", 100, "--official"), 2, ["--official"])
+
+
+def hpl_that_fills(*words, memory=None):
+    """Points of runs without --size, of which each takes most of the memory that its workers offer, and what was told."""
+    limit = ("--memory", memory) if memory else ()
+    result = succeed(*HPL, *limit, *words)
+    points = [json.loads(line) for line in result.out.splitlines()]
+    told = re.findall(r"^bramble: N = (\d+), which fills the memory of (.*); --size sets another$", result.err, re.MULTILINE)
+    assert all(point["passed"] for point in points)
+    return points, told
+
+
+def test_without_an_order_the_system_fills_the_memory_of_the_workers():
+    mib = 1 << 20
+    [one], told = hpl_that_fills("--local", 2, memory="48M")
+    assert told == [(str(one["n"]), "the workers")]
+    # Panels take a part of the memory, and the checksums a little.
+    assert all(worker["memory_bytes"] <= 48 * mib for worker in one["workers"])
+    assert 0.5 * 96 * mib < 8 * one["n"] ** 2 < 96 * mib
+    # Half of it with elements of half the size, and with a worker that may be lost.
+    [mixed], _ = hpl_that_fills("--local", 2, "--mxp", memory="24M")
+    assert 0.5 * 48 * mib < 4 * mixed["n"] ** 2 < 48 * mib
+    [safe], _ = hpl_that_fills("--local", 2, "--survive", 1, memory="48M")
+    assert 0.5 * 48 * mib < 8 * safe["n"] ** 2 < 48 * mib
+    # Each number of workers has an order of its own; all widths of panels have the same.
+    points, told = hpl_that_fills("--local", 2, "--nodes", "1,2", "--nb", "32,64", memory="32M")
+    assert [(len(point["workers"]), point["nb"]) for point in points] == [(1, 32), (1, 64), (2, 32), (2, 64)]
+    orders = [point["n"] for point in points]
+    assert orders[0] == orders[1] < orders[2] == orders[3]
+    assert told == [(str(orders[0]), "1 worker"), (str(orders[2]), "2 workers")]
+
+
+def test_workers_of_different_memory_are_filled_as_they_have_it():
+    with workers(1, "--threads", 1, "--kernel", "simd", "--memory", "64M") as (small, _):
+        with workers(1, "--threads", 1, "--kernel", "simd", "--memory", "128M") as (large, _):
+            [point], _ = hpl_that_fills("--nb", 64, "-w", ",".join([*small, *large]))
+    taken = {worker["name"]: worker["memory_bytes"] for worker in point["workers"]}
+    assert taken[large[0]] > 2 * taken[small[0]]
+    assert taken[small[0]] < 64 << 20 and 64 << 20 < taken[large[0]] < 128 << 20
+    assert_refused(bramble(*HPL, "--local", 2, "--memory", "10K"), 1, ["order 32", "MiB"])
 
 
 @pytest.mark.parametrize("how, within_s", [(signal.SIGKILL, 2), (signal.SIGSTOP, 10)])

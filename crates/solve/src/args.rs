@@ -1,10 +1,11 @@
 //! The options of `solve` and `lu`.
 
-use bramble_cluster::args::{MachineArgs, element_type, kernel};
+use bramble_cluster::args::{MachineArgs, TeamArgs, element_type, kernel};
 use bramble_kernel::{Choice, KernelName};
 use bramble_matrix::DType;
 use bramble_report::exit::Failure;
 use bramble_report::quantity::size;
+use bramble_worker::default_threads;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,7 +16,8 @@ pub(crate) struct FactorArgs {
     /// Compute in f32 or f64 (default: that of the matrices; integers are solved in f64)
     #[arg(long, value_name = "D", value_parser = element_type)]
     pub(crate) dtype: Option<DType>,
-    /// Compute threads (default: one per core)
+    /// Compute threads (default: one per core); with workers those of this process, which checks the result; with --local those
+    /// of each worker
     #[arg(long, value_name = "T", env = "BRAMBLE_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
     /// Memory limit, such as 512M or 4G (default: three quarters of the free memory)
@@ -43,6 +45,19 @@ pub(crate) struct FactorArgs {
 }
 
 impl FactorArgs {
+    /// The machines, with these threads.
+    pub(crate) fn team(&self, machines: &MachineArgs) -> TeamArgs {
+        TeamArgs { threads: self.threads, ..machines.team() }
+    }
+
+    /// Threads of this process, if workers compute.
+    pub(crate) fn own_threads(&self, machines: &MachineArgs) -> usize {
+        match (self.threads, machines.local) {
+            (Some(threads), None) => usize::from(threads),
+            _ => default_threads(),
+        }
+    }
+
     /// The kernel of the products; `None` picks the fastest.
     pub(crate) fn kernel(&self) -> Result<Option<KernelName>, Failure> {
         kernel_of_factors(self.kernel)
@@ -86,6 +101,11 @@ pub struct SolveArgs {
 }
 
 impl SolveArgs {
+    /// The machines.
+    pub fn machines(&self) -> &MachineArgs {
+        &self.machines
+    }
+
     /// Memory that a matrix on standard input may take.
     pub fn memory(&self) -> Option<u64> {
         self.factor.memory
@@ -110,6 +130,11 @@ pub struct LuArgs {
 }
 
 impl LuArgs {
+    /// The machines.
+    pub fn machines(&self) -> &MachineArgs {
+        &self.machines
+    }
+
     /// Memory that a matrix on standard input may take.
     pub fn memory(&self) -> Option<u64> {
         self.factor.memory

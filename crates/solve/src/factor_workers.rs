@@ -23,23 +23,20 @@ use bramble_primary::{ClusterOptions, FactorsRequest, SystemFactors, SystemProgr
 use bramble_report::exit::{Exit, Failure};
 use bramble_report::out_file::{self, OutFile};
 use bramble_report::quantity::bytes;
-use bramble_worker::{available_memory, default_threads};
+use bramble_worker::available_memory;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// The machines that the options name; `None` if they name none.
 pub(crate) fn team(args: &LuArgs, a: &Matrix) -> Result<Option<TeamSpec>, Failure> {
-    let spec = match TeamSpec::of(&args.machines.team())? {
+    let spec = match TeamSpec::of(&args.factor.team(&args.machines))? {
         TeamSpec::Alone => {
             refuse_alone(args.factor.survive, args.factor.depth)?;
             return Ok(None);
         }
         spec => spec,
     };
-    if args.factor.threads.is_some() {
-        return Err(Failure::usage("--threads: workers use their own; start them with --threads"));
-    }
     check(a)?;
     Ok(Some(spec))
 }
@@ -145,18 +142,19 @@ async fn compute<T: LuElement>(
 ) -> Result<Computed, Failure> {
     let mut at = Instant::now();
     let mut lap = move || std::mem::replace(&mut at, Instant::now()).elapsed().as_secs_f64();
-    let (matrix, threads) = (a.clone(), default_threads());
+    let (matrix, threads) = (a.clone(), args.factor.own_threads(&args.machines));
     let norms = off_loop("reading A", move || norms::<T>(&matrix, threads)).await?.map_err(failure)?;
     let read = lap();
     let display = display(args.factor.quiet, args.factor.json);
     // The run that follows a loss uses the same connections.
     let options = ClusterOptions { keeps_links: args.factor.survive > 0 };
     let wanted = (args.factor.kernel, DType::F64, a.shape().rows);
-    let mut team = OpenTeam::open((spec, &args.machines), wanted, display, options).await?;
+    let mut team =
+        OpenTeam::open((spec, &args.factor.team(&args.machines)), wanted, display, options).await?;
     let found: Arc<Mutex<Option<Result<f64, Failure>>>> = Arc::default();
     let (judged, matrix, factors) = (found.clone(), a.clone(), home.clone());
     let check = move |pivots: &[usize]| {
-        let error = difference::<T>(&matrix, &norms, &factors, pivots);
+        let error = difference::<T>(&matrix, &norms, (&factors, pivots), threads);
         let is_accepted = error.as_ref().is_ok_and(|error| *error <= accepted_error(pivots.len(), T::DTYPE));
         *judged.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         is_accepted
@@ -192,13 +190,13 @@ async fn compute<T: LuElement>(
 fn difference<T: LuElement>(
     a: &Matrix,
     norms: &MatrixNorms,
-    factors: &Output,
-    pivots: &[usize],
+    (factors, pivots): (&Output, &[usize]),
+    threads: usize,
 ) -> Result<f64, Failure> {
     let Shape { rows, cols } = factors.shape();
     let all = Rect::new(Span::new(0, rows), Span::new(0, cols));
     let lines = factors.matrix()?.lines(all).ok_or(MatrixError::OutOfMemory { bytes: 0 })?;
-    let kernels = check_kernels(default_threads())?;
+    let kernels = check_kernels(threads)?;
     factors_error::<T>(a, norms, (lines.view(), pivots), &kernels).map_err(failure)
 }
 

@@ -1,6 +1,6 @@
 //! What `solve`, `lu` and `bench hpl` on workers have in common: the settings of a run, and what the user is told.
 
-use bramble_cluster::args::MachineArgs;
+use bramble_cluster::args::TeamArgs;
 use bramble_cluster::local::LocalWorkers;
 use bramble_cluster::random::session_request;
 use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec};
@@ -38,14 +38,14 @@ pub(crate) struct OpenTeam {
 impl OpenTeam {
     /// Connects to the machines that the options name, for factors of a matrix of that order and element type.
     pub(crate) async fn open(
-        (spec, machines): (TeamSpec, &MachineArgs),
+        (spec, machines): (TeamSpec, &TeamArgs),
         (kernel, dtype, order): (Choice, DType, u64),
         display: ProgressDisplay,
         options: ClusterOptions,
     ) -> Result<Self, Failure> {
         let n = order as f64;
         let purpose = Purpose { kernel, dtype, flops: 2.0 / 3.0 * n * n * n, work: Workload::Factorisation };
-        let gathered = spec.gather(&machines.team(), purpose).await?;
+        let gathered = spec.gather(machines, purpose).await?;
         let GatheredTeam { ends, kernel, is_local, processes, .. } = gathered;
         let cluster = Cluster::open(ends, options, &display).await?;
         Ok(Self { cluster, display, kernel, is_local, processes })

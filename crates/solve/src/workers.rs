@@ -24,22 +24,18 @@ use bramble_primary::{
     SystemSource, off_loop,
 };
 use bramble_report::exit::Failure;
-use bramble_worker::default_threads;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// The machines that the options name; `None` if they name none.
 pub(crate) fn team(args: &SolveArgs) -> Result<Option<TeamSpec>, Failure> {
-    let spec = match TeamSpec::of(&args.machines.team())? {
+    let spec = match TeamSpec::of(&args.factor.team(&args.machines))? {
         TeamSpec::Alone => {
             refuse_alone(args.factor.survive, args.factor.depth)?;
             return Ok(None);
         }
         spec => spec,
     };
-    if args.factor.threads.is_some() {
-        return Err(Failure::usage("--threads: workers use their own; start them with --threads"));
-    }
     Ok(Some(spec))
 }
 
@@ -54,7 +50,7 @@ pub(crate) fn solve(
     let work = async {
         let mut at = Instant::now();
         let mut lap = move || std::mem::replace(&mut at, Instant::now()).elapsed().as_secs_f64();
-        let threads = default_threads();
+        let threads = args.factor.own_threads(&args.machines);
         let in_type = |matrix: &bramble_matrix::Matrix| matrix.clone().converted(dtype);
         let (a, b) = (in_type(&problem.a)?, in_type(&problem.b)?);
         let (matrix, right) = (a.clone(), right_hand_sides(problem)?);
@@ -69,7 +65,8 @@ pub(crate) fn solve(
         let options = ClusterOptions { keeps_links: args.factor.survive > 0 || args.refine };
         let factored = if args.refine { DType::F32 } else { DType::F64 };
         let wanted = (args.factor.kernel, factored, a.shape().rows);
-        let mut team = OpenTeam::open((spec, &args.machines), wanted, display, options).await?;
+        let mut team =
+            OpenTeam::open((spec, &args.factor.team(&args.machines)), wanted, display, options).await?;
         let kernels = check_kernels(threads)?;
         let judge =
             SolutionJudge::new(Judging { a: a.clone(), norms, b: right, kernels }, problem.width, dtype);

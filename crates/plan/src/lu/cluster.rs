@@ -65,6 +65,8 @@ impl ComingColumns {
 /// The sizes that a machine's memory depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartSizes {
+    /// Rows.
+    pub order: usize,
     /// Panels that it keeps.
     pub depth: usize,
     /// Columns of a block.
@@ -175,7 +177,7 @@ impl LuCluster<'_> {
     pub fn plan(&self) -> Result<LuPlan, LuPlanError> {
         let mut by_speed: Vec<usize> = (0..self.machines.len()).collect();
         by_speed.sort_by(|a, b| self.machines[*b].gflops.total_cmp(&self.machines[*a].gflops));
-        let widths = self.width.map_or_else(|| WIDTHS.to_vec(), |width| vec![width]);
+        let widths = self.widths();
         let mut tried = Vec::new();
         let mut best: Option<LuPlan> = None;
         for width in widths {
@@ -210,8 +212,13 @@ impl LuCluster<'_> {
         best
     }
 
+    /// Widths of a block that are compared.
+    pub fn widths(&self) -> Vec<usize> {
+        self.width.map_or_else(|| WIDTHS.to_vec(), |width| vec![width])
+    }
+
     /// Numbers of panels that are compared.
-    fn depths(&self) -> Vec<usize> {
+    pub(super) fn depths(&self) -> Vec<usize> {
         match (self.depth, self.coming) {
             (Some(depth), _) => vec![depth],
             (None, Some(_)) => DEPTHS.to_vec(),
@@ -221,19 +228,29 @@ impl LuCluster<'_> {
 
     /// An error if the system does not fit without the `lost` machines that offer the most memory.
     pub fn fits_without(&self, lost: usize) -> Result<(), LuPlanError> {
+        LuCluster { machines: &self.without_largest(lost), keeps_all: false, ..*self }.plan().map(drop)
+    }
+
+    /// The machines but for the `lost` ones that offer the most memory.
+    pub(super) fn without_largest(&self, lost: usize) -> Vec<LuMachine> {
         let mut machines = self.machines.to_vec();
         machines.sort_by_key(|machine| machine.memory_bytes);
         machines.truncate(machines.len().saturating_sub(lost));
-        LuCluster { machines: &machines, keeps_all: false, ..*self }.plan().map(drop)
+        machines
     }
 
     fn too_large(&self) -> LuPlanError {
         let columns = self.order.saturating_add(self.extra);
         let width = self.width.unwrap_or(WIDTHS[0]);
         LuPlanError {
-            needed: (self.bytes)(PartSizes { depth: self.depths()[0], width, columns, threads: 1 }),
+            needed: self.part_bytes((width, self.depths()[0]), columns, 1),
             offers: self.machines.iter().map(|m| (m.name.clone(), m.memory_bytes)).collect(),
         }
+    }
+
+    /// Memory of a machine's part.
+    fn part_bytes(&self, (width, depth): (usize, usize), columns: usize, threads: usize) -> u64 {
+        (self.bytes)(PartSizes { order: self.order, depth, width, columns, threads })
     }
 
     /// The columns of a block.
@@ -245,7 +262,20 @@ impl LuCluster<'_> {
     }
 
     /// Deals the columns among these machines; `None` if one of them would get none, or the memory does not suffice.
-    fn deal(&self, (width, depth): (usize, usize), machines: Vec<usize>) -> Option<ColumnDeal> {
+    fn deal(&self, sizes: (usize, usize), machines: Vec<usize>) -> Option<ColumnDeal> {
+        let mut deal = self.by_speed_and_memory(sizes, machines)?;
+        if self.keeps_all {
+            self.give_all_some(sizes, &mut deal);
+        }
+        deal.columns.iter().all(|count| *count > 0).then_some(deal)
+    }
+
+    /// Deals the columns among these machines, of which some may get none; `None` if the memory does not suffice.
+    pub(super) fn by_speed_and_memory(
+        &self,
+        (width, depth): (usize, usize),
+        machines: Vec<usize>,
+    ) -> Option<ColumnDeal> {
         let blocks = self.order.div_ceil(width) + 1;
         let (mut owners, mut columns) = (vec![0; blocks], vec![0; machines.len()]);
         for block in (0..blocks).rev() {
@@ -253,8 +283,7 @@ impl LuCluster<'_> {
             let mut least: Option<(f64, usize)> = None;
             for (at, machine) in machines.iter().map(|at| &self.machines[*at]).enumerate() {
                 let with = columns[at] + more;
-                let sizes = PartSizes { depth, width, columns: with, threads: machine.threads };
-                let has_room = (self.bytes)(sizes) <= machine.memory_bytes;
+                let has_room = self.part_bytes((width, depth), with, machine.threads) <= machine.memory_bytes;
                 let time = real(with) / machine.update_flops_per_s(width);
                 // Of equals the last: from left to right the owners then follow the ring, and the next panel's owner is the
                 // first to which a panel goes.
@@ -265,11 +294,7 @@ impl LuCluster<'_> {
             let (_, owner) = least?;
             (owners[block], columns[owner]) = (owner, columns[owner] + more);
         }
-        let mut deal = ColumnDeal { machines, owners, columns };
-        if self.keeps_all {
-            self.give_all_some((width, depth), &mut deal);
-        }
-        deal.columns.iter().all(|count| *count > 0).then_some(deal)
+        Some(ColumnDeal { machines, owners, columns })
     }
 
     /// Gives each machine that is too slow for any block one of the first, which take part in the fewest steps, if it has room
@@ -280,8 +305,8 @@ impl LuCluster<'_> {
             let machine = &self.machines[*number];
             while deal.columns[at] == 0 && block < panels {
                 let (owner, columns) = (deal.owners[block], self.columns(width, block));
-                let sizes = PartSizes { depth, width, columns, threads: machine.threads };
-                if deal.columns[owner] > columns && (self.bytes)(sizes) <= machine.memory_bytes {
+                let bytes = self.part_bytes((width, depth), columns, machine.threads);
+                if deal.columns[owner] > columns && bytes <= machine.memory_bytes {
                     (deal.columns[owner], deal.columns[at]) = (deal.columns[owner] - columns, columns);
                     deal.owners[block] = at;
                 }

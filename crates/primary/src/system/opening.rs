@@ -37,6 +37,33 @@ impl Cluster {
         planned.map(|(plan, _)| plan)
     }
 
+    /// The order with which [`Cluster::solve`] would have the highest rate on these workers, of those up to the order of the
+    /// request that fill their memory. For systems that they generate.
+    pub async fn largest_system(
+        &mut self,
+        request: &SystemRequest,
+        watch: &dyn ProductObserver,
+    ) -> Result<usize, PrimaryError> {
+        let (order, extra) = request.source.shape()?;
+        let mut survival = LuSurvival::new(request.survive);
+        let opening = opening(request, order, extra);
+        let workers = self.open_workers(request, opening, (&mut survival, RunClock::new()), watch).await?;
+        let machines: Vec<LuMachine> = workers.iter().map(|worker| machine(request, worker)).collect();
+        self.idle.release(workers).await;
+        SystemPlanning {
+            order,
+            extra,
+            dtype: request.dtype,
+            width: request.width,
+            depth: request.depth,
+            machines: &machines,
+            keeps_all: request.workers.is_some(),
+            coming: None,
+            losses: request.survive - survival.losses().len(),
+        }
+        .largest()
+    }
+
     /// The links of a run, and its plan. A worker that is lost while the workers are introduced to each other is survived as one
     /// that is lost later.
     pub(super) async fn open_run(

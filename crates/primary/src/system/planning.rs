@@ -1,6 +1,7 @@
 //! The plan of a factorisation, from the speeds of the machines to the owners of the columns, with names.
 //!
-//! Place in the flow: `opening.rs` plans with it for the workers of a run; `bramble plan lu` and `bramble sim lu` also for
+//! Place in the flow: `opening.rs` plans with it for the workers of a run, and asks it for the order of a benchmark's system that
+//! fills their memory; `bramble plan lu` and `bramble sim lu` plan also for
 //! machines that a file describes. The decisions are those of `bramble_plan::LuCluster`; this file adds the bytes of a part and
 //! the limits of the protocol.
 //!
@@ -93,17 +94,7 @@ impl SystemPlanning<'_> {
     pub fn plan(&self) -> Result<(SystemPlan, LuPlan), PrimaryError> {
         let (bytes, bytes_in_f64) =
             (|of| self.part_bytes(of, self.dtype), |of| self.part_bytes(of, DType::F64));
-        let cluster = LuCluster {
-            order: self.order,
-            extra: self.extra,
-            width: self.width,
-            depth: self.depth,
-            element_bytes: self.dtype.size_bytes(),
-            machines: self.machines,
-            keeps_all: self.keeps_all,
-            coming: self.coming,
-            bytes: &bytes,
-        };
+        let cluster = self.cluster(&bytes);
         let found = cluster.plan().map_err(|e| self.too_large(0, &e))?;
         let fits_in_f64 = LuCluster { bytes: &bytes_in_f64, ..cluster }.plan().is_ok();
         if self.losses > 0 {
@@ -134,8 +125,40 @@ impl SystemPlanning<'_> {
         Ok((named, found))
     }
 
+    /// The order, of those up to this one that fill the memory, with which the rate is highest: systems of a benchmark have the
+    /// order that suits the machines.
+    pub fn largest(&self) -> Result<usize, PrimaryError> {
+        let bytes = |of| self.part_bytes(of, self.dtype);
+        if self.losses >= self.machines.len() {
+            let (losses, count) = (self.losses, self.machines.len());
+            let why = format!("--survive {losses}: {} workers are needed, and there are {count}", losses + 1);
+            return Err(PrimaryError::Operands(why));
+        }
+        let cluster = self.cluster(&bytes);
+        let least = cluster.widths()[0].min(self.order);
+        match cluster.largest(self.losses) {
+            Some(order) => Ok(order),
+            // Not even one block fits, and this error names the memory.
+            None => SystemPlanning { order: least, ..*self }.plan().map(|_| least),
+        }
+    }
+
+    fn cluster<'a>(&'a self, bytes: &'a dyn Fn(PartSizes) -> u64) -> LuCluster<'a> {
+        LuCluster {
+            order: self.order,
+            extra: self.extra,
+            width: self.width,
+            depth: self.depth,
+            element_bytes: self.dtype.size_bytes(),
+            machines: self.machines,
+            keeps_all: self.keeps_all,
+            coming: self.coming,
+            bytes,
+        }
+    }
+
     fn part_bytes(&self, of: PartSizes, dtype: DType) -> u64 {
-        let system = (self.order, self.extra, of.width);
+        let system = (of.order, self.extra, of.width);
         LuBegin::bytes_of_part(system, dtype, of.depth, of.columns, of.threads)
     }
 
@@ -144,8 +167,8 @@ impl SystemPlanning<'_> {
         let share = |(at, columns): (&usize, &usize)| {
             let machine = &self.machines[*at];
             let bytes = |columns| {
-                let of =
-                    PartSizes { depth: found.depth, width: found.width, columns, threads: machine.threads };
+                let (order, depth, width) = (self.order, found.depth, found.width);
+                let of = PartSizes { order, depth, width, columns, threads: machine.threads };
                 self.part_bytes(of, self.dtype)
             };
             SystemShare {
@@ -236,6 +259,23 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("pi4"), "{text}");
+    }
+
+    #[test]
+    fn the_largest_system_fits_and_one_that_is_larger_does_not() {
+        let machines = [machine("fast", 40.0, 64 << 20), machine("slow", 20.0, 128 << 20)];
+        for (losses, width) in [(0, None), (0, Some(64)), (1, None)] {
+            let most = SystemPlanning { order: 1_000_000, width, losses, ..planning(&machines) };
+            let order = most.largest().unwrap();
+            assert!(SystemPlanning { order, ..most }.plan().is_ok());
+            assert!(SystemPlanning { order: order * 3 / 2, ..most }.plan().is_err());
+        }
+        let small = [machine("pi", 8.0, 10 << 10)];
+        let none = SystemPlanning { order: 1_000_000, width: None, ..planning(&small) };
+        let text = none.largest().unwrap_err().to_string();
+        assert!(text.contains("order 32") && text.contains("pi offers 0 MiB"), "{text}");
+        let text = SystemPlanning { losses: 1, ..none }.largest().unwrap_err().to_string();
+        assert!(text.contains("2 workers are needed"), "{text}");
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //!
 //! Deliberately absent: the official program, which starts its own processes on the machines (docs/solve.md).
 
+use super::args::SIZE_MAX;
 use super::mxp_report::{self, MxpPoint};
 use super::point::{HplEstimate, HplPlace, HplPoint};
 use super::stamp::Stamp;
@@ -51,7 +52,6 @@ fn refuse(args: &BenchHplArgs) -> Result<(), Failure> {
             args.official,
             "--official: starts processes on this machine only; docs/solve.md says how to run it on several",
         ),
-        (args.size.is_empty(), "--size: name the order N; with workers it has no default"),
     ];
     match refused.into_iter().find(|(is_given, _)| *is_given) {
         Some((_, text)) => Err(Failure::usage(text)),
@@ -63,9 +63,9 @@ fn on_workers(args: &BenchHplArgs, spec: TeamSpec) -> Result<Exit, Failure> {
     let work = async {
         let dtype = if args.mxp { DType::F32 } else { DType::F64 };
         let (display, options) = (display(args.json, args.json), ClusterOptions { keeps_links: true });
-        let largest = args.size.iter().max().map_or(0, |n| u64::from(*n));
-        let wanted = (args.kernel, dtype, largest);
-        let mut team = OpenTeam::open((spec, &args.machines), wanted, display, options).await?;
+        let largest = args.size.iter().max().copied().unwrap_or(SIZE_MAX);
+        let wanted = (args.kernel, dtype, u64::from(largest));
+        let mut team = OpenTeam::open((spec, &args.machines.team()), wanted, display, options).await?;
         let measured = measure(args, &mut team).await;
         team.close().await;
         Ok(measured)
@@ -139,12 +139,18 @@ async fn measure(args: &BenchHplArgs, team: &mut OpenTeam) -> (Vec<Vec<Run>>, Op
         if list.is_empty() { vec![None] } else { list.iter().map(|x| Some(usize::from(*x))).collect() }
     };
     let mut cases: Vec<Case> = Vec::new();
-    for order in args.size.iter().map(|n| *n as usize) {
-        for nodes in or_none(&args.nodes) {
+    for nodes in or_none(&args.nodes) {
+        let orders = match orders(args, team, nodes).await {
+            Ok(orders) => orders,
+            Err(failure) => return (Vec::new(), Some(GatheredTeam::failure(team.is_local, failure))),
+        };
+        for order in orders {
             let blocks = or_none(&args.nb).into_iter().map(|nb| nb.map(|nb| nb.min(order)));
             cases.extend(blocks.map(|nb| ((order, nb, nodes), Vec::new())));
         }
     }
+    // All numbers of workers of one order stand together.
+    cases.sort_by_key(|((order, ..), _)| args.size.iter().position(|size| *size as usize == *order));
     let (all, mut ended, mut failed) = (cases.len() * usize::from(args.rounds), 0, None);
     'rounds: for _ in 0..args.rounds {
         for (case, runs) in &mut cases {
@@ -171,6 +177,30 @@ async fn measure(args: &BenchHplArgs, team: &mut OpenTeam) -> (Vec<Vec<Run>>, Op
         }
     }
     (cases.into_iter().map(|(_, runs)| runs).collect(), failed)
+}
+
+/// The orders for that number of workers: those of the options, or the one that fills their memory.
+async fn orders(
+    args: &BenchHplArgs,
+    team: &mut OpenTeam,
+    nodes: Option<usize>,
+) -> Result<Vec<usize>, Failure> {
+    if !args.size.is_empty() {
+        return Ok(args.size.iter().map(|n| *n as usize).collect());
+    }
+    let most = SIZE_MAX as usize;
+    let system = match args.mxp {
+        true => (SystemSource::HplMxp(most), DType::F32),
+        false => (SystemSource::Hpl(most), DType::F64),
+    };
+    let width = args.nb.iter().max().map(|nb| usize::from(*nb));
+    let request = request(args, team, system, (most, width, nodes))?;
+    let order = team.cluster.largest_system(&request, &team.display).await?;
+    let memory = nodes.map_or_else(|| "the workers".to_owned(), |count| counted(count as u64, "worker"));
+    bramble_report::say(&format!(
+        "bramble: N = {order}, which fills the memory of {memory}; --size sets another"
+    ));
+    Ok(vec![order])
 }
 
 /// Why no run begins after one that has survived a loss.

@@ -105,7 +105,7 @@ async fn on_workers(args: &PlanLuArgs, subject: &PlanSubject) -> Result<SystemPl
     let (order, _) = source.shape()?;
     let (wanted, options) = ((args.kernel, subject.dtype(), order as u64), ClusterOptions::default());
     let mut team =
-        OpenTeam::open((spec, &args.machines), wanted, display(args.json, args.json), options).await?;
+        OpenTeam::open((spec, &args.machines.team()), wanted, display(args.json, args.json), options).await?;
     let request = SystemRequest {
         source,
         dtype: subject.dtype(),

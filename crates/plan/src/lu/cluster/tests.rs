@@ -45,7 +45,7 @@ fn columns_follow_the_speeds_in_every_remainder() {
 fn memory_limits_a_share_and_what_does_not_fit_is_refused() {
     let machines = [machine(9.0, 30 << 20, None), machine(1.0, 1 << 30, None)];
     let found = plan(2000, Some(64), &machines).unwrap();
-    let with = |columns| bytes(2000)(PartSizes { depth: 3, width: 64, columns, threads: 4 });
+    let with = |columns| bytes(2000)(PartSizes { order: 2000, depth: 3, width: 64, columns, threads: 4 });
     assert!(with(found.deal.columns[0]) <= 30 << 20 && found.deal.columns[1] > 0);
     let small = [machine(9.0, 9 << 20, None), machine(1.0, 9 << 20, None)];
     let refused = plan(2000, None, &small).unwrap_err();
@@ -241,4 +241,42 @@ proptest! {
         let parts = found.estimate.panel_wait_seconds + found.estimate.back_seconds;
         prop_assert!(parts <= found.estimate.seconds * (1.0 + 1e-9));
     }
+}
+
+#[test]
+fn the_largest_order_fills_the_memory_also_after_losses() {
+    let bytes = |of: PartSizes| 8 * (of.order * of.columns + (of.depth + 1) * of.order * of.width) as u64;
+    let cluster = |machines: &[LuMachine], width, most, losses| {
+        let cluster = LuCluster {
+            order: most,
+            extra: 1,
+            width,
+            depth: None,
+            element_bytes: 8,
+            machines,
+            keeps_all: false,
+            coming: None,
+            bytes: &bytes,
+        };
+        cluster.largest(losses)
+    };
+    let machines =
+        [machine(8.0, 1 << 30, Some(1e8)), machine(8.0, 1 << 30, Some(1e8)), machine(8.0, 1 << 28, None)];
+    for (width, losses) in [(None, 0), (Some(64), 0), (Some(256), 1), (None, 1), (Some(100), 2)] {
+        let found = cluster(&machines, width, 1 << 20, losses).unwrap();
+        let memory: u64 = machines[losses.min(2)..].iter().map(|machine| machine.memory_bytes).sum();
+        let filled = (8 * found * found) as f64 / memory as f64;
+        println!("{width:?} {losses}: {found}, {filled:.2} of the memory");
+        // Panels take the rest; the order is a multiple of the width.
+        assert!((0.6..1.0).contains(&filled), "{width:?} {losses}: {found}, {filled}");
+        assert!(width.is_none_or(|width| found.is_multiple_of(width)));
+        let fits = |order| plan(order, width, &machines[losses..]).is_ok();
+        assert!(fits(found) && !fits(found + 64 * width.unwrap_or(64)));
+    }
+    // Narrow panels would let a larger system fit, whose rate is lower.
+    let wide = cluster(&machines, None, 1 << 20, 0).unwrap();
+    assert!(wide < cluster(&machines, Some(32), 1 << 20, 0).unwrap());
+    assert_eq!(cluster(&machines, None, 1000, 0), Some(1000));
+    assert_eq!(cluster(&[machine(8.0, 1 << 10, None)], None, 1 << 20, 0), None);
+    assert_eq!(cluster(&machines, None, 1 << 20, 3), None);
 }
