@@ -128,6 +128,27 @@ def test_a_product_in_a_lab_has_the_bits_of_one_without(tmp_path):
         assert [node["name"] for node in named["nodes"]][1:] == ["10.77.0.3:7400"], named
 
 
+@pytest.mark.parametrize("key", [True, False])
+def test_systems_are_solved_in_a_lab(tmp_path, key):
+    a, b, out = np.random.default_rng(1).standard_normal((300, 300)), np.ones(300), tmp_path / "x.npy"
+    files = save(tmp_path, "A.npy", a), save(tmp_path, "b.npy", b)
+    with lab(tmp_path, TWO if key else "key = false\n" + TWO) as (name, _):
+        run = ["lab", "run", "--name", name, "--"]
+        addresses = {"10.77.0.2:7400", "10.77.0.3:7400"}
+        # A machine with which it would take longer takes no part.
+        def named(report):
+            return {worker["name"] for worker in report["workers"]} | set(report["left_out"])
+
+        assert named(succeed(*run, "solve", *files, "-o", out, "--json").report) == addresses
+        np.testing.assert_allclose(a @ np.load(out), b, rtol=0, atol=1e-10)
+        assert named(succeed(*run, "lu", files[0], "--json").report) == addresses
+        [hpl] = [json.loads(line) for line in succeed(*run, "bench", "hpl", "--size", 300, "--nodes", 2, "--json").out.splitlines()]
+        assert hpl["passed"] and {worker["name"] for worker in hpl["workers"]} == addresses
+        assert "10.77.0.3:7400" in succeed(*run, "plan", "lu", 300, "-w", "pi2").out
+        alone = succeed("lab", "run", "--name", name, "--alone", "--", "solve", *files, "--json").report
+        assert alone["workers"] == []
+
+
 def test_the_limits_are_those_of_the_description(tmp_path):
     with lab(tmp_path) as (name, made):
         for machine, mbit, cores, memory in [(made["primary"], 500, 0.5, 1 << 30)] + [
@@ -225,7 +246,7 @@ def test_addresses_outside_are_refused(tmp_path):
             ([], {"BRAMBLE_HOSTS": "localhost"}, "BRAMBLE_HOSTS localhost:7400: no machine of lab"),
         ]:
             assert_refused(bramble(*run, *options, env=env), 2, [said])
-        assert_refused(bramble("lab", "run", "--name", name, "--", "worker"), 2, ["use multiply, plan or nodes"])
+        assert_refused(bramble("lab", "run", "--name", name, "--", "worker"), 2, ["use multiply, batch, solve"])
         # The same product on the primary alone, whatever the variable says; but no workers by name.
         alone = succeed("lab", "run", "--name", name, "--alone", "--", *product[:3], "--json", env={"BRAMBLE_HOSTS": "pi1"}).report
         assert [worker["link"] for worker in alone["workers"]] == ["thread"], alone["workers"]

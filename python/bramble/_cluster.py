@@ -332,8 +332,9 @@ class Cluster:
         workers share the columns by their speed, and compute in float64 (``bramble solve``); the result has the wider type of
         both operands. Its backward error is in ``last_report``. Without workers it is ``bramble.solve``.
 
-        A lost worker ends the call with ``Unreachable``. With ``survive``, 0 to 8, the elimination starts again on the others for
-        up to so many lost workers, and ``last_report`` names them; it needs ``survive + 1`` workers with the memory for that.
+        A lost worker ends the call with ``Unreachable``. With ``survive=N``, 0 to 8, the elimination starts again on the others
+        after the loss of up to N workers, and ``last_report`` names these. At least N + 1 workers have to be there, and the
+        system has to fit without any N of them.
         """
         return _solve.on_cluster(self, a, b, survive)
 

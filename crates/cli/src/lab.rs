@@ -1,7 +1,8 @@
 //! `bramble lab`: the parser of the verb after `lab run`.
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, Command, PlanCommand};
 use crate::usage;
+use bramble_bench::BenchCommand;
 use bramble_lab::{LabCommand, RunVerb};
 use bramble_report::exit::{Exit, Failure};
 use std::ffi::{OsStr, OsString};
@@ -21,11 +22,18 @@ fn parsed(words: &[OsString]) -> RunVerb {
             return RunVerb::Answered(if is_help { Exit::Done } else { Exit::Usage });
         }
     };
-    match command {
-        Command::Multiply(args) => RunVerb::OnTeam(Box::new(args.team)),
-        Command::Batch(args) => RunVerb::OnTeam(Box::new(args.team)),
-        Command::Plan(args) if args.command.is_none() => RunVerb::OnTeam(Box::new(args.product.team)),
-        Command::Nodes(args) => RunVerb::OnTeam(Box::new(args.team)),
-        _ => RunVerb::Other,
-    }
+    let (machines, words) = match command {
+        Command::Multiply(args) => (args.team.machines, 1),
+        Command::Batch(args) => (args.team.machines, 1),
+        Command::Solve(args) => (args.machines, 1),
+        Command::Lu(args) => (args.machines, 1),
+        Command::Bench(BenchCommand::Hpl(args)) => (args.machines, 2),
+        Command::Plan(args) => match args.command {
+            Some(PlanCommand::Lu(args)) => (args.machines, 2),
+            None => (args.product.team.machines, 1),
+        },
+        Command::Nodes(args) => (args.team.machines, 1),
+        _ => return RunVerb::Other,
+    };
+    RunVerb::OnTeam { machines: Box::new(machines), words }
 }

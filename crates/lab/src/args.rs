@@ -15,7 +15,7 @@ const NAME_BYTES_MAX: usize = 20;
 pub enum LabCommand {
     /// Create the machines, start a worker in each, and wait until all listen
     Up(LabUpArgs),
-    /// Run multiply, batch, plan or nodes on the lab's primary, with the lab's machines as workers
+    /// Run multiply, batch, solve, lu, bench hpl, plan or nodes on the lab's primary, with the lab's machines as workers
     Run(LabRunArgs),
     /// Run any command inside one of the machines
     Exec(LabExecArgs),
@@ -64,7 +64,7 @@ pub struct LabRunArgs {
     /// Compute on the primary alone, within its limits, without the lab's workers
     #[arg(long)]
     pub(crate) alone: bool,
-    /// A verb of bramble with its options: multiply, batch, plan or nodes
+    /// A verb of bramble with its options: multiply, batch, solve, lu, bench hpl, plan or nodes
     #[arg(value_name = "VERB", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) command: Vec<OsString>,
 }

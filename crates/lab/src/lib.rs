@@ -16,15 +16,20 @@ mod verbs;
 
 pub use args::LabCommand;
 
-use bramble_cluster::args::TeamArgs;
+use bramble_cluster::args::MachineArgs;
 use bramble_report::exit::{Exit, Failure};
 use std::ffi::OsString;
 
 /// The verb that `lab run` runs, as the program parses it.
 #[derive(Debug)]
 pub enum RunVerb {
-    /// A verb that uses the lab's machines, and the options that name machines.
-    OnTeam(Box<TeamArgs>),
+    /// A verb that uses the lab's machines.
+    OnTeam {
+        /// Its options that name machines.
+        machines: Box<MachineArgs>,
+        /// Words that name it, before its options.
+        words: usize,
+    },
     /// A verb that uses no machines.
     Other,
     /// The parser has printed help or an error; the exit code.

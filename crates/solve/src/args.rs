@@ -97,15 +97,10 @@ pub struct SolveArgs {
     pub(crate) factor: FactorArgs,
     /// The machines; without any, the threads of this process.
     #[command(flatten)]
-    pub(crate) machines: MachineArgs,
+    pub machines: MachineArgs,
 }
 
 impl SolveArgs {
-    /// The machines.
-    pub fn machines(&self) -> &MachineArgs {
-        &self.machines
-    }
-
     /// Memory that a matrix on standard input may take.
     pub fn memory(&self) -> Option<u64> {
         self.factor.memory
@@ -126,15 +121,10 @@ pub struct LuArgs {
     pub(crate) factor: FactorArgs,
     /// The machines; without any, the threads of this process.
     #[command(flatten)]
-    pub(crate) machines: MachineArgs,
+    pub machines: MachineArgs,
 }
 
 impl LuArgs {
-    /// The machines.
-    pub fn machines(&self) -> &MachineArgs {
-        &self.machines
-    }
-
     /// Memory that a matrix on standard input may take.
     pub fn memory(&self) -> Option<u64> {
         self.factor.memory

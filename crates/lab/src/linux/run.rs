@@ -7,7 +7,7 @@ use super::enter::{HOSTS_VARIABLE, become_it, becoming, enter, set_environment};
 use super::state::{Folder, Lab, PORT};
 use crate::args::LabRunArgs;
 use crate::{RunVerb, VerbParser};
-use bramble_cluster::args::TeamArgs;
+use bramble_cluster::args::MachineArgs;
 use bramble_cluster::hostfile;
 use bramble_cluster::hosts::{HOSTS_MAX, Host, parse_list};
 use bramble_cluster::program;
@@ -19,20 +19,20 @@ const OPEN: [&str; 2] = ["--insecure", "--i-trust-this-network"];
 
 /// Runs the verb.
 pub(super) fn run(args: &LabRunArgs, parse: VerbParser) -> Result<Exit, Failure> {
-    let team = match parse(&args.command) {
-        RunVerb::OnTeam(team) => team,
+    let (machines, verb) = match parse(&args.command) {
+        RunVerb::OnTeam { machines, words } => (machines, words),
         RunVerb::Answered(exit) => return Ok(exit),
         RunVerb::Other => {
-            let text = "lab run: use multiply, plan or nodes; for any other command: bramble lab exec";
+            let text = "lab run: use multiply, batch, solve, lu, bench hpl, plan or nodes; for any other command: bramble lab exec";
             return Err(Failure::usage(text));
         }
     };
     let (folder, lab) = Folder::to_enter(&args.lab.name)?;
-    let words = words(&lab, &team, &args.command)?;
+    let words = words(&lab, &machines, (&args.command, verb))?;
     // Without workers the variable is empty, which the verb treats as unset.
     let hosts = match args.alone {
-        true => without_workers(&team).map(Some)?,
-        false => from_environment(&lab, &team)?,
+        true => without_workers(&machines).map(Some)?,
+        false => from_environment(&lab, &machines)?,
     };
     enter(lab.primary())?;
     let program =
@@ -46,15 +46,20 @@ pub(super) fn run(args: &LabRunArgs, parse: VerbParser) -> Result<Exit, Failure>
     Err(become_it(command))
 }
 
-/// The verb and its options, with names replaced by addresses, and with the options that a lab without a key needs.
-fn words(lab: &Lab, team: &TeamArgs, command: &[OsString]) -> Result<Vec<OsString>, Failure> {
+/// The verb of that many words and its options, with names replaced by addresses, and with the options that a lab without a key
+/// needs.
+fn words(
+    lab: &Lab,
+    machines: &MachineArgs,
+    (command, verb): (&[OsString], usize),
+) -> Result<Vec<OsString>, Failure> {
     let mut words = command.to_vec();
-    if let Some(list) = &team.machines.workers {
+    if let Some(list) = &machines.workers {
         let hosts = hostfile::from_list("--workers", list)?;
         let addresses = addresses(lab, &hosts).map_err(|why| Failure::usage(format!("--workers {why}")))?;
         replace_list(&mut words, list, &addresses);
     }
-    if let Some(file) = &team.machines.hostfile {
+    if let Some(file) = &machines.hostfile {
         for host in hostfile::from_file(file)? {
             let wrong = |why: String| Failure::usage(format!("--hostfile {}: {why}", file.display()));
             let endpoint = endpoint(lab, &host).map_err(wrong)?;
@@ -63,21 +68,21 @@ fn words(lab: &Lab, team: &TeamArgs, command: &[OsString]) -> Result<Vec<OsStrin
             }
         }
     }
-    if !lab.key && team.machines.local.is_none() {
-        let given = [team.machines.trust.insecure, team.machines.trust.i_trust_this_network];
+    if !lab.key && machines.local.is_none() {
+        let given = [machines.trust.insecure, machines.trust.i_trust_this_network];
         let missing = OPEN.iter().zip(given).filter(|(_, is_given)| !is_given);
         // Right after the verb: later words may be operands.
-        words.splice(1..1, missing.map(|(option, _)| OsString::from(option)));
+        words.splice(verb..verb, missing.map(|(option, _)| OsString::from(option)));
     }
     Ok(words)
 }
 
 /// The empty list of workers of `--alone`; an error where the verb names workers.
-fn without_workers(team: &TeamArgs) -> Result<String, Failure> {
+fn without_workers(machines: &MachineArgs) -> Result<String, Failure> {
     let named = [
-        ("--workers", team.machines.workers.is_some()),
-        ("--hostfile", team.machines.hostfile.is_some()),
-        ("--await", team.machines.awaited.is_some()),
+        ("--workers", machines.workers.is_some()),
+        ("--hostfile", machines.hostfile.is_some()),
+        ("--await", machines.awaited.is_some()),
     ];
     match named.iter().find(|(_, is_named)| *is_named) {
         Some((option, _)) => {
@@ -88,10 +93,8 @@ fn without_workers(team: &TeamArgs) -> Result<String, Failure> {
 }
 
 /// The workers that the user's variable names, if no option overrides it.
-fn from_environment(lab: &Lab, team: &TeamArgs) -> Result<Option<String>, Failure> {
-    let is_named = team.machines.workers.is_some()
-        || team.machines.hostfile.is_some()
-        || team.machines.awaited.is_some();
+fn from_environment(lab: &Lab, machines: &MachineArgs) -> Result<Option<String>, Failure> {
+    let is_named = machines.workers.is_some() || machines.hostfile.is_some() || machines.awaited.is_some();
     let Some(list) = std::env::var(HOSTS_VARIABLE).ok().filter(|list| !list.is_empty() && !is_named) else {
         return Ok(None);
     };
@@ -159,7 +162,7 @@ mod tests {
     #[allow(dead_code)] // Parsed, and not read.
     struct Product {
         #[command(flatten)]
-        team: TeamArgs,
+        machines: MachineArgs,
         #[arg(short, long)]
         quiet: bool,
         a: OsString,
@@ -179,9 +182,14 @@ mod tests {
     }
 
     fn becomes(key: bool, command: &str) -> Result<String, String> {
+        becomes_with(key, 1, command)
+    }
+
+    /// The same for a verb of several words.
+    fn becomes_with(key: bool, verb: usize, command: &str) -> Result<String, String> {
         let command: Vec<OsString> = command.split(' ').map(OsString::from).collect();
-        let args = Product::try_parse_from(&command).unwrap();
-        let words = words(&lab(key), &args.team, &command).map_err(|e| e.text)?;
+        let args = Product::try_parse_from(&command[verb - 1..]).unwrap();
+        let words = words(&lab(key), &args.machines, (&command, verb)).map_err(|e| e.text)?;
         Ok(words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "))
     }
 
@@ -212,6 +220,10 @@ mod tests {
             "multiply --i-trust-this-network A B --insecure"
         );
         assert_eq!(becomes(false, "multiply A B --local 2").unwrap(), "multiply A B --local 2");
+        assert_eq!(
+            becomes_with(false, 2, "plan lu A B").unwrap(),
+            "plan lu --insecure --i-trust-this-network A B"
+        );
     }
 
     #[test]

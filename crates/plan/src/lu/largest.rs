@@ -14,9 +14,9 @@ use alloc::vec::Vec;
 const FEWER_BLOCKS_MAX: usize = 8;
 
 impl LuCluster<'_> {
-    /// The order with the highest predicted rate among those that fill the memory with one of the widths, up to `self.order`;
-    /// `None` if nothing fits. Wide panels need memory, which costs order, and narrow ones cost speed. `losses` machines may be
-    /// lost: those that offer the most memory.
+    /// Each width of a block has an order, at most `self.order`, that fills the memory. Of these orders the one with the highest
+    /// predicted rate; `None` if not even one block fits. Wide panels need memory, so the order is smaller, and narrow ones slow
+    /// the run. The system also fits without the `losses` machines that offer the most memory.
     pub fn largest(&self, losses: usize) -> Option<usize> {
         let left = self.without_largest(losses);
         let mut best: Option<(f64, usize)> = None;

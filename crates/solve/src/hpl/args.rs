@@ -54,7 +54,7 @@ pub struct BenchHplArgs {
     pub(crate) survive: u8,
     /// The machines; without any, the threads of this process.
     #[command(flatten)]
-    pub(crate) machines: MachineArgs,
+    pub machines: MachineArgs,
     /// Write a plot of the measurements to this file
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,

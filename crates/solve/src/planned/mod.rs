@@ -69,7 +69,7 @@ pub struct PlanLuArgs {
     pub(crate) json: bool,
     /// The machines.
     #[command(flatten)]
-    pub(crate) machines: MachineArgs,
+    pub machines: MachineArgs,
 }
 
 /// Runs the verb.
