@@ -27,7 +27,7 @@ use bramble_matrix::{Output, Rect};
 use bramble_record::journal::{JournalFile, JournalWriter};
 use bramble_record::log::{EventLog, EventRecorder, Phase};
 use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryAction, PrimaryEvent};
-use bramble_sessions::{ConnectedPeers, IdleConnections, PrimaryError, off_loop};
+use bramble_sessions::{ConnectedPeers, IdleConnections, IntroductionEnd, PrimaryError, off_loop};
 use bramble_wire::ProtocolError;
 use bramble_wire::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
 pub(crate) use inspection::InspectionResult;
@@ -154,7 +154,6 @@ pub(crate) async fn run(
 ) -> Result<RunOutcome, PrimaryError> {
     let PreparedProduct { plan, operands, bodies, output, connected } = product;
     let ConnectedPeers { sessions, neighbours, dead, report: _ } = connected;
-    let dead: Vec<Option<String>> = dead.into_iter().map(|end| end.map(|end| end.why)).collect();
     let before = options.before.take();
     // A resumed product has no members: all its work starts unowned.
     let members = if before.is_some() { &[] } else { &plan.members[..] };
@@ -189,8 +188,8 @@ pub(crate) async fn run(
         recorder: options.recorder,
     }));
     let mut tasks = Tasks::default();
-    for (session, why) in sessions.into_iter().zip(&dead) {
-        tasks.add_peer(&core, session, why.is_some());
+    for (session, end) in sessions.into_iter().zip(&dead) {
+        tasks.add_peer(&core, session, end.is_some());
     }
     let (admitted, joining) = mpsc::channel(1);
     let terms = options.join_terms.take().zip(idle.later.take());
@@ -234,11 +233,11 @@ fn initial_state(
 
 impl Core {
     /// Starts the state machine. `dead`: for each link, why it has broken already, if it has.
-    fn start(&mut self, dead: Vec<Option<String>>) {
+    fn start(&mut self, dead: Vec<Option<IntroductionEnd>>) {
         self.recorder.phase(Phase::Computing);
         self.dispatch(PrimaryEvent::Start);
-        for (index, why) in dead.into_iter().enumerate() {
-            why.into_iter().for_each(|why| self.link_ended(index, why));
+        for (index, end) in dead.into_iter().enumerate() {
+            end.into_iter().for_each(|end| self.link_ended(index, end.why));
         }
     }
 

@@ -23,7 +23,8 @@ pub(super) fn run(args: &LabRunArgs, parse: VerbParser) -> Result<Exit, Failure>
         RunVerb::OnTeam { machines, words } => (machines, words),
         RunVerb::Answered(exit) => return Ok(exit),
         RunVerb::Other => {
-            let text = "lab run: use multiply, batch, solve, lu, bench hpl, plan or nodes; for any other command: bramble lab exec";
+            let text = "lab run: use multiply, batch, solve, lu, bench hpl, plan or nodes; for any other command: bramble \
+                 lab exec";
             return Err(Failure::usage(text));
         }
     };

@@ -1,7 +1,8 @@
 //! LU factorisation: owners of the columns, bound, prediction.
 //!
 //! Place in the flow: `bench hpl` and `solve` ask before they begin, for the threads of one machine (`machine.rs`) or for a
-//! cluster (`cluster.rs`, from the times of single tasks in `tasks.rs`; `largest.rs` has the order that fills its memory). The simulator asks for the same times.
+//! cluster (`cluster.rs`, from the times of single tasks in `tasks.rs`; `largest.rs` has the order that fills its memory). The
+//! simulator asks for the same times.
 
 mod cluster;
 mod largest;

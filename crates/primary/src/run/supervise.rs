@@ -14,7 +14,7 @@ use crate::product::ProductObserver;
 use crate::stop::Stop;
 use bramble_record::journal::{JournalFile, JournalOptions, JournalSubject};
 use bramble_schedule::primary::PrimaryEvent;
-use bramble_sessions::{GOODBYE, PrimaryError};
+use bramble_sessions::{GOODBYE, IntroductionEnd, PrimaryError};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Supervisor<'_> {
 pub(super) async fn run_to_end(
     core: &Rc<RefCell<Core>>,
     supervisor: &mut Supervisor<'_>,
-    (journal, dead): (Option<(JournalOptions, JournalSubject)>, Vec<Option<String>>),
+    (journal, dead): (Option<(JournalOptions, JournalSubject)>, Vec<Option<IntroductionEnd>>),
 ) -> Result<(Option<InspectionResult>, Result<Option<JournalFile>, PrimaryError>), PrimaryError> {
     core.borrow_mut().keep_journal(journal)?;
     core.borrow_mut().start(dead);

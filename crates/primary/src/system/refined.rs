@@ -6,8 +6,8 @@
 //! followed by a run in f64 over the same connections.
 //!
 //! Invariants: one question at a time. A worker that is lost while the solution is corrected is lost as in the elimination: its
-//! factors are nowhere else. The thread ends with the run, as its next question is not answered; it may end after the next run has
-//! begun.
+//! factors are nowhere else. The thread ends with the run, as its next question is not answered; it may end after the next run
+//! has begun.
 //!
 //! Deliberately absent: the corrections, and how good they have to be (crate `lu`).
 

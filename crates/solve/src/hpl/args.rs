@@ -9,11 +9,19 @@ use std::path::PathBuf;
 /// The largest order.
 pub(super) const SIZE_MAX: u32 = 1_000_000;
 
+/// Parses an order.
+fn order(text: &str) -> Result<u32, String> {
+    text.parse()
+        .ok()
+        .filter(|order| (1..=SIZE_MAX).contains(order))
+        .ok_or_else(|| format!("use 1 to {SIZE_MAX}"))
+}
+
 #[derive(Args, Debug)]
 #[allow(missing_docs)] // A comment here would become the help text of the verb.
 pub struct BenchHplArgs {
     /// Orders N of the system, comma-separated (default: as fills the memory of --memory, or of the workers)
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(SIZE_MAX)))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = order)]
     pub(crate) size: Vec<u32>,
     /// Columns NB of a panel, comma-separated (default: by N); several make a sweep, whose plot --plot draws
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=4096))]
