@@ -1,9 +1,8 @@
 //! The plan of a factorisation, from the speeds of the machines to the owners of the columns, with names.
 //!
-//! Place in the flow: `opening.rs` plans with it for the workers of a run, and asks it for the order of a benchmark's system that
-//! fills their memory; `bramble plan lu` and `bramble sim lu` plan also for
-//! machines that a file describes. The decisions are those of `bramble_plan::LuCluster`; this file adds the bytes of a part and
-//! the limits of the protocol.
+//! Place in the flow: `opening.rs` plans with it for the workers of a run, and asks it for the order that fills their memory;
+//! `bramble plan lu` and `bramble sim lu` plan also for machines that a file describes. `bramble_plan::LuCluster` decides; this
+//! file adds the bytes of a part and the limits of the protocol.
 //!
 //! Invariant: there is no plan unless all columns fit, also after the losses that the run is to survive.
 //!
