@@ -16,7 +16,8 @@ def asked(*args, **options):
     assert report["schema"] == "bramble.nodes/1"
     for node in report["nodes"]:
         check_fields("node", node, NODE)
-        assert node["gflops"] <= node["peak_gflops"] and node["memory_bytes"] > 0
+        # Not which is larger: they are measured one after the other, and other programs disturb them.
+        assert node["gflops"] > 0 and node["peak_gflops"] > 0 and node["memory_bytes"] > 0
     return report
 
 
