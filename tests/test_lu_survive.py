@@ -17,7 +17,7 @@ from helpers import Run, assert_gone, assert_refused, bramble, matrix, save, suc
 from test_lu_workers import assert_factors
 from test_solve import backward_error
 from test_solve_workers import wait_until_it_computes
-from wire_worker import NEIGHBOUR
+from wire_worker import NEIGHBOUR, PING
 
 # A slow kernel on one thread: an elimination of 3200 columns takes some seconds. `losing` needs every worker to take part; wide blocks,
 # which a worker that has measured itself as slow holds up, let the plan leave that one out, so the tests take blocks of 32 columns.
@@ -205,3 +205,13 @@ def test_a_worker_that_is_lost_while_it_is_introduced_is_survived_or_named(survi
             assert_refused(result, 5, [f"bramble: worker {cut.address}: "], begun=True)
         # The others are free.
         assert succeed(*words[:-2], "-w", ",".join(addresses)).code == 0
+
+
+def test_no_order_is_looked_for_without_a_worker_that_is_lost():
+    words = "bench", "hpl", "--memory", "32M", "--json", "--survive", 1
+    with workers(3, "--threads", 1) as (addresses, _), CutLink(addresses[1], PING) as cut:
+        result = bramble(*words, "-w", ",".join([addresses[0], cut.address, addresses[2]]))
+        assert cut.was_cut
+        assert_refused(result, {1, 5}, [cut.address])
+        assert "N = " not in result.err, result
+        assert_refused(bramble(*words, "-w", addresses[0]), 1, ["--survive 1: 2 workers are needed, and 1 takes part"])

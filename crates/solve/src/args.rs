@@ -16,8 +16,8 @@ pub(crate) struct FactorArgs {
     /// Compute in f32 or f64 (default: that of the matrices; integers are solved in f64)
     #[arg(long, value_name = "D", value_parser = element_type)]
     pub(crate) dtype: Option<DType>,
-    /// Compute threads (default: one per core); with workers those of this process, which checks the result; with --local those
-    /// of each worker
+    /// Compute threads (default: one per core); with workers: threads of this process, which checks the result; with --local:
+    /// threads of each worker
     #[arg(long, value_name = "T", env = "BRAMBLE_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
     /// Memory limit, such as 512M or 4G (default: three quarters of the free memory)

@@ -263,7 +263,7 @@ impl LuCluster<'_> {
 
     /// Deals the columns among these machines; `None` if one of them would get none, or the memory does not suffice.
     fn deal(&self, sizes: (usize, usize), machines: Vec<usize>) -> Option<ColumnDeal> {
-        let mut deal = self.by_speed_and_memory(sizes, machines)?;
+        let mut deal = self.proportional_deal(sizes, machines)?;
         if self.keeps_all {
             self.give_all_some(sizes, &mut deal);
         }
@@ -271,7 +271,7 @@ impl LuCluster<'_> {
     }
 
     /// Deals the columns among these machines, of which some may get none; `None` if the memory does not suffice.
-    pub(super) fn by_speed_and_memory(
+    pub(super) fn proportional_deal(
         &self,
         (width, depth): (usize, usize),
         machines: Vec<usize>,

@@ -51,7 +51,7 @@ impl LuCluster<'_> {
         let depth = self.depths()[0];
         let fits = |order: usize| {
             let all: Vec<usize> = (0..machines.len()).collect();
-            LuCluster { order, machines, ..*self }.by_speed_and_memory((width, depth), all).is_some()
+            LuCluster { order, machines, ..*self }.proportional_deal((width, depth), all).is_some()
         };
         if fits(self.order) {
             return self.order;

@@ -6,6 +6,7 @@
 //! of the first start take part. Workers that take no part are idle again, and so are the others at the end.
 
 use super::links::RingLinks;
+use super::planning::too_few;
 use super::survive::RunClock;
 use super::{SystemPlan, SystemPlanning, SystemProgress, SystemRequest, SystemRun, SystemSource};
 use crate::PrimaryError;
@@ -27,41 +28,27 @@ impl Cluster {
         request: &SystemRequest,
         watch: &dyn ProductObserver,
     ) -> Result<SystemPlan, PrimaryError> {
-        let (order, extra) = request.source.shape()?;
         let mut survival = LuSurvival::new(request.survive);
-        let opening = opening(request, order, extra);
-        let workers = self.open_workers(request, opening, (&mut survival, RunClock::new()), watch).await?;
+        let workers = self.open_workers(request, (&mut survival, RunClock::new()), watch).await?;
         let lost = request.survive - survival.losses().len();
-        let planned = plan(request, (order, extra), (&workers, self.nic_bytes_per_s), lost);
+        let planned = plan(request, (&workers, self.nic_bytes_per_s), lost);
         self.idle.release(workers).await;
         planned.map(|(plan, _)| plan)
     }
 
-    /// The order with which [`Cluster::solve`] would have the highest rate on these workers, of those up to the order of the
-    /// request that fill their memory. For systems that they generate.
+    /// An order that fills the memory of the workers, at most that of the request: the one with which [`Cluster::solve`] would
+    /// have the highest rate. For systems that they generate. A worker that is lost meanwhile is an error: without it, another
+    /// cluster would be filled.
     pub async fn largest_system(
         &mut self,
         request: &SystemRequest,
         watch: &dyn ProductObserver,
     ) -> Result<usize, PrimaryError> {
-        let (order, extra) = request.source.shape()?;
-        let mut survival = LuSurvival::new(request.survive);
-        let opening = opening(request, order, extra);
-        let workers = self.open_workers(request, opening, (&mut survival, RunClock::new()), watch).await?;
+        let mut no_loss = LuSurvival::new(0);
+        let workers = self.open_workers(request, (&mut no_loss, RunClock::new()), watch).await?;
         let machines: Vec<LuMachine> = workers.iter().map(|worker| machine(request, worker)).collect();
         self.idle.release(workers).await;
-        SystemPlanning {
-            order,
-            extra,
-            dtype: request.dtype,
-            width: request.width,
-            depth: request.depth,
-            machines: &machines,
-            keeps_all: request.workers.is_some(),
-            coming: None,
-            losses: request.survive - survival.losses().len(),
-        }
-        .largest()
+        planning(request, (&machines, self.nic_bytes_per_s), request.survive)?.largest()
     }
 
     /// The links of a run, and its plan. A worker that is lost while the workers are introduced to each other is survived as one
@@ -112,11 +99,10 @@ impl Cluster {
     ) -> Result<(Vec<Session>, LuBegin, SystemPlan), PrimaryError> {
         let (order, extra) = request.source.shape()?;
         let (is_first, told) = (survival.left().is_empty(), survival.losses().len());
-        let opening = opening(request, order, extra);
-        let workers = self.open_workers(request, opening, (survival, clock), watch).await?;
+        let workers = self.open_workers(request, (survival, clock), watch).await?;
         tell(survival, told, progress);
         let lost = if is_first { request.survive - survival.losses().len() } else { 0 };
-        let planned = plan(request, (order, extra), (&workers, self.nic_bytes_per_s), lost);
+        let planned = plan(request, (&workers, self.nic_bytes_per_s), lost);
         let (plan, ring) = match planned {
             Ok(planned) => planned,
             Err(e) => {
@@ -165,11 +151,11 @@ impl Cluster {
     async fn open_workers(
         &mut self,
         request: &SystemRequest,
-        opening: Opening,
         (survival, clock): (&mut LuSurvival, RunClock),
         watch: &dyn ProductObserver,
     ) -> Result<Vec<Session>, PrimaryError> {
-        let is_first = survival.left().is_empty();
+        let (order, extra) = request.source.shape()?;
+        let (opening, is_first) = (opening(request, order, extra), survival.left().is_empty());
         let OpenedSessions { local, mut workers, lost, .. } =
             open_all(&request.sessions, &opening, self, watch).await?;
         let there = workers.len();
@@ -232,12 +218,7 @@ fn first(
         }
         return Ok(());
     }
-    let (survives, count) = (survival.survives(), workers.len());
-    Err(PrimaryError::Failed(format!(
-        "--survive {survives}: {} workers are needed, and {count} {} part; name more, or survive fewer losses",
-        survives + 1,
-        if count == 1 { "takes" } else { "take" }
-    )))
+    Err(too_few(survival.survives(), workers.len()))
 }
 
 /// Whether the next run may begin although these workers are lost, too. Workers without a part in it do not matter.
@@ -285,31 +266,39 @@ fn origin(source: &SystemSource) -> LuOrigin {
 /// The plan, as it is reported and as the planner makes it. An error unless the system also fits after this number of losses.
 fn plan(
     request: &SystemRequest,
-    (order, extra): (usize, usize),
     (workers, nic_bytes_per_s): (&[Session], Option<f64>),
     losses: usize,
 ) -> Result<(SystemPlan, LuPlan), PrimaryError> {
     let machines: Vec<LuMachine> = workers.iter().map(|worker| machine(request, worker)).collect();
+    let (mut plan, found) = planning(request, (&machines, nic_bytes_per_s), losses)?.plan()?;
+    for (share, at) in plan.shares.iter_mut().zip(&found.deal.machines) {
+        share.kernel = Some(workers[*at].welcome.kernel.clone());
+    }
+    Ok((plan, found))
+}
+
+/// What is to be planned for a request on these machines, of which this number may be lost.
+fn planning<'a>(
+    request: &SystemRequest,
+    (machines, nic_bytes_per_s): (&'a [LuMachine], Option<f64>),
+    losses: usize,
+) -> Result<SystemPlanning<'a>, PrimaryError> {
+    let (order, extra) = request.source.shape()?;
     let coming = match request.source {
         SystemSource::Hpl(_) | SystemSource::HplMxp(_) => None,
-        SystemSource::Given { .. } => Some(ComingColumns::over(nic_bytes_per_s, &machines)),
+        SystemSource::Given { .. } => Some(ComingColumns::over(nic_bytes_per_s, machines)),
     };
-    let planning = SystemPlanning {
+    Ok(SystemPlanning {
         order,
         extra,
         dtype: request.dtype,
         width: request.width,
         depth: request.depth,
-        machines: &machines,
+        machines,
         keeps_all: request.workers.is_some(),
         coming,
         losses,
-    };
-    let (mut plan, found) = planning.plan()?;
-    for (share, at) in plan.shares.iter_mut().zip(&found.deal.machines) {
-        share.kernel = Some(workers[*at].welcome.kernel.clone());
-    }
-    Ok((plan, found))
+    })
 }
 
 fn machine(request: &SystemRequest, worker: &Session) -> LuMachine {

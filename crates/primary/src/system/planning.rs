@@ -124,14 +124,11 @@ impl SystemPlanning<'_> {
         Ok((named, found))
     }
 
-    /// The order, of those up to this one that fill the memory, with which the rate is highest: systems of a benchmark have the
-    /// order that suits the machines.
+    /// An order that fills the memory, at most this one: the one with the highest predicted rate. For systems of a benchmark.
     pub fn largest(&self) -> Result<usize, PrimaryError> {
         let bytes = |of| self.part_bytes(of, self.dtype);
         if self.losses >= self.machines.len() {
-            let (losses, count) = (self.losses, self.machines.len());
-            let why = format!("--survive {losses}: {} workers are needed, and there are {count}", losses + 1);
-            return Err(PrimaryError::Operands(why));
+            return Err(too_few(self.losses, self.machines.len()));
         }
         let cluster = self.cluster(&bytes);
         let least = cluster.widths()[0].min(self.order);
@@ -205,6 +202,15 @@ impl SystemPlanning<'_> {
             ),
         })
     }
+}
+
+/// The error for a run that cannot survive so many losses on so many workers.
+pub(super) fn too_few(survives: usize, workers: usize) -> PrimaryError {
+    PrimaryError::Failed(format!(
+        "--survive {survives}: {} workers are needed, and {workers} {} part; name more, or survive fewer losses",
+        survives + 1,
+        if workers == 1 { "takes" } else { "take" }
+    ))
 }
 
 #[cfg(test)]

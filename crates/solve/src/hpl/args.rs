@@ -20,7 +20,7 @@ fn order(text: &str) -> Result<u32, String> {
 #[derive(Args, Debug)]
 #[allow(missing_docs)] // A comment here would become the help text of the verb.
 pub struct BenchHplArgs {
-    /// Orders N of the system, comma-separated (default: as fills the memory of --memory, or of the workers)
+    /// Orders N of the system, comma-separated (default: N fills the memory of --memory, or of the workers)
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = order)]
     pub(crate) size: Vec<u32>,
     /// Columns NB of a panel, comma-separated (default: by N); several make a sweep, whose plot --plot draws

@@ -138,19 +138,23 @@ async fn measure(args: &BenchHplArgs, team: &mut OpenTeam) -> (Vec<Vec<Run>>, Op
     let or_none = |list: &[u16]| -> Vec<Option<usize>> {
         if list.is_empty() { vec![None] } else { list.iter().map(|x| Some(usize::from(*x))).collect() }
     };
-    let mut cases: Vec<Case> = Vec::new();
-    for nodes in or_none(&args.nodes) {
-        let orders = match orders(args, team, nodes).await {
-            Ok(orders) => orders,
-            Err(failure) => return (Vec::new(), Some(GatheredTeam::failure(team.is_local, failure))),
-        };
-        for order in orders {
-            let blocks = or_none(&args.nb).into_iter().map(|nb| nb.map(|nb| nb.min(order)));
-            cases.extend(blocks.map(|nb| ((order, nb, nodes), Vec::new())));
+    let mut systems: Vec<(usize, Option<usize>)> = Vec::new();
+    for order in &args.size {
+        systems.extend(or_none(&args.nodes).into_iter().map(|nodes| (*order as usize, nodes)));
+    }
+    if args.size.is_empty() {
+        for nodes in or_none(&args.nodes) {
+            match largest(args, team, nodes).await {
+                Ok(order) => systems.push((order, nodes)),
+                Err(failure) => return (Vec::new(), Some(GatheredTeam::failure(team.is_local, failure))),
+            }
         }
     }
-    // All numbers of workers of one order stand together.
-    cases.sort_by_key(|((order, ..), _)| args.size.iter().position(|size| *size as usize == *order));
+    let mut cases: Vec<Case> = Vec::new();
+    for (order, nodes) in systems {
+        let blocks = or_none(&args.nb).into_iter().map(|nb| nb.map(|nb| nb.min(order)));
+        cases.extend(blocks.map(|nb| ((order, nb, nodes), Vec::new())));
+    }
     let (all, mut ended, mut failed) = (cases.len() * usize::from(args.rounds), 0, None);
     'rounds: for _ in 0..args.rounds {
         for (case, runs) in &mut cases {
@@ -179,15 +183,8 @@ async fn measure(args: &BenchHplArgs, team: &mut OpenTeam) -> (Vec<Vec<Run>>, Op
     (cases.into_iter().map(|(_, runs)| runs).collect(), failed)
 }
 
-/// The orders for that number of workers: those of the options, or the one that fills their memory.
-async fn orders(
-    args: &BenchHplArgs,
-    team: &mut OpenTeam,
-    nodes: Option<usize>,
-) -> Result<Vec<usize>, Failure> {
-    if !args.size.is_empty() {
-        return Ok(args.size.iter().map(|n| *n as usize).collect());
-    }
+/// The order that fills the memory of that number of workers.
+async fn largest(args: &BenchHplArgs, team: &mut OpenTeam, nodes: Option<usize>) -> Result<usize, Failure> {
     let most = SIZE_MAX as usize;
     let system = match args.mxp {
         true => (SystemSource::HplMxp(most), DType::F32),
@@ -200,7 +197,7 @@ async fn orders(
     bramble_report::say(&format!(
         "bramble: N = {order}, which fills the memory of {memory}; --size sets another"
     ));
-    Ok(vec![order])
+    Ok(order)
 }
 
 /// Why no run begins after one that has survived a loss.
