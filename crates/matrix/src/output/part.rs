@@ -19,7 +19,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 /// Endings of formats that are not written: a `.npy` file of such a name would mislead.
@@ -104,6 +104,9 @@ impl PartFile {
     /// Reserves `bytes` of disk space, all or none.
     #[cfg(target_os = "linux")]
     pub(super) fn reserve(&self, bytes: u64) -> Result<(), MatrixError> {
+        // A reservation that fails has taken what was free until it is undone; meanwhile every other program on
+        // the machine would find the disk full.
+        self.refuse_more_than_free(bytes)?;
         loop {
             match rustix::fs::fallocate(self.file(), FallocateFlags::empty(), 0, bytes) {
                 Ok(()) => return Ok(()),
@@ -123,13 +126,14 @@ impl PartFile {
 
     /// The same for a file that was reserved before, and may have been copied since. Its contents always stay.
     #[cfg(not(target_os = "linux"))]
-    pub(super) fn reserve_again(&self, _bytes: u64) -> Result<(), MatrixError> {
-        Ok(())
+    pub(super) fn reserve_again(&self, bytes: u64) -> Result<(), MatrixError> {
+        self.refuse_more_than_free(bytes)
     }
 
     /// The same for a file that was reserved before, and may have been copied since. Its contents always stay.
     #[cfg(target_os = "linux")]
     pub(super) fn reserve_again(&self, bytes: u64) -> Result<(), MatrixError> {
+        self.refuse_more_than_free(bytes)?;
         match rustix::fs::fallocate(self.file(), FallocateFlags::empty(), 0, bytes) {
             Err(Errno::NOSPC | Errno::DQUOT) => {
                 Err(MatrixError::NoSpace { path: self.target().to_owned(), bytes, free: self.free_bytes() })
@@ -141,15 +145,27 @@ impl PartFile {
     /// For filesystems that cannot reserve space: compares with the free space, which another program may still use
     /// up.
     fn reserve_roughly(&self, bytes: u64) -> Result<(), MatrixError> {
-        if self.free_bytes().is_some_and(|free| free < bytes) {
-            return Err(self.no_space(bytes));
-        }
+        self.refuse_more_than_free(bytes)?;
         self.file().set_len(bytes).map_err(|e| self.error("cannot lengthen", e))
     }
 
+    /// Refuses a file of `bytes` where the space that it has and the free space are less.
+    fn refuse_more_than_free(&self, bytes: u64) -> Result<(), MatrixError> {
+        /// Bytes of a block in `st_blocks`, on every system and filesystem.
+        const BLOCK: u64 = 512;
+        let held = self.file().metadata().map_err(|e| self.error("cannot examine", e))?.blocks() * BLOCK;
+        match self.free_bytes() {
+            Some(free) if free < bytes.saturating_sub(held) => {
+                Err(MatrixError::NoSpace { path: self.target().to_owned(), bytes, free: Some(free) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The free bytes of the filesystem, where it has a limit: `tmpfs` of `size=0` and `ramfs` say 0 of 0 blocks.
     fn free_bytes(&self) -> Option<u64> {
         let stat = rustix::fs::fstatvfs(self.file()).ok()?;
-        stat.f_bavail.checked_mul(stat.f_frsize)
+        (stat.f_blocks > 0).then(|| stat.f_bavail.checked_mul(stat.f_frsize)).flatten()
     }
 
     fn no_space(&self, bytes: u64) -> MatrixError {
@@ -203,5 +219,17 @@ mod tests {
         assert_eq!(part.file().metadata().unwrap().len(), 1000);
         let message = part.reserve_roughly(1 << 60).unwrap_err().to_string();
         assert!(message.contains(&format!("needs {} bytes", 1u64 << 60)), "{message}");
+    }
+
+    #[test]
+    fn the_space_that_a_file_has_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let part = PartFile::open(&folder.path().join("c.npy")).unwrap();
+        let mib = 1 << 20;
+        part.file().write_all_at(&vec![1; 64 * mib], 0).unwrap();
+        part.file().sync_all().unwrap();
+        let free = part.free_bytes().unwrap();
+        part.refuse_more_than_free(free + 32 * mib as u64).unwrap();
+        part.refuse_more_than_free(2 * free + 128 * mib as u64).unwrap_err();
     }
 }

@@ -217,6 +217,23 @@ fn a_full_disk_is_an_error_at_the_start() {
 }
 
 #[test]
+fn a_result_that_does_not_fit_takes_no_space_from_other_programs() {
+    let (folder, other) = (folder(), folder());
+    let stat = rustix::fs::statvfs(folder.path()).unwrap();
+    let rows = (stat.f_bavail * stat.f_frsize) / 8 * 2;
+    std::thread::scope(|scope| {
+        let writing = scope.spawn(|| {
+            for i in 0..2000 {
+                fs::write(other.path().join(format!("{i}")), [1; 5000]).unwrap();
+            }
+        });
+        while !writing.is_finished() {
+            Output::create(&folder.path().join("c.npy"), Shape::new(rows, 1), DType::F64).unwrap_err();
+        }
+    });
+}
+
+#[test]
 fn a_second_run_of_the_same_name_is_refused() {
     let folder = folder();
     let path = folder.path().join("c.npy");
