@@ -111,7 +111,11 @@ impl PartFile {
             match rustix::fs::fallocate(self.file(), FallocateFlags::empty(), 0, bytes) {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR) => {}
-                Err(Errno::NOSPC | Errno::DQUOT) => return Err(self.no_space(bytes)),
+                Err(Errno::NOSPC | Errno::DQUOT) => {
+                    // What was allocated before the disk was full; otherwise the reported number would be too small.
+                    let _ = self.file().set_len(0);
+                    return Err(self.no_space(bytes));
+                }
                 Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return self.reserve_roughly(bytes),
                 Err(e) => return Err(self.error("cannot reserve space", e.into())),
             }
@@ -135,9 +139,7 @@ impl PartFile {
     pub(super) fn reserve_again(&self, bytes: u64) -> Result<(), MatrixError> {
         self.refuse_more_than_free(bytes)?;
         match rustix::fs::fallocate(self.file(), FallocateFlags::empty(), 0, bytes) {
-            Err(Errno::NOSPC | Errno::DQUOT) => {
-                Err(MatrixError::NoSpace { path: self.target().to_owned(), bytes, free: self.free_bytes() })
-            }
+            Err(Errno::NOSPC | Errno::DQUOT) => Err(self.no_space(bytes)),
             _ => Ok(()),
         }
     }
@@ -155,9 +157,7 @@ impl PartFile {
         const BLOCK: u64 = 512;
         let held = self.file().metadata().map_err(|e| self.error("cannot examine", e))?.blocks() * BLOCK;
         match self.free_bytes() {
-            Some(free) if free < bytes.saturating_sub(held) => {
-                Err(MatrixError::NoSpace { path: self.target().to_owned(), bytes, free: Some(free) })
-            }
+            Some(free) if free < bytes.saturating_sub(held) => Err(self.no_space(bytes)),
             _ => Ok(()),
         }
     }
@@ -169,9 +169,6 @@ impl PartFile {
     }
 
     fn no_space(&self, bytes: u64) -> MatrixError {
-        // Free the space that was allocated before the disk was full; otherwise the reported number would be too
-        // small.
-        let _ = self.file().set_len(0);
         MatrixError::NoSpace { path: self.target().to_owned(), bytes, free: self.free_bytes() }
     }
 
