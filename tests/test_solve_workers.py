@@ -154,7 +154,6 @@ def test_subsets_of_workers_make_a_table_and_a_plot(tmp_path):
         assert [len(json.loads(line)["workers"]) for line in lines] == [1, 2, 3]
     assert_refused(bramble("bench", "hpl", "--size", 100, "--nodes", 2), 2, ["--nodes", "workers"])
     assert_refused(bramble("bench", "hpl", "--local", 2, "--size", 100, "--nodes", 3), 1, ["3 workers", "2 are there"])
-    assert_refused(bramble("bench", "hpl", "--local", 2, "--size", 100, "--official"), 2, ["--official"])
 
 
 def hpl_that_fills(*words, memory=None):

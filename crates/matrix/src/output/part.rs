@@ -104,15 +104,15 @@ impl PartFile {
     /// Reserves `bytes` of disk space, all or none.
     #[cfg(target_os = "linux")]
     pub(super) fn reserve(&self, bytes: u64) -> Result<(), MatrixError> {
-        // A reservation that fails has taken what was free until it is undone; meanwhile every other program on
-        // the machine would find the disk full.
+        // A failing reservation takes all free space until it is undone: every other program on the machine would
+        // meanwhile find the disk full.
         self.refuse_more_than_free(bytes)?;
         loop {
             match rustix::fs::fallocate(self.file(), FallocateFlags::empty(), 0, bytes) {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(Errno::NOSPC | Errno::DQUOT) => {
-                    // What was allocated before the disk was full; otherwise the reported number would be too small.
+                    // Free the allocated blocks first: the error reports the free space.
                     let _ = self.file().set_len(0);
                     return Err(self.no_space(bytes));
                 }

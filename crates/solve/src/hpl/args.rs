@@ -39,10 +39,14 @@ pub struct BenchHplArgs {
     /// Measured runs of each case, in turns; their median counts
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
-    /// Run the official program (xhpl, or the HPL inside hpcc) under mpirun on the same N and threads, too, in every layout with
-    /// every NB, and print its best beside ours
+    /// Run the official program (xhpl, or the HPL inside hpcc) under mpirun on the same N, threads and machines, too, in every
+    /// layout with every NB, and print its best beside ours
     #[arg(long)]
     pub(crate) official: bool,
+    /// With --official: the command that starts the processes of MPI, to which '-n COUNT PROGRAM' is added; needed for workers
+    /// on other machines, as in 'mpirun --hostfile hosts' (default: mpirun)
+    #[arg(long, value_name = "COMMAND", requires = "official")]
+    pub(crate) launcher: Option<String>,
     /// Run HPL-MxP instead of HPL: LU in f32, then GMRES in f64 until the solution is as accurate as HPL's, on a system of its
     /// own. Its figure is no result of HPL
     #[arg(long)]

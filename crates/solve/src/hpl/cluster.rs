@@ -4,12 +4,11 @@
 //!
 //! Invariants: as in this process. The clock runs from the last column that was generated to the last element of the
 //! solution; X is checked here, with a matrix that this process generates again. After a run that has lost a worker no
-//! further run begins: it would measure another cluster.
-//!
-//! Deliberately absent: the official program, which starts its own processes on the machines (docs/solve.md).
+//! further run begins: it would measure another cluster. The official program runs once the workers are free again.
 
 use super::args::SIZE_MAX;
 use super::mxp_report::{self, MxpPoint};
+use super::official::Official;
 use super::point::{HplEstimate, HplPlace, HplPoint};
 use super::stamp::Stamp;
 use super::{BenchHplArgs, OFFICIAL_MXP, checking, draw, mxp_cluster, text};
@@ -30,7 +29,7 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Runs the verb on the machines that the options name; `None` if they name none.
-pub(super) fn run(args: &BenchHplArgs) -> Option<Result<Exit, Failure>> {
+pub(super) fn run(args: &BenchHplArgs, official: Option<&Official>) -> Option<Result<Exit, Failure>> {
     let team = args.machines.team();
     match TeamSpec::of(&team) {
         Ok(TeamSpec::Alone) if args.nodes.is_empty() => refuse_alone(args.survive, args.depth).err().map(Err),
@@ -38,19 +37,21 @@ pub(super) fn run(args: &BenchHplArgs) -> Option<Result<Exit, Failure>> {
             let text = "--nodes: needs workers; name some with -w, --hostfile, --await or --local";
             Some(Err(Failure::usage(text)))
         }
-        Ok(spec) => Some(refuse(args).and_then(|()| on_workers(args, spec))),
+        Ok(spec) => Some(refuse(args, &spec).and_then(|()| on_workers(args, spec, official))),
         Err(e) => Some(Err(e)),
     }
 }
 
 /// Refuses options that have no meaning with workers.
-fn refuse(args: &BenchHplArgs) -> Result<(), Failure> {
+fn refuse(args: &BenchHplArgs, spec: &TeamSpec) -> Result<(), Failure> {
+    let is_elsewhere = !matches!(spec, TeamSpec::Local(_));
     let refused = [
         (!args.threads.is_empty(), "--threads: workers use their own; start them with --threads"),
         (args.official && args.mxp, OFFICIAL_MXP),
         (
-            args.official,
-            "--official: starts processes on this machine only; docs/solve.md says how to run it on several",
+            args.official && args.launcher.is_none() && is_elsewhere,
+            "--official: with workers on other machines, add --launcher with the command that starts MPI's processes on them, as \
+             in --launcher 'mpirun --hostfile hosts'",
         ),
     ];
     match refused.into_iter().find(|(is_given, _)| *is_given) {
@@ -59,7 +60,8 @@ fn refuse(args: &BenchHplArgs) -> Result<(), Failure> {
     }
 }
 
-fn on_workers(args: &BenchHplArgs, spec: TeamSpec) -> Result<Exit, Failure> {
+fn on_workers(args: &BenchHplArgs, spec: TeamSpec, official: Option<&Official>) -> Result<Exit, Failure> {
+    let is_here = matches!(spec, TeamSpec::Local(_));
     let work = async {
         let dtype = if args.mxp { DType::F32 } else { DType::F64 };
         let (display, options) = (display(args.json, args.json), ClusterOptions { keeps_links: true });
@@ -73,18 +75,26 @@ fn on_workers(args: &BenchHplArgs, spec: TeamSpec) -> Result<Exit, Failure> {
     match done_or_signal(work)? {
         Completion::Signal(exit) => Ok(exit),
         Completion::Done((cases, failed)) => {
-            let is_valid = if args.mxp { tell_mxp(args, cases)? } else { tell_hpl(args, cases)? };
-            if let Some(failure) = failed {
-                return Err(failure);
-            }
-            Ok(if is_valid { Exit::Done } else { Exit::Unverified })
+            let official = official.filter(|_| failed.is_none());
+            let exit = match args.mxp {
+                true => tell_mxp(args, cases)?,
+                false => tell_hpl(args, cases, official.map(|official| (official, is_here)))?,
+            };
+            failed.map_or(Ok(exit), Err)
         }
     }
 }
 
-/// Prints the runs of all cases of HPL; whether all are valid.
-fn tell_hpl(args: &BenchHplArgs, cases: Vec<Vec<Run>>) -> Result<bool, Failure> {
-    let points: Vec<HplPoint> = cases.into_iter().filter_map(HplPoint::of_workers).collect();
+/// Prints the runs of all cases of HPL, with the official program's beside them if it is given, and whether all workers are on
+/// this machine.
+fn tell_hpl(
+    args: &BenchHplArgs,
+    cases: Vec<Vec<Run>>,
+    official: Option<(&Official, bool)>,
+) -> Result<Exit, Failure> {
+    let mut points: Vec<HplPoint> = cases.into_iter().filter_map(HplPoint::of_workers).collect();
+    let compared = official.map(|(official, is_here)| done_or_signal(official.beside(&mut points, is_here)));
+    // Our own results are measured, however the official program ends.
     let lines: String = match args.json {
         true => points.iter().map(HplPoint::json_line).collect(),
         false if args.nodes.len() > 1 => text::text(&points) + &text::scaling(&points),
@@ -94,11 +104,14 @@ fn tell_hpl(args: &BenchHplArgs, cases: Vec<Vec<Run>>) -> Result<bool, Failure> 
         bramble_report::out(lines.as_bytes())?;
         draw(args, "HPL", &points)?;
     }
-    Ok(points.iter().all(|point| point.check.is_valid()))
+    match compared.transpose()? {
+        Some(Completion::Signal(exit)) => Ok(exit),
+        _ => Ok(exit_of(points.iter().all(|point| point.check.is_valid()))),
+    }
 }
 
 /// The same for HPL-MxP.
-fn tell_mxp(args: &BenchHplArgs, cases: Vec<Vec<Run>>) -> Result<bool, Failure> {
+fn tell_mxp(args: &BenchHplArgs, cases: Vec<Vec<Run>>) -> Result<Exit, Failure> {
     let points: Vec<MxpPoint> = cases.into_iter().filter_map(MxpPoint::of_workers).collect();
     let lines: String =
         if args.json { points.iter().map(MxpPoint::json_line).collect() } else { mxp_report::text(&points) };
@@ -106,7 +119,11 @@ fn tell_mxp(args: &BenchHplArgs, cases: Vec<Vec<Run>>) -> Result<bool, Failure> 
         bramble_report::out(lines.as_bytes())?;
         draw(args, "HPL-MxP", &points)?;
     }
-    Ok(points.iter().all(|point| point.check.is_valid()))
+    Ok(exit_of(points.iter().all(|point| point.check.is_valid())))
+}
+
+fn exit_of(are_valid: bool) -> Exit {
+    if are_valid { Exit::Done } else { Exit::Unverified }
 }
 
 /// Order, columns of a panel and number of workers.

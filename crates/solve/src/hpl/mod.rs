@@ -33,11 +33,9 @@ use bramble_report::plot_file;
 use bramble_report::quantity::{bytes, seconds};
 use bramble_report::times::Times;
 use bramble_worker::{available_memory, default_threads};
-use official::OfficialRun;
+use official::Official;
 use point::{HplCase, HplEstimate, HplPlace, HplPoint};
 use stamp::Stamp;
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::time::Instant;
 
 /// The error for both options.
@@ -47,11 +45,10 @@ const OFFICIAL_MXP: &str =
 /// Runs the verb.
 pub fn run(args: &BenchHplArgs) -> Result<Exit, Failure> {
     args.plot.as_deref().map_or(Ok(()), plot_file::check)?;
-    if args.official {
-        official::check()?;
-    }
+    let find = || Official::find(args.launcher.as_deref(), &args.nb);
+    let official = args.official.then(find).transpose()?;
     let kernel = kernel(args.kernel)?;
-    if let Some(result) = cluster::run(args) {
+    if let Some(result) = cluster::run(args, official.as_ref()) {
         return result;
     }
     if args.mxp {
@@ -63,14 +60,14 @@ pub fn run(args: &BenchHplArgs) -> Result<Exit, Failure> {
     let mut points = Vec::new();
     for order in orders {
         let mut new = at_order(args, order, &threads, kernel, memory)?;
-        if args.official
-            && let Completion::Signal(exit) = done_or_signal(beside(args, &mut new))?
-        {
-            return Ok(exit);
-        }
+        let compared = official.as_ref().map(|official| done_or_signal(official.beside(&mut new, true)));
+        // Our own results are measured, however the official program ends.
         let lines: String =
             if args.json { new.iter().map(HplPoint::json_line).collect() } else { text::text(&new) };
         bramble_report::out(lines.as_bytes())?;
+        if let Some(Completion::Signal(exit)) = compared.transpose()? {
+            return Ok(exit);
+        }
         points.extend(new);
     }
     draw(args, "HPL", &points)?;
@@ -111,20 +108,6 @@ where
 {
     let plotted: Vec<Plotted> = points.iter().map(Plotted::from).collect();
     args.plot.as_deref().map_or(Ok(()), |path| plot_file::write(path, &svg(title, &plotted)))
-}
-
-/// Adds the official program's best run with the same order and threads to each point.
-async fn beside(args: &BenchHplArgs, points: &mut [HplPoint]) -> Result<(), Failure> {
-    let blocks: Vec<usize> = args.nb.iter().map(|nb| usize::from(*nb)).collect();
-    let mut known: BTreeMap<usize, OfficialRun> = BTreeMap::new();
-    for point in points {
-        let threads = point.place.threads();
-        if let Entry::Vacant(place) = known.entry(threads) {
-            place.insert(official::run(point.order, threads, &blocks).await?);
-        }
-        point.official = known.get(&threads).cloned();
-    }
-    Ok(())
 }
 
 /// Our own kernels in f64, since a library that has computed wrongly may do so again.
