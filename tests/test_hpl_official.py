@@ -66,10 +66,13 @@ def test_a_program_that_fails_is_named_and_our_results_stay(tmp_path):
                             ("printf 'WR11C2R4 100 32 1 1 0.01 6.7e-02\\n9e9 ... FAILED\\n' > HPL.out", "0 valid results instead of 1")]:
         env = fake_xhpl(tmp_path, script)
         for where in (["--threads", 1], ["--local", 1]):
-            result = bramble("bench", "hpl", "--size", 100, "--official", "--nb", 32, "--json", *where, env=env)
+            plot = tmp_path / f"{where[0]}.svg"
+            plot.unlink(missing_ok=True)
+            result = bramble("bench", "hpl", "--size", 100, "--official", "--nb", 32, "--json", *where, "--plot", plot, env=env)
             assert result.code == 1 and culprit in result.err.splitlines()[-1], result
             report, error = (json.loads(line) for line in result.out.splitlines())
             assert report["passed"] and report["official"] is None and error["error"]["what"] == "--official"
+            assert plot.is_file()
     words = "bench", "hpl", "--size", 100, "--threads", 1, "--official"
     nothing = bramble(*words, env={"PATH": str(tmp_path / "none")})
     assert_refused(nothing, 1, ["--official", "neither xhpl nor hpcc", "apt install hpcc"])

@@ -277,7 +277,7 @@ fn plan(
     Ok((plan, found))
 }
 
-/// What is to be planned for a request on these machines, of which this number may be lost.
+/// The planner's input for a request on these machines, of which `losses` may be lost.
 fn planning<'a>(
     request: &SystemRequest,
     (machines, nic_bytes_per_s): (&'a [LuMachine], Option<f64>),

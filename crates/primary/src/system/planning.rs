@@ -204,7 +204,7 @@ impl SystemPlanning<'_> {
     }
 }
 
-/// The error for a run that cannot survive so many losses on so many workers.
+/// The error for a run on `workers` workers, which are too few to survive the loss of `survives`.
 pub(super) fn too_few(survives: usize, workers: usize) -> PrimaryError {
     PrimaryError::Failed(format!(
         "--survive {survives}: {} workers are needed, and {workers} {} part; name more, or survive fewer losses",

@@ -54,25 +54,41 @@ pub fn run(args: &BenchHplArgs) -> Result<Exit, Failure> {
     if args.mxp {
         return mxp::run(args, kernel);
     }
+    let mut points = Vec::new();
+    let stopped = in_process(args, kernel, official.as_ref(), &mut points);
+    if !points.is_empty() {
+        draw(args, "HPL", &points)?;
+    }
+    if let Some(exit) = stopped? {
+        return Ok(exit);
+    }
+    let is_valid = points.iter().all(|point| point.check.is_valid());
+    Ok(if is_valid { Exit::Done } else { Exit::Unverified })
+}
+
+/// Measures and prints all orders on the threads of this process; `points` also has the measurements that precede an error. The
+/// exit code if a signal has ended it.
+fn in_process(
+    args: &BenchHplArgs,
+    kernel: Option<KernelName>,
+    official: Option<&Official>,
+    points: &mut Vec<HplPoint>,
+) -> Result<Option<Exit>, Failure> {
     let memory = args.memory.unwrap_or_else(available_memory);
     let threads = thread_counts(args);
-    let orders = orders(args, memory, &threads, needed);
-    let mut points = Vec::new();
-    for order in orders {
+    for order in orders(args, memory, &threads, needed) {
         let mut new = at_order(args, order, &threads, kernel, memory)?;
-        let compared = official.as_ref().map(|official| done_or_signal(official.beside(&mut new, true)));
+        let compared = official.map(|official| done_or_signal(official.beside(&mut new, true)));
         // Our own results are measured, however the official program ends.
         let lines: String =
             if args.json { new.iter().map(HplPoint::json_line).collect() } else { text::text(&new) };
         bramble_report::out(lines.as_bytes())?;
-        if let Some(Completion::Signal(exit)) = compared.transpose()? {
-            return Ok(exit);
-        }
         points.extend(new);
+        if let Some(Completion::Signal(exit)) = compared.transpose()? {
+            return Ok(Some(exit));
+        }
     }
-    draw(args, "HPL", &points)?;
-    let is_valid = points.iter().all(|point| point.check.is_valid());
-    Ok(if is_valid { Exit::Done } else { Exit::Unverified })
+    Ok(None)
 }
 
 /// The numbers of threads in this process.
