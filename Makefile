@@ -8,6 +8,10 @@ VENV := $(CURDIR)/.venv
 BENCH_ARGS ?=
 # Two tests at once, since most of them wait: for deadlines, a link of 1 Gbit/s, a silent end.
 TEST_ARGS ?= -n 2 --dist worksteal
+# What `make test` and `make end-to-end` run: `test`, and parts of the soak tier (tests/soak.py).
+TIERS ?= test
+# What `make soak` runs: nothing named is every part.
+PARTS ?=
 RUNS ?= 1000000
 ROUNDS ?= 10
 FREE_THREADED ?= python3.14t
@@ -15,7 +19,7 @@ TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_CRATE := --locked -p bramble-fuzz
 
 .PHONY: help build build-for-tests python python-free-threaded aarch64 armv7 arm-workers arm-wheel macos check test lint doc unit \
-	fuzz-replay fuzz mutants end-to-end soak-tests needs deny \
+	fuzz-replay fuzz mutants end-to-end smoke soak soak-rounds needs deny \
 	bench demo clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
@@ -28,10 +32,11 @@ help:
 	@echo 'make armv7   the same for 32-bit ARM boards, target/armv7-unknown-linux-gnueabihf/release/bramble'
 	@echo 'make arm-wheel  the Python package for 64-bit ARM boards, target/wheels/'
 	@echo 'make macos   whether the program (not its tests) fits macOS: types and lints, nothing is linked'
-	@echo 'make check   the fast part of the tests: format, lints, documentation, unit tests'
+	@echo 'make check   the fast part of the tests: format, lints, unit tests, one product from end to end'
 	@echo 'make test    everything that has to pass before a change lands'
 	@echo 'make fuzz    hostile bytes for every parser, RUNS inputs each (fuzz/README.md)'
-	@echo 'make soak-tests  the end-to-end tests ROUNDS times beside a busy process on each core'
+	@echo 'make soak    the slow and rare tests, or PARTS of them, and a record of each part that passes'
+	@echo 'make soak-rounds  the end-to-end tests ROUNDS times beside a busy process on each core'
 	@echo 'make mutants breaks the schedule by hand, way after way, and wants the simulator to notice'
 	@echo 'make bench   compares with NumPy, Dask and MPI (BENCH_ARGS=--quick for a short look)'
 	@echo 'make demo    multiplies the word vectors of a language model and asks for neighbours'
@@ -55,14 +60,14 @@ python: $(VENV)/tests.stamp
 aarch64 armv7:
 	dist/arm-worker $@
 
-# The workers of tests/test_arm.py and the wheel of tests/test_python_wheels.py, under QEMU: optimised, but built in less time.
+# The workers of tests/test_arm.py and the wheel of tests/test_python_wheels.py, under QEMU.
 # With one set of features, as in build-for-tests.
 arm-workers: $(VENV)/tests.stamp
 	@for board in aarch64 armv7; do \
-		dist/arm-worker $$board --profile lean -p bramble-python --bin bramble || \
+		dist/arm-worker $$board --profile $(PROFILE) -p bramble-python --bin bramble || \
 			tests/needs lacks $$board 'its worker could not be built' || exit 1; \
 	done
-	@MATURIN=$(VENV)/bin/maturin dist/arm-wheel --profile lean || tests/needs lacks aarch64 'its wheel could not be built'
+	@MATURIN=$(VENV)/bin/maturin dist/arm-wheel --profile $(PROFILE) || tests/needs lacks aarch64 'its wheel could not be built'
 
 # The Python package for the free-threaded interpreter FREE_THREADED, 3.14 or newer. In a folder of its own: `make python` and
 # the tests take the newest wheel of target/wheels/.
@@ -81,7 +86,7 @@ macos:
 		$(CARGO) clippy --target aarch64-apple-darwin --workspace --exclude bramble-fuzz --locked --target-dir target/no-sdk -- -D warnings; \
 	else tests/needs lacks macos 'the target aarch64-apple-darwin is not installed: whether the code fits macOS is not checked'; fi
 
-check: lint doc unit
+check: lint unit smoke
 
 test: needs lint macos doc deny unit end-to-end
 
@@ -113,18 +118,21 @@ fuzz:
 mutants:
 	$(PYTHON) sim/mutants.py
 
-# Optimised like a release except for optimisation across crates, which makes it a twentieth faster and would take ten minutes.
-end-to-end soak-tests: PROFILE := lean
-end-to-end soak-tests: TESTED := $(CURDIR)/target/lean/bramble
-
-end-to-end: build-for-tests arm-workers python $(VENV)/bench.stamp $(VENV)/examples.stamp
+end-to-end: build-for-tests $(if $(filter arm,$(TIERS)),arm-workers) python $(VENV)/bench.stamp $(VENV)/examples.stamp
 	@if command -v $(FREE_THREADED) >/dev/null; then $(MAKE) python-free-threaded PROFILE=$(PROFILE); \
 	else tests/needs lacks free-threaded 'there is no $(FREE_THREADED), and FREE_THREADED names no other'; fi
-	BRAMBLE=$(TESTED) $(VENV)/bin/python -m pytest $(TEST_ARGS) tests
+	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python -m pytest $(TEST_ARGS) $(addprefix --tier ,$(TIERS)) tests
+
+# One product in one process and one on two workers, by the program that the unit tests have built.
+smoke: unit $(VENV)/tests.stamp
+	BRAMBLE=$(CURDIR)/target/debug/bramble $(VENV)/bin/python -m pytest -q tests/test_products.py -k 'shapes and primes and f64'
+
+soak: build-for-tests arm-workers python $(VENV)/bench.stamp $(VENV)/examples.stamp
+	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python tests/soak.py run $(PARTS)
 
 # Minutes for each round. Other work on this machine makes it harder.
-soak-tests: build-for-tests arm-workers python $(VENV)/bench.stamp $(VENV)/examples.stamp
-	BRAMBLE=$(TESTED) $(VENV)/bin/python tests/soak_tests.py --rounds $(ROUNDS) -- $(TEST_ARGS) tests
+soak-rounds: build-for-tests python $(VENV)/bench.stamp $(VENV)/examples.stamp
+	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python tests/soak.py rounds --rounds $(ROUNDS) -- $(TEST_ARGS) $(addprefix --tier ,$(TIERS)) tests
 
 # Licences and sources of every dependency. Known vulnerabilities are not looked up: their list is not in any package registry.
 deny: | $(VENV)/bin/python

@@ -1,5 +1,5 @@
-"""Stops early without a binary to test, names the tested binary, hides the user's own key, and turns forbidden skips into
-failures."""
+"""Stops early without a binary to test, names the tested binary, hides the user's own key, leaves out the tests of other tiers,
+and turns forbidden skips into failures."""
 
 import os
 
@@ -7,6 +7,24 @@ import pytest
 
 from helpers import BRAMBLE
 from lacking import checked
+
+
+def pytest_addoption(parser):
+    parser.addoption("--tier", action="append", metavar="NAME",
+                     help="`test` (tests without the mark `soak`), a part of the soak tier (tests/soak.py), or `all` (default)")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Keeps the tests of the tiers that are asked for."""
+    tiers = config.getoption("--tier") or ["all"]
+    if "all" in tiers:
+        return
+    kept, left = [], []
+    for item in items:
+        parts = {part for mark in item.iter_markers("soak") for part in mark.args} or {"test"}
+        (kept if parts & set(tiers) else left).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)
 
 
 def pytest_report_header():

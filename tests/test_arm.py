@@ -16,6 +16,8 @@ import pytest
 from helpers import BRAMBLE, DTYPES, ROOT, Run, assert_refused, bramble, succeed, workers
 from lacking import skip
 
+pytestmark = pytest.mark.soak("arm")
+
 
 @dataclass(frozen=True)
 class Board:
@@ -36,9 +38,7 @@ class Board:
         named = os.environ.get(f"BRAMBLE_{self.name.upper()}")
         if named:
             return Path(named)
-        built = [ROOT / "target" / self.triple / profile / "bramble" for profile in ("lean", "release")]
-        # The newest build is the one of the present sources.
-        return max(built, key=lambda path: path.stat().st_mtime if path.is_file() else 0)
+        return ROOT / "target" / self.triple / "release" / "bramble"
 
     @property
     def program(self):

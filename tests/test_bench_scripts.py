@@ -11,6 +11,8 @@ import pytest
 from helpers import BRAMBLE, ROOT, TAG, assert_gone
 from lacking import skip
 
+pytestmark = pytest.mark.soak("bench-scripts")
+
 
 def needs(*modules):
     """Skips the test where a measured rival is not installed."""
@@ -39,9 +41,9 @@ def needs(*modules):
 def test_a_quick_look(tmp_path, script, heads):
     if script == "local_workers":
         needs("distributed", "mpi4py")
-    attacker = BRAMBLE.parents[1] / "lean" / "examples" / "attacker"
+    attacker = BRAMBLE.parent / "examples" / "attacker"
     if script == "under_attack" and not attacker.is_file():
-        skip("attacker", "it is not built: cargo build --profile lean -p bramble-link --example attacker")
+        skip("attacker", "it is not built: cargo build --release -p bramble-link --example attacker")
     command = [sys.executable, ROOT / "bench" / f"{script}.py", "--quick", "--no-record",
                "--bramble", BRAMBLE, "--dir", tmp_path]
     if script == "startup":

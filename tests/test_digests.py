@@ -113,8 +113,16 @@ def with_one_killed(fleet, count, options, ms):
     return result, name
 
 
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("strategy", [strategy for strategy in STRATEGIES if strategy != "auto"])
+def kills():
+    """Each strategy on each number of machines; for each strategy one number outside of the soak tier."""
+    for place, strategy in enumerate(STRATEGIES):
+        if strategy != "auto":
+            for count in COUNTS:
+                is_rare = count != COUNTS[place % len(COUNTS)]
+                yield pytest.param(strategy, count, marks=[pytest.mark.soak("losses")] if is_rare else [])
+
+
+@pytest.mark.parametrize("strategy, count", kills())
 def test_one_is_killed(fleet, strategy, count):
     number = STRATEGIES.index(strategy) + COUNTS.index(count)
     dtype = ["f64", "i64", "f32", "i32"][number % 4]

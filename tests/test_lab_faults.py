@@ -122,7 +122,10 @@ def test_a_factorisation_survives_a_network_that_swallows_everything(tmp_path):
     assert len(report["workers"]) == 2 and report["seconds"] > report["lost"]["seconds"] > 8, report
 
 
-@pytest.mark.parametrize("after", [0.3, 0.8])
+RARELY = pytest.mark.soak("losses")
+
+
+@pytest.mark.parametrize("after", [0.3, pytest.param(0.8, marks=RARELY)])
 @pytest.mark.parametrize("way", ["it is not heard", "it hears nothing"])
 def test_one_whose_network_swallows_one_direction_is_lost(tmp_path, way, after):
     with lab(tmp_path, THREE) as (name, made):
@@ -180,7 +183,7 @@ def test_one_whose_link_becomes_slow_is_waited_for_unless_others_are_done_sooner
     becomes_slow(tmp_path, LONG, 2, 0.7, (0, 3))
 
 
-@pytest.mark.parametrize("number, after", [(1, 0.2), (2, 0.3), (3, 0.4)])
+@pytest.mark.parametrize("number, after", [(1, 0.2), pytest.param(2, 0.3, marks=RARELY), pytest.param(3, 0.4, marks=RARELY)])
 def test_one_that_has_much_behind_a_link_that_becomes_slow_is_given_up(tmp_path, number, after):
     """Twenty megabytes of C would take some minutes."""
     becomes_slow(tmp_path, MIDDLE, number, after, 3)

@@ -19,6 +19,8 @@ TIMES = int(os.environ.get("BRAMBLE_LEAK_TIMES", "1"))
 HEAD = '''
 import ctypes
 
+pytestmark = pytest.mark.soak("leaks")
+
 trim = ctypes.CDLL(None).malloc_trim
 
 def sample():

@@ -46,6 +46,8 @@ with bramble.Cluster(sys.argv[2], insecure=True, strategy="reuse") as c:
 print(np.__version__)
 """
 
+pytestmark = pytest.mark.soak("arm")
+
 
 def newest_wheel(processor):
     wheels = sorted((ROOT / "target/wheels").glob(f"bramble-*_{processor}.whl"), key=lambda path: path.stat().st_mtime)

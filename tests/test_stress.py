@@ -104,7 +104,10 @@ def test_a_flood_of_results_at_a_primary_that_hardly_runs(tmp_path):
     assert report["primary"]["bytes_received"] > 4 * (BESIDE + report["predicted"]["primary_memory_bytes"]), report
 
 
-@pytest.mark.parametrize("strategy", ["cuboid:1x1x3", "naive", "reuse"])
+RARELY = pytest.mark.soak("stress")
+
+
+@pytest.mark.parametrize("strategy", ["cuboid:1x1x3", pytest.param("naive", marks=RARELY), pytest.param("reuse", marks=RARELY)])
 def test_a_worker_that_stands_still(tmp_path, strategy):
     """The other workers continue, and their partial sums wait for those of the stopped one."""
     product = "random:3000x3000:i64:1", "random:3000x3000:i64:2", "-o", tmp_path / "C.npy", *SIMD, "--strategy", strategy
@@ -153,7 +156,7 @@ def slow_disk(tmp_path):
         subprocess.run([losetup, "-d", device], check=True)
 
 
-@pytest.mark.parametrize("strategy", ["reuse", "naive"])
+@pytest.mark.parametrize("strategy", ["reuse", pytest.param("naive", marks=RARELY)])
 def test_the_disk_of_c_is_slow(slow_disk, strategy):
     """160 MB of C, synced by the journal during the product and at its end."""
     product = "random:5000x1500:f64:1", "random:1500x4000:f64:2", "-o", slow_disk / "C.npy", *SIMD, "--strategy", strategy

@@ -6,6 +6,7 @@
 //!
 //! Deliberately absent: which bytes travel, and how parts are made (`primary`).
 
+use bramble_primary::LocalFuture;
 use crate::elementwise::{ScaledMatrix, scaled_sum};
 use crate::here::reduced;
 use crate::{Client, ClientError};
@@ -39,39 +40,43 @@ pub struct NewArray {
 
 impl Client {
     /// Places a matrix on the machines; `placement`: how it is spread, automatically if `None`.
-    pub async fn put(
-        &mut self,
+    pub fn put<'f>(
+        &'f mut self,
         matrix: Matrix,
         placement: Option<Placement>,
-    ) -> Result<(ArrayId, PutReport), ClientError> {
-        let elements = matrix.shape().elements().unwrap_or(u64::MAX);
-        let put = PutRequest {
-            kernel: self.kernels.name(matrix.dtype(), 2.0 * elements as f64)?,
-            placement,
-            who: self.who(),
-            sessions: self.sessions()?,
-            matrix,
-        };
-        let watch = self.display();
-        let result = self.cluster.put(put, &watch).await;
-        watch.done();
-        Ok(result?)
+    ) -> LocalFuture<'f, Result<(ArrayId, PutReport), ClientError>> {
+        Box::pin(async move {
+            let elements = matrix.shape().elements().unwrap_or(u64::MAX);
+            let put = PutRequest {
+                kernel: self.kernels.name(matrix.dtype(), 2.0 * elements as f64)?,
+                placement,
+                who: self.who(),
+                sessions: self.sessions()?,
+                matrix,
+            };
+            let watch = self.display();
+            let result = self.cluster.put(put, &watch).await;
+            watch.done();
+            Ok(result?)
+        })
     }
 
     /// Makes an array at the machines; `name` stands for it in messages.
-    pub async fn make(
-        &mut self,
-        name: &str,
+    pub fn make<'f>(
+        &'f mut self,
+        name: &'f str,
         subject: MakeSubject,
         placement: Option<Placement>,
-    ) -> Result<NewArray, ClientError> {
-        let mut unfinished = None;
-        let made = self.make_until_done(name, subject, placement, &mut unfinished).await;
-        if let Some(unfinished) = unfinished.take() {
-            let sessions = self.sessions()?;
-            self.cluster.free_unfinished(unfinished, &sessions).await;
-        }
-        made
+    ) -> LocalFuture<'f, Result<NewArray, ClientError>> {
+        Box::pin(async move {
+            let mut unfinished = None;
+            let made = self.make_until_done(name, subject, placement, &mut unfinished).await;
+            if let Some(unfinished) = unfinished.take() {
+                let sessions = self.sessions()?;
+                self.cluster.free_unfinished(unfinished, &sessions).await;
+            }
+            made
+        })
     }
 
     async fn make_until_done(
@@ -113,56 +118,62 @@ impl Client {
     }
 
     /// Fetches a rectangle of an array, all of it if `None`, into the output that `output` opens.
-    pub async fn fetch(
-        &mut self,
+    pub fn fetch<'f>(
+        &'f mut self,
         array: ArrayId,
         rect: Option<Rect>,
-        output: &dyn Fn(Shape, DType) -> Result<Output, ClientError>,
-    ) -> Result<Sealed, ClientError> {
-        let (shape, dtype) = self.cluster.shape_of(array)?;
-        let rect = rect.unwrap_or_else(|| shape.rect());
-        let mut retries = LossRetries::default();
-        loop {
-            let (to, sessions, who) = (output(rect.shape(), dtype)?, self.sessions()?, self.who());
-            let watch = self.display();
-            let result = self.cluster.fetch((array, rect), to, who, &sessions, &watch).await;
-            watch.done();
-            match result {
-                Err(PrimaryError::PartLost(why)) => self.restore(&why, &mut retries).await?,
-                result => return Ok(result?.seal()?),
+        output: &'f dyn Fn(Shape, DType) -> Result<Output, ClientError>,
+    ) -> LocalFuture<'f, Result<Sealed, ClientError>> {
+        Box::pin(async move {
+            let (shape, dtype) = self.cluster.shape_of(array)?;
+            let rect = rect.unwrap_or_else(|| shape.rect());
+            let mut retries = LossRetries::default();
+            loop {
+                let (to, sessions, who) = (output(rect.shape(), dtype)?, self.sessions()?, self.who());
+                let watch = self.display();
+                let result = self.cluster.fetch((array, rect), to, who, &sessions, &watch).await;
+                watch.done();
+                match result {
+                    Err(PrimaryError::PartLost(why)) => self.restore(&why, &mut retries).await?,
+                    result => return Ok(result?.seal()?),
+                }
             }
-        }
+        })
     }
 
     /// Makes a result at the machines and fetches it. No array is left.
-    pub async fn make_and_fetch(
-        &mut self,
+    pub fn make_and_fetch<'f>(
+        &'f mut self,
         subject: MakeSubject,
-        output: &dyn Fn(Shape, DType) -> Result<Output, ClientError>,
-    ) -> Result<(Sealed, MakeReport), ClientError> {
-        let made = self.make(UNNAMED, subject, None).await?;
-        let fetched = self.fetch(made.array, None, output).await;
-        self.free(made.array).await?;
-        Ok((fetched?, made.report))
+        output: &'f dyn Fn(Shape, DType) -> Result<Output, ClientError>,
+    ) -> LocalFuture<'f, Result<(Sealed, MakeReport), ClientError>> {
+        Box::pin(async move {
+            let made = self.make(UNNAMED, subject, None).await?;
+            let fetched = self.fetch(made.array, None, output).await;
+            self.free(made.array).await?;
+            Ok((fetched?, made.report))
+        })
     }
 
     /// The machines reduce a matrix or a product of which they hold an operand.
-    pub async fn reduce(
-        &mut self,
+    pub fn reduce<'f>(
+        &'f mut self,
         reduction: Reduction,
         subject: ReduceSubject,
-    ) -> Result<(Vec<ReducedMatrix>, ReduceReport), ClientError> {
-        let (subject, made) = self.made_first(subject).await?;
-        let reduced = self.reduce_once(reduction, subject).await;
-        if let Some(made) = &made {
-            self.free(made.array).await?;
-        }
-        let (results, mut report) = reduced?;
-        if let Some(NewArray { report: making, .. }) = made {
-            (report.is_checked, report.rows_recomputed) = (making.is_checked, making.lines_recomputed);
-            report.bytes_sent += making.put.bytes_sent;
-        }
-        Ok((results, report))
+    ) -> LocalFuture<'f, Result<(Vec<ReducedMatrix>, ReduceReport), ClientError>> {
+        Box::pin(async move {
+            let (subject, made) = self.made_first(subject).await?;
+            let reduced = self.reduce_once(reduction, subject).await;
+            if let Some(made) = &made {
+                self.free(made.array).await?;
+            }
+            let (results, mut report) = reduced?;
+            if let Some(NewArray { report: making, .. }) = made {
+                (report.is_checked, report.rows_recomputed) = (making.is_checked, making.lines_recomputed);
+                report.bytes_sent += making.put.bytes_sent;
+            }
+            Ok((results, report))
+        })
     }
 
     /// A product of which only machines have an operand is made as a whole first.
@@ -206,89 +217,108 @@ impl Client {
     }
 
     /// This process reduces a matrix that it can read.
-    pub async fn reduce_here(
-        &self,
+    pub fn reduce_here<'f>(
+        &'f self,
         reduction: Reduction,
         matrix: Matrix,
-    ) -> Result<Vec<ReducedMatrix>, ClientError> {
-        let threads = self.threads;
-        Ok(off_loop("reducing a matrix", move || reduced(&matrix, reduction, threads)).await??)
+    ) -> LocalFuture<'f, Result<Vec<ReducedMatrix>, ClientError>> {
+        Box::pin(async move {
+            let threads = self.threads;
+            Ok(off_loop("reducing a matrix", move || reduced(&matrix, reduction, threads)).await??)
+        })
     }
 
     /// This process computes αX, or αX + βY, of matrices that it can read.
-    pub async fn sum_here(
-        &self,
+    pub fn sum_here<'f>(
+        &'f self,
         x: ScaledMatrix,
         y: Option<ScaledMatrix>,
         output: Output,
-    ) -> Result<Sealed, ClientError> {
-        let threads = self.threads;
-        let sealed = off_loop("adding matrices", move || -> Result<Sealed, Failure> {
-            scaled_sum(&x, y.as_ref(), &output, threads)?;
-            Ok(output.seal()?)
-        });
-        Ok(sealed.await??)
+    ) -> LocalFuture<'f, Result<Sealed, ClientError>> {
+        Box::pin(async move {
+            let threads = self.threads;
+            let sealed = off_loop("adding matrices", move || -> Result<Sealed, Failure> {
+                scaled_sum(&x, y.as_ref(), &output, threads)?;
+                Ok(output.seal()?)
+            });
+            Ok(sealed.await??)
+        })
     }
 
     /// The machines, this process first, with their speeds for that element type.
-    pub async fn nodes(&mut self, dtype: DType) -> Result<Vec<NodeReport>, ClientError> {
-        let kernel = self.kernels.name(dtype, NODES_FLOPS)?;
-        let sessions = self.sessions()?;
-        let watch = self.display();
-        let result = self.cluster.nodes((kernel, dtype), &sessions, &watch).await;
-        watch.done();
-        Ok(result?)
+    pub fn nodes<'f>(&'f mut self, dtype: DType) -> LocalFuture<'f, Result<Vec<NodeReport>, ClientError>> {
+        Box::pin(async move {
+            let kernel = self.kernels.name(dtype, NODES_FLOPS)?;
+            let sessions = self.sessions()?;
+            let watch = self.display();
+            let result = self.cluster.nodes((kernel, dtype), &sessions, &watch).await;
+            watch.done();
+            Ok(result?)
+        })
     }
 
     /// The workers solve A X = B, also if up to `survive` of them are lost. `check` says whether X solves it; if not, the workers
     /// that have computed wrongly are named in the solution.
-    pub async fn solve(
-        &mut self,
+    pub fn solve<'f>(
+        &'f mut self,
         (a, b): (Matrix, Matrix),
         survive: usize,
         check: SolutionCheck,
-    ) -> Result<SystemSolution, ClientError> {
-        let kernel = self.kernels.name_for_factors(DType::F64, a.shape().rows)?;
-        let source = SystemSource::Given { a, b };
-        let request = SystemRequest {
-            source,
-            dtype: DType::F64,
-            width: None,
-            depth: None,
-            workers: None,
-            outlives_losses: true,
-            survive,
-            kernel,
-            sessions: self.sessions()?,
-        };
-        let watch = self.display();
-        let result = self.cluster.solve(request, check, &watch, &tell_loss).await;
-        watch.done();
-        Ok(result?)
+    ) -> LocalFuture<'f, Result<SystemSolution, ClientError>> {
+        Box::pin(async move {
+            let kernel = self.kernels.name_for_factors(DType::F64, a.shape().rows)?;
+            let source = SystemSource::Given { a, b };
+            let request = SystemRequest {
+                source,
+                dtype: DType::F64,
+                width: None,
+                depth: None,
+                workers: None,
+                outlives_losses: true,
+                survive,
+                kernel,
+                sessions: self.sessions()?,
+            };
+            let watch = self.display();
+            let result = self.cluster.solve(request, check, &watch, &tell_loss).await;
+            watch.done();
+            Ok(result?)
+        })
     }
 
     /// The workers factor A, also if up to `survive` of them are lost, and the factors come into `home`, which has A's shape and
     /// f32 or f64. `check` says whether they are right; if not, the workers that have computed wrongly are named in the result.
-    pub async fn factor(
-        &mut self,
+    pub fn factor<'f>(
+        &'f mut self,
         (a, home): (Matrix, Arc<Output>),
         survive: usize,
         check: FactorsCheck,
-    ) -> Result<SystemFactors, ClientError> {
-        let kernel = self.kernels.name_for_factors(DType::F64, a.shape().rows)?;
-        let request =
-            FactorsRequest { a, width: None, depth: None, survive, kernel, sessions: self.sessions()?, home };
-        let watch = self.display();
-        let result = self.cluster.factor(request, check, &watch, &tell_loss).await;
-        watch.done();
-        Ok(result?)
+    ) -> LocalFuture<'f, Result<SystemFactors, ClientError>> {
+        Box::pin(async move {
+            let kernel = self.kernels.name_for_factors(DType::F64, a.shape().rows)?;
+            let request = FactorsRequest {
+                a,
+                width: None,
+                depth: None,
+                survive,
+                kernel,
+                sessions: self.sessions()?,
+                home,
+            };
+            let watch = self.display();
+            let result = self.cluster.factor(request, check, &watch, &tell_loss).await;
+            watch.done();
+            Ok(result?)
+        })
     }
 
     /// Forgets an array; its memory goes back to the machines.
-    pub async fn free(&mut self, array: ArrayId) -> Result<(), ClientError> {
-        let sessions = self.sessions()?;
-        self.cluster.free(array, &sessions).await;
-        Ok(())
+    pub fn free<'f>(&'f mut self, array: ArrayId) -> LocalFuture<'f, Result<(), ClientError>> {
+        Box::pin(async move {
+            let sessions = self.sessions()?;
+            self.cluster.free(array, &sessions).await;
+            Ok(())
+        })
     }
 
     /// Puts the parts of lost machines on the others, if the call may run again.

@@ -24,6 +24,7 @@ pub use elementwise::ScaledMatrix;
 pub use error::ClientError;
 pub use product::{ClientProduct, Stop};
 
+use bramble_primary::LocalFuture;
 use bramble_cluster::args::TeamArgs;
 use bramble_cluster::cut::CutArgs;
 use bramble_cluster::local::LocalWorkers;
@@ -76,49 +77,59 @@ pub struct Client {
 
 impl Client {
     /// Connects to the machines that `args` name.
-    pub async fn open(team: TeamSpec, args: &TeamArgs, options: ClientOptions) -> Result<Self, Failure> {
-        // Each product gets the kernel for its own element type later.
-        let kernel = match options.cut.kernel() {
-            Choice::Auto => Choice::Named(KernelName::Simd),
-            named => named,
-        };
-        let purpose = Purpose { kernel, dtype: DType::F64, flops: 0.0, work: Workload::Products };
-        check_kernel(kernel, DType::F64)?;
-        let mut gathered = team.gather(args, purpose).await?;
-        let (lost, told) = mpsc::unbounded_channel();
-        gathered.expect_more(told);
-        let watch = ProgressDisplay::new(options.progress, lost.clone());
-        let GatheredTeam { ends, threads, is_local, processes, .. } = gathered;
-        let mut cluster = Cluster::open(ends, ClusterOptions { keeps_links: true }, &watch).await?;
-        let sessions = sessions(&options)?;
-        let greeted = cluster.greet(&sessions, &watch).await;
-        greeted.map_err(|e| GatheredTeam::failure(is_local, e))?;
-        let kernels = KernelChoice::new(options.cut.kernel(), is_local);
-        let threads = NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN);
-        Ok(Self {
-            cluster,
-            options,
-            kernels,
-            threads,
-            is_local,
-            has_restored: false,
-            board: None,
-            lost,
-            _processes: processes,
+    pub fn open<'f>(
+        team: TeamSpec,
+        args: &'f TeamArgs,
+        options: ClientOptions,
+    ) -> LocalFuture<'f, Result<Self, Failure>> {
+        Box::pin(async move {
+            // Each product gets the kernel for its own element type later.
+            let kernel = match options.cut.kernel() {
+                Choice::Auto => Choice::Named(KernelName::Simd),
+                named => named,
+            };
+            let purpose = Purpose { kernel, dtype: DType::F64, flops: 0.0, work: Workload::Products };
+            check_kernel(kernel, DType::F64)?;
+            let mut gathered = team.gather(args, purpose).await?;
+            let (lost, told) = mpsc::unbounded_channel();
+            gathered.expect_more(told);
+            let watch = ProgressDisplay::new(options.progress, lost.clone());
+            let GatheredTeam { ends, threads, is_local, processes, .. } = gathered;
+            let mut cluster = Cluster::open(ends, ClusterOptions { keeps_links: true }, &watch).await?;
+            let sessions = sessions(&options)?;
+            let greeted = cluster.greet(&sessions, &watch).await;
+            greeted.map_err(|e| GatheredTeam::failure(is_local, e))?;
+            let kernels = KernelChoice::new(options.cut.kernel(), is_local);
+            let threads = NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN);
+            Ok(Self {
+                cluster,
+                options,
+                kernels,
+                threads,
+                is_local,
+                has_restored: false,
+                board: None,
+                lost,
+                _processes: processes,
+            })
         })
     }
 
     /// Greets workers that join, while no call is to be made. Never ends; to be dropped when a call is to be made.
-    pub async fn attend(&mut self) {
-        if let Ok(sessions) = self.sessions() {
-            self.cluster.attend(&sessions).await;
-        }
-        std::future::pending().await
+    pub fn attend<'f>(&'f mut self) -> LocalFuture<'f, ()> {
+        Box::pin(async move {
+            if let Ok(sessions) = self.sessions() {
+                self.cluster.attend(&sessions).await;
+            }
+            std::future::pending().await
+        })
     }
 
     /// Ends the sessions with the machines.
-    pub async fn close(self) {
-        self.cluster.close().await;
+    pub fn close(self) -> LocalFuture<'static, ()> {
+        Box::pin(async move {
+            self.cluster.close().await;
+        })
     }
 
     /// The options of the cluster.

@@ -1,5 +1,6 @@
 //! A product whose result is sent to this process, and its plan.
 
+use bramble_primary::LocalFuture;
 use crate::{Client, ClientError};
 use bramble_arrays::LossRetries;
 use bramble_matrix::{DType, Matrix, Output, Shape};
@@ -36,52 +37,56 @@ impl Client {
     /// Computes a product into the output that `output` opens. `began`: when the work on it began;
     /// `stop` ends it with an error, after which the cluster serves other calls. A C that does not pass its
     /// check is an error, and discarded.
-    pub async fn multiply(
-        &mut self,
-        product: &ClientProduct,
-        output: &dyn Fn(Shape, DType) -> Result<Output, ClientError>,
-        (began, stop): (Instant, &Rc<Stop>),
-    ) -> Result<Finished, ClientError> {
-        let mut retries = LossRetries::default();
-        let finished = loop {
-            let request = self.request(product, output, (began, stop))?;
-            let watch = self.display();
-            let request = prepared(request, &watch).await?;
-            let result = self.cluster.run(request, &watch).await;
-            watch.done();
-            match result {
-                Err(PrimaryError::PartLost(why)) => self.restore(&why, &mut retries).await?,
-                result => break result?,
+    pub fn multiply<'f>(
+        &'f mut self,
+        product: &'f ClientProduct,
+        output: &'f dyn Fn(Shape, DType) -> Result<Output, ClientError>,
+        (began, stop): (Instant, &'f Rc<Stop>),
+    ) -> LocalFuture<'f, Result<Finished, ClientError>> {
+        Box::pin(async move {
+            let mut retries = LossRetries::default();
+            let finished = loop {
+                let request = self.request(product, output, (began, stop))?;
+                let watch = self.display();
+                let request = prepared(request, &watch).await?;
+                let result = self.cluster.run(request, &watch).await;
+                watch.done();
+                match result {
+                    Err(PrimaryError::PartLost(why)) => self.restore(&why, &mut retries).await?,
+                    result => break result?,
+                }
+            };
+            let verdict = &finished.report.check.verify.verdict;
+            if !verdict.passed {
+                let text =
+                    verdict.fault.as_ref().map_or_else(|| verdict.method.clone(), |fault| fault.text.clone());
+                finished.sealed.discard();
+                return Err(ClientError::Wrong(format!("the result is wrong: {text}")));
             }
-        };
-        let verdict = &finished.report.check.verify.verdict;
-        if !verdict.passed {
-            let text =
-                verdict.fault.as_ref().map_or_else(|| verdict.method.clone(), |fault| fault.text.clone());
-            finished.sealed.discard();
-            return Err(ClientError::Wrong(format!("the result is wrong: {text}")));
-        }
-        Ok(finished)
+            Ok(finished)
+        })
     }
 
     /// The plan that `multiply` would carry out now. Nothing is computed; the output is only measured.
-    pub async fn plan(
-        &mut self,
-        product: &ClientProduct,
-        output: &dyn Fn(Shape, DType) -> Result<Output, ClientError>,
-    ) -> Result<ProductPlan, ClientError> {
-        let mut retries = LossRetries::default();
-        loop {
-            let request = self.request(product, output, (Instant::now(), &Rc::default()))?;
-            let watch = self.display();
-            let request = prepared(request, &watch).await?;
-            let result = self.cluster.plan(request, &watch).await;
-            watch.done();
-            match result {
-                Err(PrimaryError::PartLost(why)) => self.restore(&why, &mut retries).await?,
-                result => return Ok(result?),
+    pub fn plan<'f>(
+        &'f mut self,
+        product: &'f ClientProduct,
+        output: &'f dyn Fn(Shape, DType) -> Result<Output, ClientError>,
+    ) -> LocalFuture<'f, Result<ProductPlan, ClientError>> {
+        Box::pin(async move {
+            let mut retries = LossRetries::default();
+            loop {
+                let request = self.request(product, output, (Instant::now(), &Rc::default()))?;
+                let watch = self.display();
+                let request = prepared(request, &watch).await?;
+                let result = self.cluster.plan(request, &watch).await;
+                watch.done();
+                match result {
+                    Err(PrimaryError::PartLost(why)) => self.restore(&why, &mut retries).await?,
+                    result => return Ok(result?),
+                }
             }
-        }
+        })
     }
 
     /// What the primary is asked for.

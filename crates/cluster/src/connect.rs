@@ -12,6 +12,7 @@ mod later;
 
 pub use later::LateWorkers;
 
+use bramble_link::LocalFuture;
 use crate::hosts::Host;
 use crate::turned_away::TurnedAway;
 use bramble_link::{Door, DoorLimits, LinkError, Security};
@@ -56,18 +57,20 @@ pub struct ConnectedWorkers {
 
 impl ClusterSpec {
     /// Connects to all workers that can be reached.
-    pub async fn meet(self) -> Result<ConnectedWorkers, Failure> {
-        // Dialled workers expect a hello soon, without a key very soon: so they are dialled after the awaited ones
-        // have come.
-        let (mut came, door) = self.wait().await?;
-        let mut met = dial_all(self.hosts, self.security).await;
-        met.ends.append(&mut came.ends);
-        met.missing.append(&mut came.missing);
-        if let Some(later) = &mut met.later {
-            later.door = door.zip(came.turned_away.clone());
-        }
-        met.turned_away = came.turned_away;
-        Ok(met)
+    pub fn meet(self) -> LocalFuture<'static, Result<ConnectedWorkers, Failure>> {
+        Box::pin(async move {
+            // Dialled workers expect a hello soon, without a key very soon: so they are dialled after the awaited ones
+            // have come.
+            let (mut came, door) = self.wait().await?;
+            let mut met = dial_all(self.hosts, self.security).await;
+            met.ends.append(&mut came.ends);
+            met.missing.append(&mut came.missing);
+            if let Some(later) = &mut met.later {
+                later.door = door.zip(came.turned_away.clone());
+            }
+            met.turned_away = came.turned_away;
+            Ok(met)
+        })
     }
 
     /// Waits until `awaited` workers have dialled in.

@@ -9,6 +9,7 @@
 //!
 //! Deliberately absent: a limit on retries. The program `timeout` sets one.
 
+use bramble_link::LocalFuture;
 use bramble_link::{LinkError, Security};
 use bramble_worker::{Config, WorkerError};
 use std::cell::Cell;
@@ -57,29 +58,31 @@ fn pause(tries: u32, drawn: u64) -> Duration {
 }
 
 /// Dials until a session opens, and serves it.
-pub async fn join(
-    host: &str,
-    security: &Security,
-    config: &Config,
+pub fn join<'f>(
+    host: &'f str,
+    security: &'f Security,
+    config: &'f Config,
     quiet: bool,
     tries_again: bool,
-) -> Result<(), WorkerError> {
-    for tries in 1u32.. {
-        match once(host, security, config, quiet).await {
-            Ok(served) => return served,
-            Err(Failed::ForNow(e) | Failed::NobodyThere(e)) if tries_again => {
-                if tries == 1 {
-                    // Printed even with --quiet: it tells why nothing happens.
-                    bramble_report::say(&format!("bramble: {e}; trying again until a primary answers"));
+) -> LocalFuture<'f, Result<(), WorkerError>> {
+    Box::pin(async move {
+        for tries in 1u32.. {
+            match once(host, security, config, quiet).await {
+                Ok(served) => return served,
+                Err(Failed::ForNow(e) | Failed::NobodyThere(e)) if tries_again => {
+                    if tries == 1 {
+                        // Printed even with --quiet: it tells why nothing happens.
+                        bramble_report::say(&format!("bramble: {e}; trying again until a primary answers"));
+                    }
                 }
+                // The product that has started this worker has ended: it needs none, and has told the user why.
+                Err(Failed::NobodyThere(_)) => return Err(WorkerError::Link(LinkError::Closed)),
+                Err(Failed::ForNow(e) | Failed::ForGood(e)) => return Err(e),
             }
-            // The product that has started this worker has ended: it needs none, and has told the user why.
-            Err(Failed::NobodyThere(_)) => return Err(WorkerError::Link(LinkError::Closed)),
-            Err(Failed::ForNow(e) | Failed::ForGood(e)) => return Err(e),
+            tokio::time::sleep(pause(tries, crate::random::seed().unwrap_or_default())).await;
         }
-        tokio::time::sleep(pause(tries, crate::random::seed().unwrap_or_default())).await;
-    }
-    unreachable!("four thousand million tries take four thousand years")
+        unreachable!("four thousand million tries take four thousand years")
+    })
 }
 
 /// Tries every address of a host once. Returns the result of the session, or why none opened.

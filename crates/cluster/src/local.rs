@@ -5,6 +5,7 @@
 //! process as primary: over TCP both prove a one-time key, which the children read from their environment, hidden
 //! from other users; over `pipe` and `shm` a child inherits its end of the link, so no other process can have it.
 
+use bramble_link::LocalFuture;
 use crate::trust;
 use bramble_link::{ClusterKey, Door, DoorLimits, Endpoint, Link, LocalKind, local_pair};
 use bramble_report::exit::Failure;
@@ -93,17 +94,19 @@ impl LocalConfig {
 
 impl LocalWorkers {
     /// Starts the processes; returns them and this process's side of their links.
-    pub async fn start(share: LocalConfig) -> Result<(Self, Meeting), Failure> {
-        match share.way {
-            LocalTransport::Loopback => {
-                let (workers, door) = Self::start_diallers(share).await?;
-                Ok((workers, Meeting::Door(door)))
+    pub fn start(share: LocalConfig) -> LocalFuture<'static, Result<(Self, Meeting), Failure>> {
+        Box::pin(async move {
+            match share.way {
+                LocalTransport::Loopback => {
+                    let (workers, door) = Self::start_diallers(share).await?;
+                    Ok((workers, Meeting::Door(door)))
+                }
+                LocalTransport::Inherited(kind) => {
+                    let (workers, endpoints) = Self::start_with_links(share, kind)?;
+                    Ok((workers, Meeting::Endpoints(endpoints)))
+                }
             }
-            LocalTransport::Inherited(kind) => {
-                let (workers, endpoints) = Self::start_with_links(share, kind)?;
-                Ok((workers, Meeting::Endpoints(endpoints)))
-            }
-        }
+        })
     }
 
     /// Starts processes that dial this one.
@@ -148,15 +151,17 @@ impl LocalWorkers {
     }
 
     /// Opens the links to all workers.
-    pub async fn meet(&mut self, meeting: Meeting) -> Result<Vec<Link>, Failure> {
-        match meeting {
-            Meeting::Door(door) => self.accept(door).await,
-            Meeting::Endpoints(endpoints) => {
-                let open = |(i, end): (usize, Endpoint)| end.open(&format!("local {}", i + 1));
-                let links = endpoints.into_iter().enumerate().map(open).collect::<Result<_, _>>();
-                links.map_err(|e| Failure::failed(format!("the link to a local worker process: {e}")))
+    pub fn meet<'f>(&'f mut self, meeting: Meeting) -> LocalFuture<'f, Result<Vec<Link>, Failure>> {
+        Box::pin(async move {
+            match meeting {
+                Meeting::Door(door) => self.accept(door).await,
+                Meeting::Endpoints(endpoints) => {
+                    let open = |(i, end): (usize, Endpoint)| end.open(&format!("local {}", i + 1));
+                    let links = endpoints.into_iter().enumerate().map(open).collect::<Result<_, _>>();
+                    links.map_err(|e| Failure::failed(format!("the link to a local worker process: {e}")))
+                }
             }
-        }
+        })
     }
 
     /// Takes the workers' connections.

@@ -5,6 +5,7 @@
 //!
 //! Invariant: this machine's own threads are a worker like any other, over a link that shares memory.
 
+use bramble_link::LocalFuture;
 use crate::args::{LinkKind, TeamArgs};
 use crate::connect::{ClusterSpec, ConnectedWorkers, LateWorkers};
 use crate::hostfile;
@@ -138,55 +139,68 @@ impl TeamSpec {
     }
 
     /// Connects to all machines; errors of unreachable workers are in `missing`. Has to run inside a `LocalSet`.
-    pub async fn gather_some(self, args: &TeamArgs, purpose: Purpose) -> Result<GatheredTeam, Failure> {
-        let mut kernel = purpose.kernel;
-        let is_local = matches!(self, Self::Local(_));
-        let allotment = match &self {
-            Self::Ranks(world) => Some(allotment(world, args.threads, args.memory)),
-            Self::Alone | Self::Local(_) | Self::Cluster(_) => None,
-        };
-        let mut processes = LocalWorkers::default();
-        let ConnectedWorkers { ends: workers, missing, later, turned_away } = match self {
-            Self::Alone => ConnectedWorkers::default(),
-            Self::Local(share) => {
-                let (started, meeting) = LocalWorkers::start(share).await?;
-                processes = started;
-                // All local workers run on this machine, so one kernel probe serves them all; it runs while they
-                // start.
-                kernel = probed(purpose)?;
-                let links = processes.meet(meeting).await?;
-                let end = |link| MachineLink { link, threads_max: 0, was_dialled: false };
-                let ends = links.into_iter().map(end).collect();
-                ConnectedWorkers { ends, ..ConnectedWorkers::default() }
-            }
-            Self::Cluster(cluster) => cluster.meet().await?,
-            Self::Ranks(world) => {
-                ConnectedWorkers { ends: Ranks::meet(&world, args.threads)?, ..ConnectedWorkers::default() }
-            }
-        };
-        let allotment = allotment.unwrap_or_else(|| own(args, is_local));
-        let (local, threads) = (own_threads(allotment, !workers.is_empty()), allotment.threads);
-        Ok(GatheredTeam {
-            ends: MachineLinks { local, workers, alike: is_local, missing: Vec::new(), later: None },
-            missing,
-            later,
-            turned_away,
-            kernel: kernel.to_string(),
-            threads,
-            is_local,
-            processes,
+    pub fn gather_some<'f>(
+        self,
+        args: &'f TeamArgs,
+        purpose: Purpose,
+    ) -> LocalFuture<'f, Result<GatheredTeam, Failure>> {
+        Box::pin(async move {
+            let mut kernel = purpose.kernel;
+            let is_local = matches!(self, Self::Local(_));
+            let allotment = match &self {
+                Self::Ranks(world) => Some(allotment(world, args.threads, args.memory)),
+                Self::Alone | Self::Local(_) | Self::Cluster(_) => None,
+            };
+            let mut processes = LocalWorkers::default();
+            let ConnectedWorkers { ends: workers, missing, later, turned_away } = match self {
+                Self::Alone => ConnectedWorkers::default(),
+                Self::Local(share) => {
+                    let (started, meeting) = LocalWorkers::start(share).await?;
+                    processes = started;
+                    // All local workers run on this machine, so one kernel probe serves them all; it runs while they
+                    // start.
+                    kernel = probed(purpose)?;
+                    let links = processes.meet(meeting).await?;
+                    let end = |link| MachineLink { link, threads_max: 0, was_dialled: false };
+                    let ends = links.into_iter().map(end).collect();
+                    ConnectedWorkers { ends, ..ConnectedWorkers::default() }
+                }
+                Self::Cluster(cluster) => cluster.meet().await?,
+                Self::Ranks(world) => ConnectedWorkers {
+                    ends: Ranks::meet(&world, args.threads)?,
+                    ..ConnectedWorkers::default()
+                },
+            };
+            let allotment = allotment.unwrap_or_else(|| own(args, is_local));
+            let (local, threads) = (own_threads(allotment, !workers.is_empty()), allotment.threads);
+            Ok(GatheredTeam {
+                ends: MachineLinks { local, workers, alike: is_local, missing: Vec::new(), later: None },
+                missing,
+                later,
+                turned_away,
+                kernel: kernel.to_string(),
+                threads,
+                is_local,
+                processes,
+            })
         })
     }
 
     /// Connects to all machines, or returns the first error. With `--degraded`, unreachable workers are only listed.
-    pub async fn gather(self, args: &TeamArgs, purpose: Purpose) -> Result<GatheredTeam, Failure> {
-        let mut gathered = self.gather_some(args, purpose).await?;
-        let is_final = |f: &Failure| !args.degraded || f.exit != Exit::Unreachable;
-        if let Some(at) = gathered.missing.iter().position(is_final) {
-            return Err(gathered.missing.swap_remove(at));
-        }
-        gathered.ends.missing = gathered.missing.drain(..).map(|f| f.text).collect();
-        Ok(gathered)
+    pub fn gather<'f>(
+        self,
+        args: &'f TeamArgs,
+        purpose: Purpose,
+    ) -> LocalFuture<'f, Result<GatheredTeam, Failure>> {
+        Box::pin(async move {
+            let mut gathered = self.gather_some(args, purpose).await?;
+            let is_final = |f: &Failure| !args.degraded || f.exit != Exit::Unreachable;
+            if let Some(at) = gathered.missing.iter().position(is_final) {
+                return Err(gathered.missing.swap_remove(at));
+            }
+            gathered.ends.missing = gathered.missing.drain(..).map(|f| f.text).collect();
+            Ok(gathered)
+        })
     }
 }
 

@@ -53,7 +53,11 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 /// A future of a link. Not `Send`: each end of a link stays on one event loop.
-pub type LinkFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, LinkError>> + 'a>>;
+pub type LinkFuture<'a, T> = LocalFuture<'a, Result<T, LinkError>>;
+
+/// A future of this thread. A public `async fn` is compiled again in every crate that awaits it; a function that returns this type
+/// is compiled once, in its own crate.
+pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// A condition that has to hold before a body can be placed.
 pub type Until<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;

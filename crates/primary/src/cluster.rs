@@ -22,6 +22,7 @@ mod placing;
 mod reducing;
 mod task_count;
 
+use bramble_link::LocalFuture;
 use crate::product::{Finished, ProductObserver, ProductPlan, Request, one_product, plan_only};
 pub use bramble_arrays::{ArrayId, PlacedOperand};
 use bramble_arrays::{PlacedArray, PlacedArrays};
@@ -73,57 +74,63 @@ pub struct Cluster {
 
 impl Cluster {
     /// A cluster of these machines. `watch` is told of the machines that could not be reached.
-    pub async fn open(
+    pub fn open<'f>(
         links: MachineLinks,
         options: ClusterOptions,
-        watch: &dyn ProductObserver,
-    ) -> Result<Self, PrimaryError> {
-        let MachineLinks { local, workers, alike, missing, later } = links;
-        missing.iter().for_each(|why| watch.missing(why));
-        let numbers = Rc::new(Numbers::default());
-        let mut idle = IdleConnections::new(options.keeps_links, later);
-        for end in std::iter::once(local).chain(workers) {
-            idle.add(Connection::new(end, numbers.connection()));
-        }
-        let (arrays, attended, nic_bytes_per_s) = (ClusterArrays::default(), BTreeSet::new(), None);
-        Ok(Self { idle, numbers, arrays, alike, missing, nic_bytes_per_s, attended })
+        watch: &'f dyn ProductObserver,
+    ) -> LocalFuture<'f, Result<Self, PrimaryError>> {
+        Box::pin(async move {
+            let MachineLinks { local, workers, alike, missing, later } = links;
+            missing.iter().for_each(|why| watch.missing(why));
+            let numbers = Rc::new(Numbers::default());
+            let mut idle = IdleConnections::new(options.keeps_links, later);
+            for end in std::iter::once(local).chain(workers) {
+                idle.add(Connection::new(end, numbers.connection()));
+            }
+            let (arrays, attended, nic_bytes_per_s) = (ClusterArrays::default(), BTreeSet::new(), None);
+            Ok(Self { idle, numbers, arrays, alike, missing, nic_bytes_per_s, attended })
+        })
     }
 
     /// Computes and checks one product on all machines that are there. A C that fails the check is returned, too:
     /// `report.check.verify` tells, and the caller must not commit it. After an error the next product can run, on the machines
     /// whose links have survived. If the future is dropped, the links that it uses are closed.
-    pub async fn run(
-        &mut self,
+    pub fn run<'f>(
+        &'f mut self,
         request: Request,
-        watch: &dyn ProductObserver,
-    ) -> Result<Finished, PrimaryError> {
-        one_product(request, self, watch).await
+        watch: &'f dyn ProductObserver,
+    ) -> LocalFuture<'f, Result<Finished, PrimaryError>> {
+        Box::pin(async move { one_product(request, self, watch).await })
     }
 
     /// The plan that `run` would carry out for this request now; the request's output is only measured, as for a product.
-    pub async fn plan(
-        &mut self,
+    pub fn plan<'f>(
+        &'f mut self,
         request: Request,
-        watch: &dyn ProductObserver,
-    ) -> Result<ProductPlan, PrimaryError> {
-        plan_only(request, self, watch).await
+        watch: &'f dyn ProductObserver,
+    ) -> LocalFuture<'f, Result<ProductPlan, PrimaryError>> {
+        Box::pin(async move { plan_only(request, self, watch).await })
     }
 
     /// Closes all links, which tells the machines that no product follows.
-    pub async fn close(mut self) {
-        self.idle.close().await;
+    pub fn close(mut self) -> LocalFuture<'static, ()> {
+        Box::pin(async move {
+            self.idle.close().await;
+        })
     }
 }
 
 /// Computes and checks a product. Must run inside a `tokio::task::LocalSet`. A C that fails the check is
 /// returned, too: `report.check.verify` tells, and the caller must not commit it.
-pub async fn multiply(
+pub fn multiply<'f>(
     request: Request,
     links: MachineLinks,
-    watch: &dyn ProductObserver,
-) -> Result<Finished, PrimaryError> {
-    let mut cluster = Cluster::open(links, ClusterOptions { keeps_links: false }, watch).await?;
-    let finished = cluster.run(request, watch).await;
-    cluster.close().await;
-    finished
+    watch: &'f dyn ProductObserver,
+) -> LocalFuture<'f, Result<Finished, PrimaryError>> {
+    Box::pin(async move {
+        let mut cluster = Cluster::open(links, ClusterOptions { keeps_links: false }, watch).await?;
+        let finished = cluster.run(request, watch).await;
+        cluster.close().await;
+        finished
+    })
 }

@@ -25,6 +25,7 @@ mod stop;
 mod strassen;
 mod system;
 
+pub use bramble_link::LocalFuture;
 pub use account::{
     CheckReport, IoUse, JoinedMachine, MachineLoss, MachineReport, MovedWork, PlanReport, ProductProgress,
     Report, TeamChanges, ThreadUse, VerifyReport, WrongTiles,

@@ -4,6 +4,7 @@ mod empty;
 mod planned;
 mod resident;
 
+use bramble_link::LocalFuture;
 use crate::account::{
     CheckReport, MachineLoss, MachineReport, PlanReport, ProductProgress, Report, TeamChanges, losses, moved,
     relay_after,
@@ -144,10 +145,15 @@ pub struct Finished {
 /// Prepares a request before any worker has to wait, since this may read A, B and C: replaces a named strategy of Strassen's
 /// method whose sums could overflow; and if the request resumes an earlier run, checks the operands and the tiles of that run.
 /// Every request is prepared; most are returned unchanged.
-pub async fn prepared(request: Request, watch: &dyn ProductObserver) -> Result<Request, PrimaryError> {
-    let problem = problem(&request)?;
-    let request = strassen::replace_unsafe_strategy(request, &problem).await?;
-    resume::check(request, &problem, watch).await
+pub fn prepared<'f>(
+    request: Request,
+    watch: &'f dyn ProductObserver,
+) -> LocalFuture<'f, Result<Request, PrimaryError>> {
+    Box::pin(async move {
+        let problem = problem(&request)?;
+        let request = strassen::replace_unsafe_strategy(request, &problem).await?;
+        resume::check(request, &problem, watch).await
+    })
 }
 
 /// What the journal's head says of a product.

@@ -24,6 +24,14 @@ use crate::Product;
 /// Chains side by side: two multiply-adds a cycle at a latency of four cycles.
 const CHAINS: usize = 8;
 
+/// `gemm_basic` of the crates `gemm-f32` and `gemm-f64`: m, n, k; C and its strides (from column to column, from row to row);
+/// whether C is read; A, its strides; B, its strides; the factor of C; the factor of the product; three conjugations; threads.
+#[rustfmt::skip]
+pub(super) type LibraryProduct<T> = unsafe fn(
+    usize, usize, usize, *mut T, isize, isize, bool, *const T, isize, isize, *const T, isize, isize, T, T, bool, bool, bool,
+    gemm_common::Parallelism,
+);
+
 /// A float that can be multiplied and added with one rounding.
 pub(super) trait Fused: Element {
     /// The tile for AVX-512.
@@ -35,6 +43,9 @@ pub(super) trait Fused: Element {
 
     /// `self * by + to`, rounded once.
     fn fused(self, by: Self, to: Self) -> Self;
+
+    /// The library's product for this processor.
+    fn library() -> LibraryProduct<Self>;
 
     /// The chains of `a` with sixteen lines.
     ///
@@ -56,6 +67,10 @@ impl Fused for f32 {
         self.mul_add(by, to)
     }
 
+    fn library() -> LibraryProduct<Self> {
+        gemm_f32::gemm::f32::get_gemm_fn()
+    }
+
     #[cfg(target_arch = "x86_64")]
     #[inline]
     #[target_feature(enable = "avx2,fma")]
@@ -73,6 +88,10 @@ impl Fused for f64 {
     #[inline(always)]
     fn fused(self, by: Self, to: Self) -> Self {
         self.mul_add(by, to)
+    }
+
+    fn library() -> LibraryProduct<Self> {
+        gemm_f64::gemm::f64::get_gemm_fn()
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -12,6 +12,7 @@
 pub(crate) mod introduction;
 pub(crate) mod tls;
 
+use crate::LocalFuture;
 use crate::framed::Stream;
 use crate::key::id_text;
 use crate::tcp::pipe::Pipe;
@@ -179,15 +180,23 @@ impl Security {
     }
 
     /// A link over a connection that this end has made, with the cluster key.
-    pub async fn dial(&self, stream: TcpStream) -> Result<Link, LinkError> {
-        let own = self.keys().map(|keys| keys.own.clone());
-        self.dial_with(stream, own.as_deref()).await
+    pub fn dial<'f>(&'f self, stream: TcpStream) -> LocalFuture<'f, Result<Link, LinkError>> {
+        Box::pin(async move {
+            let own = self.keys().map(|keys| keys.own.clone());
+            self.dial_with(stream, own.as_deref()).await
+        })
     }
 
     /// The same with a key that a primary has introduced.
-    pub async fn dial_introduced(&self, stream: TcpStream, key: &ClusterKey) -> Result<Link, LinkError> {
-        let link = self.dial_with(stream, Some(key)).await?;
-        Ok(Link { proven: self.introduced(key), ..link })
+    pub fn dial_introduced<'f>(
+        &'f self,
+        stream: TcpStream,
+        key: &'f ClusterKey,
+    ) -> LocalFuture<'f, Result<Link, LinkError>> {
+        Box::pin(async move {
+            let link = self.dial_with(stream, Some(key)).await?;
+            Ok(Link { proven: self.introduced(key), ..link })
+        })
     }
 
     async fn dial_with(&self, stream: TcpStream, key: Option<&ClusterKey>) -> Result<Link, LinkError> {
@@ -214,26 +223,30 @@ impl Security {
     }
 
     /// A link over a connection that this end has accepted.
-    pub async fn accept(&self, stream: TcpStream) -> Result<Link, LinkError> {
-        let (pipe, binding) = self.prepare(stream, HandshakeRole::Listener).await?;
-        let (Some(keys), Some(binding)) = (self.keys(), binding) else { return framed(pipe) };
-        let bytes = take(&pipe).await.map_err(|e| match e.kind() {
-            ErrorKind::UnexpectedEof => LinkError::Untrusted("it left without proving a key".to_owned()),
-            _ => LinkError::Broken(e),
-        })?;
-        let claim = UnprovenIntroduction::read(&bytes, HandshakeRole::Dialler)?;
-        let Some((key, proven)) = keys.claimed(claim.key_id).filter(|(key, _)| claim.proves(key, &binding))
-        else {
-            // A bramble of another version with this key would have proven it; so report the version first.
+    pub fn accept<'f>(&'f self, stream: TcpStream) -> LocalFuture<'f, Result<Link, LinkError>> {
+        Box::pin(async move {
+            let (pipe, binding) = self.prepare(stream, HandshakeRole::Listener).await?;
+            let (Some(keys), Some(binding)) = (self.keys(), binding) else { return framed(pipe) };
+            let bytes = take(&pipe).await.map_err(|e| match e.kind() {
+                ErrorKind::UnexpectedEof => LinkError::Untrusted("it left without proving a key".to_owned()),
+                _ => LinkError::Broken(e),
+            })?;
+            let claim = UnprovenIntroduction::read(&bytes, HandshakeRole::Dialler)?;
+            let Some((key, proven)) =
+                keys.claimed(claim.key_id).filter(|(key, _)| claim.proves(key, &binding))
+            else {
+                // A bramble of another version with this key would have proven it; so report the version first.
+                self.program.check_version(&claim)?;
+                let (other, own) = (id_text(claim.key_id), keys.own.id());
+                let what =
+                    format!("it does not prove this cluster's key ({own}); it says that it has {other}");
+                return Err(LinkError::Untrusted(what));
+            };
+            put(&pipe, &self.program.introduce(HandshakeRole::Listener, &key, &binding)).await?;
             self.program.check_version(&claim)?;
-            let (other, own) = (id_text(claim.key_id), keys.own.id());
-            let what = format!("it does not prove this cluster's key ({own}); it says that it has {other}");
-            return Err(LinkError::Untrusted(what));
-        };
-        put(&pipe, &self.program.introduce(HandshakeRole::Listener, &key, &binding)).await?;
-        self.program.check_version(&claim)?;
-        pipe.proven();
-        Ok(Link { proven, ..framed(pipe)? })
+            pipe.proven();
+            Ok(Link { proven, ..framed(pipe)? })
+        })
     }
 
     fn keys(&self) -> Option<&Keys> {

@@ -8,6 +8,7 @@
 //!
 //! Deliberately absent: conversion and transposition. Elements come as they are stored.
 
+use bramble_link::LocalFuture;
 use super::machines::{OpenMachines, primary_error};
 use super::part::silence;
 use super::task_count::TaskCount;
@@ -29,22 +30,24 @@ use std::sync::Arc;
 
 impl Cluster {
     /// Fetches a rectangle of an array into an output of its shape and type.
-    pub async fn fetch(
-        &mut self,
+    pub fn fetch<'f>(
+        &'f mut self,
         (id, rect): (ArrayId, Rect),
         output: Output,
         who: Preference,
-        sessions: &SessionRequest,
-        watch: &dyn ProductObserver,
-    ) -> Result<Output, PrimaryError> {
-        let (_, dtype) = self.shape_of(id)?;
-        let (opened, _) = self.holders(sessions, ("simd".to_owned(), dtype, 0.0), who, watch).await?;
-        let (mut machines, mut holders) = OpenMachines::new(opened, sessions.random, None, watch);
-        let mut operation =
-            ArrayOperation { arrays: &mut self.arrays, machines: &mut machines, holders: &mut holders };
-        let fetched = operation.fetch_rect(id, rect, Arc::new(output)).await;
-        self.idle.release(machines.into_sessions()).await;
-        whole_again(fetched.map_err(primary_error)?)
+        sessions: &'f SessionRequest,
+        watch: &'f dyn ProductObserver,
+    ) -> LocalFuture<'f, Result<Output, PrimaryError>> {
+        Box::pin(async move {
+            let (_, dtype) = self.shape_of(id)?;
+            let (opened, _) = self.holders(sessions, ("simd".to_owned(), dtype, 0.0), who, watch).await?;
+            let (mut machines, mut holders) = OpenMachines::new(opened, sessions.random, None, watch);
+            let mut operation =
+                ArrayOperation { arrays: &mut self.arrays, machines: &mut machines, holders: &mut holders };
+            let fetched = operation.fetch_rect(id, rect, Arc::new(output)).await;
+            self.idle.release(machines.into_sessions()).await;
+            whole_again(fetched.map_err(primary_error)?)
+        })
     }
 }
 

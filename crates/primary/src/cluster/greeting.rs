@@ -8,6 +8,7 @@
 //!
 //! Deliberately absent: measuring links, and kernels that were not asked for: the first call decides about both.
 
+use bramble_link::LocalFuture;
 use super::Cluster;
 use super::placing::opening;
 use crate::gathering::{OpenedSessions, open_all};
@@ -20,29 +21,33 @@ const ATTENDED_MAX: usize = 1000;
 
 impl Cluster {
     /// Opens a session with every machine and ends it, so that connections stay open however long the first call takes to come.
-    pub async fn greet(
-        &mut self,
-        sessions: &SessionRequest,
-        watch: &dyn ProductObserver,
-    ) -> Result<(), PrimaryError> {
-        let OpenedSessions { local, mut workers, .. } =
-            open_all(sessions, &greeting(sessions), self, watch).await?;
-        workers.push(local);
-        self.idle.release(workers).await;
-        Ok(())
+    pub fn greet<'f>(
+        &'f mut self,
+        sessions: &'f SessionRequest,
+        watch: &'f dyn ProductObserver,
+    ) -> LocalFuture<'f, Result<(), PrimaryError>> {
+        Box::pin(async move {
+            let OpenedSessions { local, mut workers, .. } =
+                open_all(sessions, &greeting(sessions), self, watch).await?;
+            workers.push(local);
+            self.idle.release(workers).await;
+            Ok(())
+        })
     }
 
     /// Greets machines that join, and never ends; to be dropped when the next call comes. The next call names them.
-    pub async fn attend(&mut self, sessions: &SessionRequest) {
-        self.numbers.begin_product(sessions.seed);
-        for _ in 0..ATTENDED_MAX {
-            let Some(later) = &mut self.idle.later else { break };
-            let Some(end) = later.recv().await else { break };
-            let connection = Connection::new(end, self.numbers.connection());
-            self.attended.insert(connection.known.number);
-            self.idle.greet(connection, greeting(sessions), self.numbers.session());
-        }
-        std::future::pending().await
+    pub fn attend<'f>(&'f mut self, sessions: &'f SessionRequest) -> LocalFuture<'f, ()> {
+        Box::pin(async move {
+            self.numbers.begin_product(sessions.seed);
+            for _ in 0..ATTENDED_MAX {
+                let Some(later) = &mut self.idle.later else { break };
+                let Some(end) = later.recv().await else { break };
+                let connection = Connection::new(end, self.numbers.connection());
+                self.attended.insert(connection.known.number);
+                self.idle.greet(connection, greeting(sessions), self.numbers.session());
+            }
+            std::future::pending().await
+        })
     }
 }
 

@@ -8,6 +8,7 @@
 //!
 //! Deliberately absent: decisions, and the check (`checking.rs`).
 
+use bramble_link::LocalFuture;
 use super::machines::{OpenMachines, primary_error};
 use super::placing::put_report;
 use super::{ArrayId, Cluster};
@@ -57,29 +58,31 @@ pub struct MakeReport {
 impl Cluster {
     /// Makes an array that stays at the machines. `unfinished`: the parts of it that they hold from an earlier attempt. After
     /// `PrimaryError::PartLost` it lists the parts that they hold by then, for the next call or for `free_unfinished`.
-    pub async fn make(
-        &mut self,
+    pub fn make<'f>(
+        &'f mut self,
         request: MakeRequest,
-        unfinished: &mut Option<UnfinishedArray>,
-        watch: &dyn ProductObserver,
-    ) -> Result<(ArrayId, MakeReport), PrimaryError> {
-        let began = Instant::now();
-        let MakeRequest { name, subject, placement, kernel, who, sessions, check, relays } = request;
-        let probe = (kernel, subject.dtype(), subject.flops());
-        let (opened, mut lost) = self.holders(&sessions, probe, who, watch).await?;
-        let (mut machines, mut holders) = OpenMachines::new(opened, sessions.random, Some(check), watch);
-        let mut operation =
-            ArrayOperation { arrays: &mut self.arrays, machines: &mut machines, holders: &mut holders };
-        let order = MakeOrder { name: &name, subject, placement: placement.as_ref(), relays };
-        let made = operation.make(order, unfinished).await.map_err(primary_error);
-        lost.extend(holders.lost());
-        let bytes_sent = machines.bytes_sent;
-        self.idle.release(machines.into_sessions()).await;
-        let MadeArray { id, bytes_between, lines_recomputed } = made?;
-        let array = self.arrays.get(id).map_err(primary_error)?;
-        let put = put_report(array, &holders.names(), (lost, bytes_sent, began.elapsed().as_secs_f64()));
-        let is_checked = lines_recomputed.is_some();
-        let lines_recomputed = lines_recomputed.unwrap_or(0);
-        Ok((id, MakeReport { put, bytes_between, is_checked, lines_recomputed }))
+        unfinished: &'f mut Option<UnfinishedArray>,
+        watch: &'f dyn ProductObserver,
+    ) -> LocalFuture<'f, Result<(ArrayId, MakeReport), PrimaryError>> {
+        Box::pin(async move {
+            let began = Instant::now();
+            let MakeRequest { name, subject, placement, kernel, who, sessions, check, relays } = request;
+            let probe = (kernel, subject.dtype(), subject.flops());
+            let (opened, mut lost) = self.holders(&sessions, probe, who, watch).await?;
+            let (mut machines, mut holders) = OpenMachines::new(opened, sessions.random, Some(check), watch);
+            let mut operation =
+                ArrayOperation { arrays: &mut self.arrays, machines: &mut machines, holders: &mut holders };
+            let order = MakeOrder { name: &name, subject, placement: placement.as_ref(), relays };
+            let made = operation.make(order, unfinished).await.map_err(primary_error);
+            lost.extend(holders.lost());
+            let bytes_sent = machines.bytes_sent;
+            self.idle.release(machines.into_sessions()).await;
+            let MadeArray { id, bytes_between, lines_recomputed } = made?;
+            let array = self.arrays.get(id).map_err(primary_error)?;
+            let put = put_report(array, &holders.names(), (lost, bytes_sent, began.elapsed().as_secs_f64()));
+            let is_checked = lines_recomputed.is_some();
+            let lines_recomputed = lines_recomputed.unwrap_or(0);
+            Ok((id, MakeReport { put, bytes_between, is_checked, lines_recomputed }))
+        })
     }
 }

@@ -4,6 +4,7 @@
 //!
 //! Invariant: machines are asked and measured exactly as for a product.
 
+use bramble_link::LocalFuture;
 use super::placing::opening;
 use super::{Cluster, PROBED_FLOPS};
 use crate::gathering::{OpenedSessions, early_loss, open_all};
@@ -26,24 +27,26 @@ pub struct NodeReport {
 
 impl Cluster {
     /// All machines that answer, this process first. Speeds are of that kernel and element type.
-    pub async fn nodes(
-        &mut self,
+    pub fn nodes<'f>(
+        &'f mut self,
         (kernel, dtype): (String, DType),
-        sessions: &SessionRequest,
-        watch: &dyn ProductObserver,
-    ) -> Result<Vec<NodeReport>, PrimaryError> {
-        let opening = opening(sessions, kernel, dtype, PROBED_FLOPS);
-        let OpenedSessions { local, mut workers, .. } = open_all(sessions, &opening, self, watch).await?;
-        let (nic_bytes_per_s, silent) = measure(&mut workers, self.nic_bytes_per_s, |_| true).await?;
-        self.nic_bytes_per_s = nic_bytes_per_s;
-        for e in silent {
-            let PrimaryError::Unreachable { name, why } = e else { return Err(e) };
-            early_loss(watch, name, why);
-        }
-        workers.insert(0, local);
-        let nodes = workers.iter().enumerate().map(|(at, session)| self.node(session, at == 0)).collect();
-        self.idle.release(workers).await;
-        Ok(nodes)
+        sessions: &'f SessionRequest,
+        watch: &'f dyn ProductObserver,
+    ) -> LocalFuture<'f, Result<Vec<NodeReport>, PrimaryError>> {
+        Box::pin(async move {
+            let opening = opening(sessions, kernel, dtype, PROBED_FLOPS);
+            let OpenedSessions { local, mut workers, .. } = open_all(sessions, &opening, self, watch).await?;
+            let (nic_bytes_per_s, silent) = measure(&mut workers, self.nic_bytes_per_s, |_| true).await?;
+            self.nic_bytes_per_s = nic_bytes_per_s;
+            for e in silent {
+                let PrimaryError::Unreachable { name, why } = e else { return Err(e) };
+                early_loss(watch, name, why);
+            }
+            workers.insert(0, local);
+            let nodes = workers.iter().enumerate().map(|(at, session)| self.node(session, at == 0)).collect();
+            self.idle.release(workers).await;
+            Ok(nodes)
+        })
     }
 
     fn node(&self, session: &Session, is_primary: bool) -> NodeReport {

@@ -8,6 +8,7 @@
 //!
 //! Deliberately absent: what is sent to which machine, and what follows if one is lost (`bramble_arrays`).
 
+use bramble_link::LocalFuture;
 use super::machines::{OpenMachines, primary_error};
 use super::part::free_numbers;
 use super::{ArrayId, Cluster, PROBED_FLOPS, PlacedMatrix};
@@ -84,51 +85,59 @@ pub(super) fn put_report(
 
 impl Cluster {
     /// Places a matrix. After an error nothing of it is held anywhere.
-    pub async fn put(
-        &mut self,
+    pub fn put<'f>(
+        &'f mut self,
         put: PutRequest,
-        watch: &dyn ProductObserver,
-    ) -> Result<(ArrayId, PutReport), PrimaryError> {
-        let began = Instant::now();
-        let PutRequest { matrix, placement, kernel, who, sessions } = put;
-        let probe = (kernel, matrix.dtype(), PROBED_FLOPS);
-        let (opened, mut lost) = self.holders(&sessions, probe, who, watch).await?;
-        let (mut machines, mut holders) = OpenMachines::new(opened, sessions.random, None, watch);
-        let mut operation =
-            ArrayOperation { arrays: &mut self.arrays, machines: &mut machines, holders: &mut holders };
-        let put = operation.put(matrix, placement.as_ref()).await.map_err(primary_error);
-        lost.extend(holders.lost());
-        let bytes_sent = machines.bytes_sent;
-        self.idle.release(machines.into_sessions()).await;
-        let id = put?;
-        let array = self.arrays.get(id).map_err(primary_error)?;
-        let told = (lost, bytes_sent, began.elapsed().as_secs_f64());
-        Ok((id, put_report(array, &holders.names(), told)))
+        watch: &'f dyn ProductObserver,
+    ) -> LocalFuture<'f, Result<(ArrayId, PutReport), PrimaryError>> {
+        Box::pin(async move {
+            let began = Instant::now();
+            let PutRequest { matrix, placement, kernel, who, sessions } = put;
+            let probe = (kernel, matrix.dtype(), PROBED_FLOPS);
+            let (opened, mut lost) = self.holders(&sessions, probe, who, watch).await?;
+            let (mut machines, mut holders) = OpenMachines::new(opened, sessions.random, None, watch);
+            let mut operation =
+                ArrayOperation { arrays: &mut self.arrays, machines: &mut machines, holders: &mut holders };
+            let put = operation.put(matrix, placement.as_ref()).await.map_err(primary_error);
+            lost.extend(holders.lost());
+            let bytes_sent = machines.bytes_sent;
+            self.idle.release(machines.into_sessions()).await;
+            let id = put?;
+            let array = self.arrays.get(id).map_err(primary_error)?;
+            let told = (lost, bytes_sent, began.elapsed().as_secs_f64());
+            Ok((id, put_report(array, &holders.names(), told)))
+        })
     }
 
     /// Puts the parts of lost machines on the other machines, for all placed matrices, and makes those again that were made:
     /// after `PrimaryError::PartLost`. `relays`: whether machines may pass operands to each other. A matrix that cannot be
     /// restored keeps no other from it; the error of the first is returned at the end.
-    pub async fn restore(
-        &mut self,
-        (kernel, who, relays): (&str, Preference, bool),
-        sessions: &SessionRequest,
+    pub fn restore<'f>(
+        &'f mut self,
+        (kernel, who, relays): (&'f str, Preference, bool),
+        sessions: &'f SessionRequest,
         check: CheckRequest,
-        watch: &dyn ProductObserver,
-    ) -> Result<(), PrimaryError> {
-        let mut restoring = Restoring::all(&self.arrays);
-        while let Some(id) = restoring.next_array() {
-            let (_, dtype) = self.shape_of(id)?;
-            let (opened, _) =
-                self.holders(sessions, (kernel.to_owned(), dtype, PROBED_FLOPS), who, watch).await?;
-            let (mut machines, mut holders) = OpenMachines::new(opened, sessions.random, Some(check), watch);
-            let mut operation =
-                ArrayOperation { arrays: &mut self.arrays, machines: &mut machines, holders: &mut holders };
-            let restored = operation.restore(id, relays).await;
-            self.idle.release(machines.into_sessions()).await;
-            restoring.restored(restored, &holders).map_err(primary_error)?;
-        }
-        restoring.end().map_err(primary_error)
+        watch: &'f dyn ProductObserver,
+    ) -> LocalFuture<'f, Result<(), PrimaryError>> {
+        Box::pin(async move {
+            let mut restoring = Restoring::all(&self.arrays);
+            while let Some(id) = restoring.next_array() {
+                let (_, dtype) = self.shape_of(id)?;
+                let (opened, _) =
+                    self.holders(sessions, (kernel.to_owned(), dtype, PROBED_FLOPS), who, watch).await?;
+                let (mut machines, mut holders) =
+                    OpenMachines::new(opened, sessions.random, Some(check), watch);
+                let mut operation = ArrayOperation {
+                    arrays: &mut self.arrays,
+                    machines: &mut machines,
+                    holders: &mut holders,
+                };
+                let restored = operation.restore(id, relays).await;
+                self.idle.release(machines.into_sessions()).await;
+                restoring.restored(restored, &holders).map_err(primary_error)?;
+            }
+            restoring.end().map_err(primary_error)
+        })
     }
 
     /// Rows, columns and element type of a placed matrix.
@@ -138,14 +147,22 @@ impl Cluster {
     }
 
     /// Frees a placed matrix: its machines give the memory back.
-    pub async fn free(&mut self, id: ArrayId, sessions: &SessionRequest) {
-        let Some(array) = self.arrays.remove(id) else { return };
-        self.free_numbered(array.numbers(), array.layout.dtype, sessions).await;
+    pub fn free<'f>(&'f mut self, id: ArrayId, sessions: &'f SessionRequest) -> LocalFuture<'f, ()> {
+        Box::pin(async move {
+            let Some(array) = self.arrays.remove(id) else { return };
+            self.free_numbered(array.numbers(), array.layout.dtype, sessions).await;
+        })
     }
 
     /// Frees what machines have made of an array that is given up.
-    pub async fn free_unfinished(&mut self, unfinished: UnfinishedArray, sessions: &SessionRequest) {
-        self.free_numbered(unfinished.numbers(), unfinished.dtype(), sessions).await;
+    pub fn free_unfinished<'f>(
+        &'f mut self,
+        unfinished: UnfinishedArray,
+        sessions: &'f SessionRequest,
+    ) -> LocalFuture<'f, ()> {
+        Box::pin(async move {
+            self.free_numbered(unfinished.numbers(), unfinished.dtype(), sessions).await;
+        })
     }
 
     /// Frees parts: connections, and numbers.

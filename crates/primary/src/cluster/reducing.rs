@@ -7,6 +7,7 @@
 //!
 //! Deliberately absent: which machine reduces what (`plan/src/reduce.rs`), and matrices without parts.
 
+use bramble_link::LocalFuture;
 use super::Cluster;
 use super::machines::{OpenMachines, primary_error};
 use crate::product::{CheckRequest, ProductObserver, SessionRequest};
@@ -59,33 +60,35 @@ type Answers = Vec<(Rect, Vec<u8>)>;
 
 impl Cluster {
     /// Reduces at the machines. The subject must be placed (`ReduceSubject::is_placed`).
-    pub async fn reduce(
-        &mut self,
+    pub fn reduce<'f>(
+        &'f mut self,
         request: ReduceRequest,
-        watch: &dyn ProductObserver,
-    ) -> Result<(Vec<ReducedMatrix>, ReduceReport), PrimaryError> {
-        let began = Instant::now();
-        let (name, shape, dtype) = request.subject.described();
-        let probe = (request.kernel.clone(), dtype, request.subject.flops());
-        let (opened, _) = self.holders(&request.sessions, probe, request.who, watch).await?;
-        let (mut machines, mut holders) = OpenMachines::new(opened, request.sessions.random, None, watch);
-        let mut operation =
-            ArrayOperation { arrays: &mut self.arrays, machines: &mut machines, holders: &mut holders };
-        let answered = at_all(&request, &mut operation).await;
-        let bytes_sent = machines.bytes_sent;
-        self.idle.release(machines.into_sessions()).await;
-        let (ReducedParts { answers, machines }, sketching) = answered?;
-        let sketch =
-            sketching.await.map_err(|e| PrimaryError::Failed(format!("checking a reduction: {e}")))??;
-        let (answers, sums) = split(request.reduction, dtype, answers);
-        let merged = merged_as(dtype, (request.reduction, &name, shape), answers)?;
-        let is_checked = sketch.is_some();
-        let rows_recomputed = match sketch {
-            Some(sketch) => checked(&request, sketch, sums, &merged).await?,
-            None => 0,
-        };
-        let seconds = began.elapsed().as_secs_f64();
-        Ok((merged, ReduceReport { machines, bytes_sent, is_checked, rows_recomputed, seconds }))
+        watch: &'f dyn ProductObserver,
+    ) -> LocalFuture<'f, Result<(Vec<ReducedMatrix>, ReduceReport), PrimaryError>> {
+        Box::pin(async move {
+            let began = Instant::now();
+            let (name, shape, dtype) = request.subject.described();
+            let probe = (request.kernel.clone(), dtype, request.subject.flops());
+            let (opened, _) = self.holders(&request.sessions, probe, request.who, watch).await?;
+            let (mut machines, mut holders) = OpenMachines::new(opened, request.sessions.random, None, watch);
+            let mut operation =
+                ArrayOperation { arrays: &mut self.arrays, machines: &mut machines, holders: &mut holders };
+            let answered = at_all(&request, &mut operation).await;
+            let bytes_sent = machines.bytes_sent;
+            self.idle.release(machines.into_sessions()).await;
+            let (ReducedParts { answers, machines }, sketching) = answered?;
+            let sketch =
+                sketching.await.map_err(|e| PrimaryError::Failed(format!("checking a reduction: {e}")))??;
+            let (answers, sums) = split(request.reduction, dtype, answers);
+            let merged = merged_as(dtype, (request.reduction, &name, shape), answers)?;
+            let is_checked = sketch.is_some();
+            let rows_recomputed = match sketch {
+                Some(sketch) => checked(&request, sketch, sums, &merged).await?,
+                None => 0,
+            };
+            let seconds = began.elapsed().as_secs_f64();
+            Ok((merged, ReduceReport { machines, bytes_sent, is_checked, rows_recomputed, seconds }))
+        })
     }
 }
 

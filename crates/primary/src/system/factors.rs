@@ -9,6 +9,7 @@
 //!
 //! Deliberately absent: right-hand sides. The messages have at least one, so a column of zeros rides along.
 
+use bramble_link::LocalFuture;
 use super::links::Heard;
 use super::survive::SurvivingRuns;
 use super::{SentColumns, SystemLosses, SystemPlan, SystemProgress, SystemRequest, SystemRun, SystemSource};
@@ -72,33 +73,35 @@ pub struct SystemFactors {
 impl Cluster {
     /// Factors a matrix on the workers, and brings the factors home. `check` says whether they are right: if not, the workers
     /// compare their columns with their checksums, which shows who has computed wrongly.
-    pub async fn factor(
-        &mut self,
+    pub fn factor<'f>(
+        &'f mut self,
         request: FactorsRequest,
         check: FactorsCheck,
-        watch: &dyn ProductObserver,
-        progress: &dyn Fn(SystemProgress<'_>),
-    ) -> Result<SystemFactors, PrimaryError> {
-        let FactorsRequest { a, width, depth, survive, kernel, sessions, home } = request;
-        let request = SystemRequest {
-            source: SystemSource::to_factor(a)?,
-            dtype: DType::F64,
-            width,
-            depth,
-            workers: None,
-            outlives_losses: true,
-            survive,
-            kernel,
-            sessions,
-        };
-        let mut check = Some(check);
-        let mut work = async |run: &mut SystemRun, plan: SystemPlan| {
-            run.factors(&request.source, plan, &home, &mut check, progress).await
-        };
-        let mut runs = SurvivingRuns::new(request.survive);
-        let mut factors = self.surviving(&request, &mut runs, watch, progress, &mut work).await?;
-        factors.losses = runs.losses();
-        Ok(factors)
+        watch: &'f dyn ProductObserver,
+        progress: &'f dyn Fn(SystemProgress<'_>),
+    ) -> LocalFuture<'f, Result<SystemFactors, PrimaryError>> {
+        Box::pin(async move {
+            let FactorsRequest { a, width, depth, survive, kernel, sessions, home } = request;
+            let request = SystemRequest {
+                source: SystemSource::to_factor(a)?,
+                dtype: DType::F64,
+                width,
+                depth,
+                workers: None,
+                outlives_losses: true,
+                survive,
+                kernel,
+                sessions,
+            };
+            let mut check = Some(check);
+            let mut work = async |run: &mut SystemRun, plan: SystemPlan| {
+                run.factors(&request.source, plan, &home, &mut check, progress).await
+            };
+            let mut runs = SurvivingRuns::new(request.survive);
+            let mut factors = self.surviving(&request, &mut runs, watch, progress, &mut work).await?;
+            factors.losses = runs.losses();
+            Ok(factors)
+        })
     }
 }
 

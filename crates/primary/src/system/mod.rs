@@ -28,6 +28,7 @@ pub use planning::{SystemPlan, SystemPlanning, SystemShare};
 pub use refined::{FirstSolution, RefinedRequest, SolutionRefinement, SystemAtWorkers};
 pub use survive::SystemLosses;
 
+use bramble_link::LocalFuture;
 use crate::cluster::Cluster;
 use crate::product::{ProductObserver, SessionRequest};
 use crate::{PrimaryError, off_loop};
@@ -165,21 +166,23 @@ pub struct SentColumns {
 impl Cluster {
     /// Solves a system on the workers. `check` says whether X solves it: if not, the workers compare their columns with their
     /// checksums, which shows who has computed wrongly. X is returned in any case.
-    pub async fn solve(
-        &mut self,
+    pub fn solve<'f>(
+        &'f mut self,
         request: SystemRequest,
         check: SolutionCheck,
-        watch: &dyn ProductObserver,
-        progress: &dyn Fn(SystemProgress<'_>),
-    ) -> Result<SystemSolution, PrimaryError> {
-        let mut check = Some(check);
-        let mut work = async |run: &mut SystemRun, plan: SystemPlan| {
-            run.complete(&request.source, plan, &mut check, progress).await
-        };
-        let mut runs = SurvivingRuns::new(request.survive);
-        let mut solution = self.surviving(&request, &mut runs, watch, progress, &mut work).await?;
-        solution.losses = runs.losses();
-        Ok(solution)
+        watch: &'f dyn ProductObserver,
+        progress: &'f dyn Fn(SystemProgress<'_>),
+    ) -> LocalFuture<'f, Result<SystemSolution, PrimaryError>> {
+        Box::pin(async move {
+            let mut check = Some(check);
+            let mut work = async |run: &mut SystemRun, plan: SystemPlan| {
+                run.complete(&request.source, plan, &mut check, progress).await
+            };
+            let mut runs = SurvivingRuns::new(request.survive);
+            let mut solution = self.surviving(&request, &mut runs, watch, progress, &mut work).await?;
+            solution.losses = runs.losses();
+            Ok(solution)
+        })
     }
 }
 

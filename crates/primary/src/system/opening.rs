@@ -5,6 +5,7 @@
 //! Invariants: nothing begins unless all columns fit, also after the losses that the run is to survive. After a loss only workers
 //! of the first start take part. Workers that take no part are idle again, and so are the others at the end.
 
+use bramble_link::LocalFuture;
 use super::links::RingLinks;
 use super::planning::too_few;
 use super::survive::RunClock;
@@ -23,32 +24,36 @@ use bramble_wire::message::{LuBegin, LuOrigin, LuRing, LuSpeeds, Wants};
 impl Cluster {
     /// The plan that [`Cluster::solve`] would make for this request, with workers that are measured as for it. Nothing of the
     /// system is sent to them.
-    pub async fn plan_system(
-        &mut self,
-        request: &SystemRequest,
-        watch: &dyn ProductObserver,
-    ) -> Result<SystemPlan, PrimaryError> {
-        let mut survival = LuSurvival::new(request.survive);
-        let workers = self.open_workers(request, (&mut survival, RunClock::new()), watch).await?;
-        let lost = request.survive - survival.losses().len();
-        let planned = plan(request, (&workers, self.nic_bytes_per_s), lost);
-        self.idle.release(workers).await;
-        planned.map(|(plan, _)| plan)
+    pub fn plan_system<'f>(
+        &'f mut self,
+        request: &'f SystemRequest,
+        watch: &'f dyn ProductObserver,
+    ) -> LocalFuture<'f, Result<SystemPlan, PrimaryError>> {
+        Box::pin(async move {
+            let mut survival = LuSurvival::new(request.survive);
+            let workers = self.open_workers(request, (&mut survival, RunClock::new()), watch).await?;
+            let lost = request.survive - survival.losses().len();
+            let planned = plan(request, (&workers, self.nic_bytes_per_s), lost);
+            self.idle.release(workers).await;
+            planned.map(|(plan, _)| plan)
+        })
     }
 
     /// An order that fills the memory of the workers, at most that of the request: the one with which [`Cluster::solve`] would
     /// have the highest rate. For systems that they generate. A worker that is lost meanwhile is an error: without it, another
     /// cluster would be filled.
-    pub async fn largest_system(
-        &mut self,
-        request: &SystemRequest,
-        watch: &dyn ProductObserver,
-    ) -> Result<usize, PrimaryError> {
-        let mut no_loss = LuSurvival::new(0);
-        let workers = self.open_workers(request, (&mut no_loss, RunClock::new()), watch).await?;
-        let machines: Vec<LuMachine> = workers.iter().map(|worker| machine(request, worker)).collect();
-        self.idle.release(workers).await;
-        planning(request, (&machines, self.nic_bytes_per_s), request.survive)?.largest()
+    pub fn largest_system<'f>(
+        &'f mut self,
+        request: &'f SystemRequest,
+        watch: &'f dyn ProductObserver,
+    ) -> LocalFuture<'f, Result<usize, PrimaryError>> {
+        Box::pin(async move {
+            let mut no_loss = LuSurvival::new(0);
+            let workers = self.open_workers(request, (&mut no_loss, RunClock::new()), watch).await?;
+            let machines: Vec<LuMachine> = workers.iter().map(|worker| machine(request, worker)).collect();
+            self.idle.release(workers).await;
+            planning(request, (&machines, self.nic_bytes_per_s), request.survive)?.largest()
+        })
     }
 
     /// The links of a run, and its plan. A worker that is lost while the workers are introduced to each other is survived as one

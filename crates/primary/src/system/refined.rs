@@ -11,6 +11,7 @@
 //!
 //! Deliberately absent: the corrections, and how good they have to be (crate `lu`).
 
+use bramble_link::LocalFuture;
 use super::survive::SurvivingRuns;
 use super::{
     SolutionCheck, SystemPlan, SystemProgress, SystemRequest, SystemRun, SystemSolution, SystemSource,
@@ -99,52 +100,56 @@ enum Turn {
 impl Cluster {
     /// Solves a system by factors in f32 at the workers, which `refinement` corrects; where that does not do, by factors in f64.
     /// Losses are survived as in `solve`.
-    pub async fn solve_refined(
-        &mut self,
+    pub fn solve_refined<'f>(
+        &'f mut self,
         request: RefinedRequest,
-        watch: &dyn ProductObserver,
-        progress: &dyn Fn(SystemProgress<'_>),
-    ) -> Result<SystemSolution, PrimaryError> {
-        let RefinedRequest { rounded, full, refinement, check } = request;
-        let mut runs = SurvivingRuns::new(full.survive);
-        let mut accused = Vec::new();
-        if let Some(refinement) = refinement {
-            let first = self.corrected(&rounded, refinement, &mut runs, watch, progress).await?;
-            if first.is_refined {
-                return Ok(first);
+        watch: &'f dyn ProductObserver,
+        progress: &'f dyn Fn(SystemProgress<'_>),
+    ) -> LocalFuture<'f, Result<SystemSolution, PrimaryError>> {
+        Box::pin(async move {
+            let RefinedRequest { rounded, full, refinement, check } = request;
+            let mut runs = SurvivingRuns::new(full.survive);
+            let mut accused = Vec::new();
+            if let Some(refinement) = refinement {
+                let first = self.corrected(&rounded, refinement, &mut runs, watch, progress).await?;
+                if first.is_refined {
+                    return Ok(first);
+                }
+                accused = first.wrong;
             }
-            accused = first.wrong;
-        }
-        let mut check = Some(check);
-        let mut work = async |run: &mut SystemRun, plan: SystemPlan| {
-            run.complete(&full.source, plan, &mut check, progress).await
-        };
-        let solved = self.surviving(&full, &mut runs, watch, progress, &mut work).await;
-        let mut solution = solved.map_err(|e| match e {
-            PrimaryError::Operands(why) => {
-                PrimaryError::Operands(format!("factors in f32 do not do for this matrix, and in f64 {why}"))
-            }
-            other => other,
-        })?;
-        solution.losses = runs.losses();
-        accused.retain(|(name, _)| !solution.wrong.iter().any(|(other, _)| other == name));
-        solution.wrong.extend(accused);
-        Ok(solution)
+            let mut check = Some(check);
+            let mut work = async |run: &mut SystemRun, plan: SystemPlan| {
+                run.complete(&full.source, plan, &mut check, progress).await
+            };
+            let solved = self.surviving(&full, &mut runs, watch, progress, &mut work).await;
+            let mut solution = solved.map_err(|e| match e {
+                PrimaryError::Operands(why) => PrimaryError::Operands(format!(
+                    "factors in f32 do not do for this matrix, and in f64 {why}"
+                )),
+                other => other,
+            })?;
+            solution.losses = runs.losses();
+            accused.retain(|(name, _)| !solution.wrong.iter().any(|(other, _)| other == name));
+            solution.wrong.extend(accused);
+            Ok(solution)
+        })
     }
 }
 
 impl Cluster {
     /// Solves a system by factors in f32 at the workers, which `refinement` corrects, whether it becomes good or not: the
     /// solution says so. Losses are survived as in `solve_refined`.
-    pub async fn solve_mixed(
-        &mut self,
+    pub fn solve_mixed<'f>(
+        &'f mut self,
         request: SystemRequest,
         refinement: SolutionRefinement,
-        watch: &dyn ProductObserver,
-        progress: &dyn Fn(SystemProgress<'_>),
-    ) -> Result<SystemSolution, PrimaryError> {
-        let mut runs = SurvivingRuns::new(request.survive);
-        self.corrected(&request, refinement, &mut runs, watch, progress).await
+        watch: &'f dyn ProductObserver,
+        progress: &'f dyn Fn(SystemProgress<'_>),
+    ) -> LocalFuture<'f, Result<SystemSolution, PrimaryError>> {
+        Box::pin(async move {
+            let mut runs = SurvivingRuns::new(request.survive);
+            self.corrected(&request, refinement, &mut runs, watch, progress).await
+        })
     }
 
     async fn corrected(

@@ -18,6 +18,7 @@ mod reductions;
 mod relay;
 mod silence;
 
+use bramble_link::LocalFuture;
 use self::connection::ServedConnection;
 use self::core::{Core, OutgoingFrame, TaskResult};
 use self::greet::{FirstMessage, GreetedPeer, first_message_at_door, greet, session_threads};
@@ -87,35 +88,37 @@ pub enum Served {
 
 /// Serves one primary over a link, product after product, without relaying. `slot` is the link's place among
 /// the strangers, if it came through a door; `ledger` is the one of all sessions of this worker.
-pub async fn serve_link(
+pub fn serve_link<'f>(
     link: Link,
     slot: Option<Slot>,
-    config: &Config,
-    ledger: &SessionLedger,
-) -> Result<(), WorkerError> {
-    serve_arrival(link, slot, config, ledger, None).await.map(drop)
+    config: &'f Config,
+    ledger: &'f SessionLedger,
+) -> LocalFuture<'f, Result<(), WorkerError>> {
+    Box::pin(async move { serve_arrival(link, slot, config, ledger, None).await.map(drop) })
 }
 
 /// Serves a primary, or passes another worker's link to the session that waits for it. With `tickets`, which
 /// all sessions of this worker share, sessions relay.
-pub async fn serve_arrival(
+pub fn serve_arrival<'f>(
     mut link: Link,
     slot: Option<Slot>,
-    config: &Config,
-    ledger: &SessionLedger,
-    tickets: Option<&NeighbourTickets>,
-) -> Result<Served, WorkerError> {
-    let admitted = match greet(&mut link, slot, config, ledger).await {
-        Ok(GreetedPeer::Primary(admitted)) => admitted,
-        Ok(GreetedPeer::Neighbour(join)) => {
-            let unknown = || ProtocolError::new("it joins, but this worker does not relay").into();
-            let handed = tickets.ok_or_else(unknown).and_then(|m| m.hand_over(link, &join.ticket));
-            return handed.map(|()| Served::Neighbour);
-        }
-        Err(e) => return Err(refuse(link, e).await),
-    };
-    let connection = ServedConnection { config, ledger, tickets, held: None, pool: None };
-    connection.serve(link, admitted).await.map(|()| Served::Session)
+    config: &'f Config,
+    ledger: &'f SessionLedger,
+    tickets: Option<&'f NeighbourTickets>,
+) -> LocalFuture<'f, Result<Served, WorkerError>> {
+    Box::pin(async move {
+        let admitted = match greet(&mut link, slot, config, ledger).await {
+            Ok(GreetedPeer::Primary(admitted)) => admitted,
+            Ok(GreetedPeer::Neighbour(join)) => {
+                let unknown = || ProtocolError::new("it joins, but this worker does not relay").into();
+                let handed = tickets.ok_or_else(unknown).and_then(|m| m.hand_over(link, &join.ticket));
+                return handed.map(|()| Served::Neighbour);
+            }
+            Err(e) => return Err(refuse(link, e).await),
+        };
+        let connection = ServedConnection { config, ledger, tickets, held: None, pool: None };
+        connection.serve(link, admitted).await.map(|()| Served::Session)
+    })
 }
 
 /// Sends the primary the reason for the refusal, if it still reads; returns the reason.
