@@ -18,7 +18,7 @@ FREE_THREADED ?= python3.14t
 TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_CRATE := --locked -p bramble-fuzz
 
-.PHONY: help build build-for-tests python python-free-threaded aarch64 armv7 arm-workers arm-wheel macos check test lint doc unit \
+.PHONY: help build dist build-for-tests python python-free-threaded aarch64 armv7 arm-workers arm-wheel macos check test lint doc unit \
 	fuzz-replay fuzz mutants end-to-end smoke soak soak-rounds needs deny \
 	bench demo clean
 .DELETE_ON_ERROR:
@@ -26,6 +26,7 @@ FUZZ_CRATE := --locked -p bramble-fuzz
 
 help:
 	@echo 'make build   the release binary, target/release/bramble'
+	@echo 'make dist    the binary to publish, target/dist/bramble: optimised across crates, without symbols'
 	@echo 'make python  the Python package as a wheel, target/wheels/, installed beside the tests'
 	@echo 'make python-free-threaded  the same for the interpreter FREE_THREADED (python3.14t), target/wheels/free-threaded/'
 	@echo 'make aarch64 the same for 64-bit ARM boards, target/aarch64-unknown-linux-gnu/release/bramble'
@@ -44,6 +45,9 @@ help:
 
 build:
 	$(CARGO) build --release --locked
+
+dist:
+	$(CARGO) build --profile dist --locked
 
 # The same program, with the features that its dependencies have in the Python package: `make python` then shares what this has
 # built, where it would else build everything again.

@@ -6,13 +6,13 @@
 //!
 //! Deliberately absent: which bytes travel, and how parts are made (`primary`).
 
-use bramble_primary::LocalFuture;
 use crate::elementwise::{ScaledMatrix, scaled_sum};
 use crate::here::reduced;
 use crate::{Client, ClientError};
 use bramble_arrays::{GivesUp, LossRetries, UnfinishedArray};
 use bramble_matrix::{DType, Matrix, Output, Rect, ReducedMatrix, Reduction, Sealed, Shape};
 use bramble_plan::Placement;
+use bramble_primary::LocalFuture;
 use bramble_primary::{
     ArrayId, FactorsCheck, FactorsRequest, MakeReport, MakeRequest, MakeSubject, NodeReport, PlacedOperand,
     PrimaryError, ProductOperand, PutReport, PutRequest, ReduceReport, ReduceRequest, ReduceSubject,

@@ -24,7 +24,6 @@ pub use elementwise::ScaledMatrix;
 pub use error::ClientError;
 pub use product::{ClientProduct, Stop};
 
-use bramble_primary::LocalFuture;
 use bramble_cluster::args::TeamArgs;
 use bramble_cluster::cut::CutArgs;
 use bramble_cluster::local::LocalWorkers;
@@ -33,6 +32,7 @@ use bramble_cluster::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
 use bramble_kernel::{Choice, KernelName, Workload};
 use bramble_matrix::DType;
 use bramble_plan::Preference;
+use bramble_primary::LocalFuture;
 use bramble_primary::{CheckRequest, Cluster, ClusterOptions, SessionRequest};
 use bramble_report::exit::Failure;
 use bramble_report::progress::{ProgressBoard, ProgressDisplay, ProgressOptions};

@@ -1,9 +1,9 @@
 //! A product whose result is sent to this process, and its plan.
 
-use bramble_primary::LocalFuture;
 use crate::{Client, ClientError};
 use bramble_arrays::LossRetries;
 use bramble_matrix::{DType, Matrix, Output, Shape};
+use bramble_primary::LocalFuture;
 pub use bramble_primary::Stop;
 use bramble_primary::{Finished, PrimaryError, ProductOperand, ProductPlan, Request, prepared};
 use std::rc::Rc;

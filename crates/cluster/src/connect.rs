@@ -12,9 +12,9 @@ mod later;
 
 pub use later::LateWorkers;
 
-use bramble_link::LocalFuture;
 use crate::hosts::Host;
 use crate::turned_away::TurnedAway;
+use bramble_link::LocalFuture;
 use bramble_link::{Door, DoorLimits, LinkError, Security};
 use bramble_primary::MachineLink;
 use bramble_report::exit::Failure;

@@ -5,8 +5,8 @@
 //! process as primary: over TCP both prove a one-time key, which the children read from their environment, hidden
 //! from other users; over `pipe` and `shm` a child inherits its end of the link, so no other process can have it.
 
-use bramble_link::LocalFuture;
 use crate::trust;
+use bramble_link::LocalFuture;
 use bramble_link::{ClusterKey, Door, DoorLimits, Endpoint, Link, LocalKind, local_pair};
 use bramble_report::exit::Failure;
 use std::process::{Child, Command, Stdio};

@@ -5,7 +5,6 @@
 //!
 //! Invariant: this machine's own threads are a worker like any other, over a link that shares memory.
 
-use bramble_link::LocalFuture;
 use crate::args::{LinkKind, TeamArgs};
 use crate::connect::{ClusterSpec, ConnectedWorkers, LateWorkers};
 use crate::hostfile;
@@ -15,6 +14,7 @@ use crate::ranks::{Allotment, Ranks, allotment};
 use crate::trust;
 use crate::turned_away::TurnedAway;
 use bramble_kernel::{Choice, KernelError, Workload};
+use bramble_link::LocalFuture;
 use bramble_link::{LocalKind, World, thread_pair};
 use bramble_matrix::DType;
 use bramble_primary::{MachineLink, MachineLinks};

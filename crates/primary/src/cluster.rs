@@ -22,10 +22,10 @@ mod placing;
 mod reducing;
 mod task_count;
 
-use bramble_link::LocalFuture;
 use crate::product::{Finished, ProductObserver, ProductPlan, Request, one_product, plan_only};
 pub use bramble_arrays::{ArrayId, PlacedOperand};
 use bramble_arrays::{PlacedArray, PlacedArrays};
+use bramble_link::LocalFuture;
 use bramble_matrix::Matrix;
 use bramble_sessions::{Connection, IdleConnections, MachineLinks, Numbers, PrimaryError};
 use kept::KeptSource;

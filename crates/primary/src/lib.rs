@@ -25,11 +25,11 @@ mod stop;
 mod strassen;
 mod system;
 
-pub use bramble_link::LocalFuture;
 pub use account::{
     CheckReport, IoUse, JoinedMachine, MachineLoss, MachineReport, MovedWork, PlanReport, ProductProgress,
     Report, TeamChanges, ThreadUse, VerifyReport, WrongTiles,
 };
+pub use bramble_link::LocalFuture;
 pub use bramble_sessions::{
     MachineLink, MachineLinks, PrimaryError, RelayReport, SecretSource, Survey, Surveyed, Unreachable,
     off_loop, survey, wait_for_welcomes,

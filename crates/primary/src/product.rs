@@ -4,7 +4,6 @@ mod empty;
 mod planned;
 mod resident;
 
-use bramble_link::LocalFuture;
 use crate::account::{
     CheckReport, MachineLoss, MachineReport, PlanReport, ProductProgress, Report, TeamChanges, losses, moved,
     relay_after,
@@ -19,6 +18,7 @@ use crate::run::{InspectionResult, PreparedProduct, ResumePoint, RunOptions, Run
 use crate::stop::Stop;
 use crate::strassen;
 use bramble_arrays::ArrayOperand;
+use bramble_link::LocalFuture;
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{Matrix, Output, Sealed, Shape};
 use bramble_plan::{Decision, OperandSource, Plan, PlanOptions, Problem, TileSize};

@@ -165,13 +165,25 @@ pub(super) fn library<T: Fused>(
     assert!(T::DTYPE.is_float() && b.rows() == k && c.rows() == m && c.cols() == n);
     // The library is faster where the columns of C are contiguous: else it gets the transposed product.
     if c.col_stride() < c.row_stride() {
-        return library_by_columns(alpha, b.transposed(), a.transposed(), read, &mut c.reborrow().transposed());
+        return library_by_columns(
+            alpha,
+            b.transposed(),
+            a.transposed(),
+            read,
+            &mut c.reborrow().transposed(),
+        );
     }
     library_by_columns(alpha, a, b, read, c);
 }
 
 /// The same for a C whose elements in a column lie as near to each other as those in a row, or nearer.
-fn library_by_columns<T: Fused>(alpha: T, a: View<'_, T>, b: View<'_, T>, read: bool, c: &mut ViewMut<'_, T>) {
+fn library_by_columns<T: Fused>(
+    alpha: T,
+    a: View<'_, T>,
+    b: View<'_, T>,
+    read: bool,
+    c: &mut ViewMut<'_, T>,
+) {
     let (m, n, k) = (a.rows(), b.cols(), a.cols());
     let (c_cs, c_rs) = (c.col_stride() as isize, c.row_stride() as isize);
     // SAFETY: the views hold m×k, k×n and m×n elements at these strides, as `library` has checked and as the views'

@@ -8,7 +8,6 @@
 //!
 //! Deliberately absent: conversion and transposition. Elements come as they are stored.
 
-use bramble_link::LocalFuture;
 use super::machines::{OpenMachines, primary_error};
 use super::part::silence;
 use super::task_count::TaskCount;
@@ -16,6 +15,7 @@ use super::{ArrayId, Cluster};
 use crate::bodies::TileRows;
 use crate::product::{ProductObserver, SessionRequest};
 use bramble_arrays::{ArrayOperation, RectToGet};
+use bramble_link::LocalFuture;
 use bramble_link::{ArrivedBody, Body, BodyPlacer, Frame, Landing, SharedRegion};
 use bramble_matrix::{Digest128, Digester, Output, Rect, Shape, Span, TileLease};
 use bramble_plan::Preference;

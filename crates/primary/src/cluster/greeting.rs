@@ -8,11 +8,11 @@
 //!
 //! Deliberately absent: measuring links, and kernels that were not asked for: the first call decides about both.
 
-use bramble_link::LocalFuture;
 use super::Cluster;
 use super::placing::opening;
 use crate::gathering::{OpenedSessions, open_all};
 use crate::product::{ProductObserver, SessionRequest};
+use bramble_link::LocalFuture;
 use bramble_matrix::DType;
 use bramble_sessions::{Connection, Opening, PrimaryError};
 

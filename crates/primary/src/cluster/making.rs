@@ -8,12 +8,12 @@
 //!
 //! Deliberately absent: decisions, and the check (`checking.rs`).
 
-use bramble_link::LocalFuture;
 use super::machines::{OpenMachines, primary_error};
 use super::placing::put_report;
 use super::{ArrayId, Cluster};
 use crate::product::{CheckRequest, ProductObserver, SessionRequest};
 use bramble_arrays::{ArrayOperation, MadeArray, MadeFrom, MakeOrder, UnfinishedArray};
+use bramble_link::LocalFuture;
 use bramble_matrix::Matrix;
 use bramble_plan::{Placement, Preference};
 use bramble_sessions::PrimaryError;

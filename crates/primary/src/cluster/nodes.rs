@@ -4,11 +4,11 @@
 //!
 //! Invariant: machines are asked and measured exactly as for a product.
 
-use bramble_link::LocalFuture;
 use super::placing::opening;
 use super::{Cluster, PROBED_FLOPS};
 use crate::gathering::{OpenedSessions, early_loss, open_all};
 use crate::product::{ProductObserver, SessionRequest};
+use bramble_link::LocalFuture;
 use bramble_matrix::DType;
 use bramble_sessions::{PrimaryError, Session, Surveyed, measure};
 

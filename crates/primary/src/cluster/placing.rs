@@ -8,13 +8,13 @@
 //!
 //! Deliberately absent: what is sent to which machine, and what follows if one is lost (`bramble_arrays`).
 
-use bramble_link::LocalFuture;
 use super::machines::{OpenMachines, primary_error};
 use super::part::free_numbers;
 use super::{ArrayId, Cluster, PROBED_FLOPS, PlacedMatrix};
 use crate::gathering::{OpenedSessions, open_all};
 use crate::product::{CheckRequest, ProductObserver, SessionRequest};
 use bramble_arrays::{ArrayOperation, Restoring, UnfinishedArray};
+use bramble_link::LocalFuture;
 use bramble_matrix::{DType, Matrix, Rect, Shape};
 use bramble_plan::{ArrayLayout, PlacedPart, Placement, Preference, ShardAxis};
 use bramble_sessions::{LostConnection, Opening, PrimaryError, Session, open};

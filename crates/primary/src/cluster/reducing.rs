@@ -7,11 +7,11 @@
 //!
 //! Deliberately absent: which machine reduces what (`plan/src/reduce.rs`), and matrices without parts.
 
-use bramble_link::LocalFuture;
 use super::Cluster;
 use super::machines::{OpenMachines, primary_error};
 use crate::product::{CheckRequest, ProductObserver, SessionRequest};
 use bramble_arrays::{ArrayOperation, ReducedFrom, ReducedParts, place_of};
+use bramble_link::LocalFuture;
 use bramble_matrix::{
     DType, Matrix, Rect, RectReduction, ReducedMatrix, Reducer, Reducible, Reduction, Shape, Span,
 };

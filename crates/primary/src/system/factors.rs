@@ -9,13 +9,13 @@
 //!
 //! Deliberately absent: right-hand sides. The messages have at least one, so a column of zeros rides along.
 
-use bramble_link::LocalFuture;
 use super::links::Heard;
 use super::survive::SurvivingRuns;
 use super::{SentColumns, SystemLosses, SystemPlan, SystemProgress, SystemRequest, SystemRun, SystemSource};
 use crate::cluster::Cluster;
 use crate::product::{ProductObserver, SessionRequest};
 use crate::{PrimaryError, off_loop};
+use bramble_link::LocalFuture;
 use bramble_link::{Body, Frame};
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{DType, Layout, Matrix, MatrixError, Output, Rect, Shape, Span};

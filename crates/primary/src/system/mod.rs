@@ -28,10 +28,10 @@ pub use planning::{SystemPlan, SystemPlanning, SystemShare};
 pub use refined::{FirstSolution, RefinedRequest, SolutionRefinement, SystemAtWorkers};
 pub use survive::SystemLosses;
 
-use bramble_link::LocalFuture;
 use crate::cluster::Cluster;
 use crate::product::{ProductObserver, SessionRequest};
 use crate::{PrimaryError, off_loop};
+use bramble_link::LocalFuture;
 use bramble_link::{Body, Frame};
 use bramble_matrix::{DType, Matrix, MatrixError};
 use bramble_schedule::lu::LuPivots;

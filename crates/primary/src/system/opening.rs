@@ -5,7 +5,6 @@
 //! Invariants: nothing begins unless all columns fit, also after the losses that the run is to survive. After a loss only workers
 //! of the first start take part. Workers that take no part are idle again, and so are the others at the end.
 
-use bramble_link::LocalFuture;
 use super::links::RingLinks;
 use super::planning::too_few;
 use super::survive::RunClock;
@@ -14,6 +13,7 @@ use crate::PrimaryError;
 use crate::cluster::Cluster;
 use crate::gathering::{OpenedSessions, open_all};
 use crate::product::ProductObserver;
+use bramble_link::LocalFuture;
 use bramble_matrix::DType;
 use bramble_plan::{ComingColumns, LuMachine, LuPlan, LuTaskModel};
 use bramble_schedule::lu::{LuAfterLoss, LuSurvival};

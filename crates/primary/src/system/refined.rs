@@ -11,7 +11,6 @@
 //!
 //! Deliberately absent: the corrections, and how good they have to be (crate `lu`).
 
-use bramble_link::LocalFuture;
 use super::survive::SurvivingRuns;
 use super::{
     SolutionCheck, SystemPlan, SystemProgress, SystemRequest, SystemRun, SystemSolution, SystemSource,
@@ -19,6 +18,7 @@ use super::{
 use crate::cluster::Cluster;
 use crate::product::ProductObserver;
 use crate::{PrimaryError, off_loop};
+use bramble_link::LocalFuture;
 use bramble_wire::message::LuPass;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};

@@ -18,7 +18,6 @@ mod reductions;
 mod relay;
 mod silence;
 
-use bramble_link::LocalFuture;
 use self::connection::ServedConnection;
 use self::core::{Core, OutgoingFrame, TaskResult};
 use self::greet::{FirstMessage, GreetedPeer, first_message_at_door, greet, session_threads};
@@ -34,6 +33,7 @@ use crate::memory::Store;
 use crate::pool::EndedTask;
 use crate::tickets::NeighbourTickets;
 use bramble_kernel::Pick;
+use bramble_link::LocalFuture;
 use bramble_link::{
     Body, BodyPlacer, DiscardedBody, Frame, Landing, Link, LinkError, Receiver, Section, SectionMeter,
     Sender, Slot, clock_ns,
