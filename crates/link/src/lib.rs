@@ -55,7 +55,7 @@ use std::rc::Rc;
 /// A future of a link. Not `Send`: each end of a link stays on one event loop.
 pub type LinkFuture<'a, T> = LocalFuture<'a, Result<T, LinkError>>;
 
-/// A future of this thread. A public `async fn` is compiled again in every crate that awaits it; a function that returns this type
+/// A future of this thread. A public `async fn` is compiled again in each crate that awaits it; a function that returns this type
 /// is compiled once, in its own crate.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
