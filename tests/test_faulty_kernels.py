@@ -13,7 +13,7 @@ import pytest
 from helpers import assert_gone, assert_nothing_written, assert_product, bramble, matrix, save, workers
 
 CASES = 1000
-FEW = 300
+FEW = 400
 """Enough seeds for every class of fault with every shape, and with every scaling."""
 RATES = {"full": 0.999, "fast": 0.98}
 """The detection rate for faults above 16 rounding bounds of an element."""
