@@ -122,7 +122,7 @@ def kills():
                 yield pytest.param(strategy, count, marks=[pytest.mark.soak("losses")] if is_rare else [])
 
 
-@pytest.mark.parametrize("strategy, count", kills())
+@pytest.mark.parametrize("strategy, count", list(kills()))
 def test_one_is_killed(fleet, strategy, count):
     number = STRATEGIES.index(strategy) + COUNTS.index(count)
     dtype = ["f64", "i64", "f32", "i32"][number % 4]
