@@ -13,13 +13,13 @@ import textwrap
 import pytest
 from test_python_faults import said
 
+pytestmark = pytest.mark.soak("leaks")
+
 TIMES = int(os.environ.get("BRAMBLE_LEAK_TIMES", "1"))
 """How many times the usual number of turns: for a long run by hand."""
 
 HEAD = '''
 import ctypes
-
-pytestmark = pytest.mark.soak("leaks")
 
 trim = ctypes.CDLL(None).malloc_trim
 
