@@ -2,8 +2,10 @@
 
 CARGO ?= cargo
 PYTHON ?= python3
+# What users get, and what benchmarks and the demo measure.
 BRAMBLE ?= $(CURDIR)/target/release/bramble
-PROFILE ?= release
+# What the tests run.
+TESTED ?= $(CURDIR)/target/debug/bramble
 VENV := $(CURDIR)/.venv
 BENCH_ARGS ?=
 # Two tests at once, since most of them wait: for deadlines, a link of 1 Gbit/s, a silent end.
@@ -15,14 +17,18 @@ PARTS ?=
 RUNS ?= 1000000
 ROUNDS ?= 10
 FREE_THREADED ?= python3.14t
+FREE_THREADED_PROFILE ?= release
 TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_CRATE := --locked -p bramble-fuzz
 
-.PHONY: help build dist build-for-tests python python-free-threaded aarch64 armv7 arm-workers arm-wheel macos check test lint doc unit \
+.PHONY: help build dist build-for-tests python python-for-tests python-free-threaded aarch64 armv7 arm-workers arm-wheel macos check test checks tests environments format lint doc unit \
 	fuzz-replay fuzz mutants end-to-end smoke soak soak-rounds needs deny \
 	bench demo clean
 .DELETE_ON_ERROR:
+# But for the two lines of work of `test`.
+ifndef TWO_LINES
 .NOTPARALLEL:
+endif
 
 help:
 	@echo 'make build   the release binary, target/release/bramble'
@@ -49,16 +55,23 @@ build:
 dist:
 	$(CARGO) build --profile dist --locked
 
-# The same program, with the features that its dependencies have in the Python package: `make python` then shares what this has
-# built, where it would else build everything again.
+# The unit tests and the program that the end-to-end tests run, in one compilation: with assertions and checks of overflow, kernels
+# and state machines optimised (Cargo.toml, docs/decisions/0092-one-compilation-for-all-tests.md).
 build-for-tests:
-	$(CARGO) build --profile $(PROFILE) --locked -p bramble -p bramble-python -p bramble-link --bin bramble --example attacker
+	$(CARGO) test --workspace --locked --no-run
 
-# As users get it, except in tests.
+# As users get it.
 python: $(VENV)/tests.stamp
-	cd python && $(VENV)/bin/maturin build --quiet --profile $(PROFILE) --locked --out $(CURDIR)/target/wheels
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
-		$$(ls -t target/wheels/bramble-*_$$(uname -m).whl | head -n 1)
+	cd python && $(VENV)/bin/maturin build --quiet --release --locked --out $(CURDIR)/target/wheels
+	$(INSTALL_WHEEL)
+
+# The same from the compilation of `build-for-tests`: with its features, and without its own (cargo would build everything again).
+python-for-tests: build-for-tests $(VENV)/tests.stamp
+	cd python && $(VENV)/bin/maturin build --quiet --profile dev --features as-tested --locked --out $(CURDIR)/target/wheels
+	$(INSTALL_WHEEL)
+
+INSTALL_WHEEL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
+	$$(ls -t target/wheels/bramble-*_$$(uname -m).whl | head -n 1)
 
 # Rust's standard library for the board comes from rustup or, where that has none, from Debian: dist/arm-worker.
 aarch64 armv7:
@@ -68,38 +81,53 @@ aarch64 armv7:
 # With one set of features, as in build-for-tests.
 arm-workers: $(VENV)/tests.stamp
 	@for board in aarch64 armv7; do \
-		dist/arm-worker $$board --profile $(PROFILE) -p bramble-python --bin bramble || \
+		dist/arm-worker $$board --release -p bramble-python --bin bramble || \
 			tests/needs lacks $$board 'its worker could not be built' || exit 1; \
 	done
-	@MATURIN=$(VENV)/bin/maturin dist/arm-wheel --profile $(PROFILE) || tests/needs lacks aarch64 'its wheel could not be built'
+	@MATURIN=$(VENV)/bin/maturin dist/arm-wheel --release || tests/needs lacks aarch64 'its wheel could not be built'
 
 # The Python package for the free-threaded interpreter FREE_THREADED, 3.14 or newer. In a folder of its own: `make python` and
 # the tests take the newest wheel of target/wheels/.
 python-free-threaded: $(VENV)/tests.stamp
-	cd python && $(VENV)/bin/maturin build --quiet --profile $(PROFILE) --locked --interpreter $$(command -v $(FREE_THREADED)) \
+	cd python && $(VENV)/bin/maturin build --quiet --profile $(FREE_THREADED_PROFILE) --locked --interpreter $$(command -v $(FREE_THREADED)) \
 		--out $(CURDIR)/target/wheels/free-threaded
 
 # The Python package for 64-bit ARM boards.
 arm-wheel: $(VENV)/tests.stamp
 	MATURIN=$(VENV)/bin/maturin dist/arm-wheel
 
-# Needs `rustup target add aarch64-apple-darwin` and no SDK, since no C is compiled. It has a build folder of its own.
+# Needs `rustup target add aarch64-apple-darwin` and no SDK, since no C is compiled. 
 macos:
 	@if rustup target list --installed 2>/dev/null | grep -q aarch64-apple-darwin; then \
 		CC_aarch64_apple_darwin=$(CURDIR)/tests/no-sdk/cc AR_aarch64_apple_darwin=$(CURDIR)/tests/no-sdk/ar \
-		$(CARGO) clippy --target aarch64-apple-darwin --workspace --exclude bramble-fuzz --locked --target-dir target/no-sdk -- -D warnings; \
+		$(CARGO) clippy --target aarch64-apple-darwin --workspace --exclude bramble-fuzz --locked --target-dir target/checks -- -D warnings; \
 	else tests/needs lacks macos 'the target aarch64-apple-darwin is not installed: whether the code fits macOS is not checked'; fi
 
 check: lint unit smoke
 
-test: needs lint macos doc deny unit end-to-end
+# Most tests wait part of their time, which is enough for what only compiles. Both lines go on if the other fails.
+test: needs format
+	$(MAKE) --no-print-directory --jobs=2 TWO_LINES=1 build-for-tests environments
+	$(MAKE) --no-print-directory --jobs=2 --keep-going TWO_LINES=1 checks tests
 
-lint:
+environments:
+	$(MAKE) --no-print-directory TWO_LINES= $(VENV)/tests.stamp $(VENV)/bench.stamp $(VENV)/examples.stamp
+
+checks:
+	nice -n 19 $(MAKE) --no-print-directory TWO_LINES= lint doc macos deny
+
+tests:
+	$(MAKE) --no-print-directory TWO_LINES= unit end-to-end
+
+format:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+# What compiles beside the tests has a build folder of its own, since cargo locks it.
+lint: format
+	$(CARGO) clippy --workspace --all-targets --locked --target-dir target/checks -- -D warnings
 
 doc:
-	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --target-dir target/checks
 
 # More tests at once than cores, since many wait.
 unit:
@@ -122,21 +150,21 @@ fuzz:
 mutants:
 	$(PYTHON) sim/mutants.py
 
-end-to-end: build-for-tests $(if $(filter arm,$(TIERS)),arm-workers) python $(VENV)/bench.stamp $(VENV)/examples.stamp
-	@if command -v $(FREE_THREADED) >/dev/null; then $(MAKE) python-free-threaded PROFILE=$(PROFILE); \
+end-to-end: $(if $(filter arm,$(TIERS)),arm-workers) python-for-tests $(VENV)/bench.stamp $(VENV)/examples.stamp
+	@if command -v $(FREE_THREADED) >/dev/null; then $(MAKE) python-free-threaded FREE_THREADED_PROFILE=dev; \
 	else tests/needs lacks free-threaded 'there is no $(FREE_THREADED), and FREE_THREADED names no other'; fi
-	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python -m pytest $(TEST_ARGS) $(addprefix --tier ,$(TIERS)) tests
+	BRAMBLE=$(TESTED) $(VENV)/bin/python -m pytest $(TEST_ARGS) $(addprefix --tier ,$(TIERS)) tests
 
 # One product in one process and one on two workers, by the program that the unit tests have built.
 smoke: unit $(VENV)/tests.stamp
-	BRAMBLE=$(CURDIR)/target/debug/bramble $(VENV)/bin/python -m pytest -q tests/test_products.py -k 'shapes and primes and f64'
+	BRAMBLE=$(TESTED) $(VENV)/bin/python -m pytest -q tests/test_products.py -k 'shapes and primes and f64'
 
-soak: build-for-tests arm-workers python $(VENV)/bench.stamp $(VENV)/examples.stamp
-	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python tests/soak.py run $(PARTS)
+soak: arm-workers python-for-tests $(VENV)/bench.stamp $(VENV)/examples.stamp
+	BRAMBLE=$(TESTED) $(VENV)/bin/python tests/soak.py run $(PARTS)
 
 # Minutes for each round. Other work on this machine makes it harder.
-soak-rounds: build-for-tests python $(VENV)/bench.stamp $(VENV)/examples.stamp
-	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python tests/soak.py rounds --rounds $(ROUNDS) -- $(TEST_ARGS) $(addprefix --tier ,$(TIERS)) tests
+soak-rounds: python-for-tests $(VENV)/bench.stamp $(VENV)/examples.stamp
+	BRAMBLE=$(TESTED) $(VENV)/bin/python tests/soak.py rounds --rounds $(ROUNDS) -- $(TEST_ARGS) $(addprefix --tier ,$(TIERS)) tests
 
 # Licences and sources of every dependency. Known vulnerabilities are not looked up: their list is not in any package registry.
 deny: | $(VENV)/bin/python

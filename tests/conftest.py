@@ -1,7 +1,8 @@
 """Stops early without a binary to test, names the tested binary, hides the user's own key, leaves out the tests of other tiers,
-and turns forbidden skips into failures."""
+turns forbidden skips into failures, and takes SIGINT back where a shell without job control has switched it off."""
 
 import os
+import signal
 
 import pytest
 
@@ -27,13 +28,19 @@ def pytest_collection_modifyitems(config, items):
     config.hook.pytest_deselected(items=left)
 
 
+def pytest_configure():
+    """The tests interrupt programs, which inherit whether SIGINT is ignored."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_report_header():
     return f"binary: {BRAMBLE}"
 
 
 def pytest_sessionstart(session):
     if not BRAMBLE.is_file():
-        pytest.exit(f"there is no {BRAMBLE}: run `make build`, or name a binary in BRAMBLE", returncode=2)
+        pytest.exit(f"there is no {BRAMBLE}: run `make build-for-tests`, or name a binary in BRAMBLE", returncode=2)
 
 
 @pytest.hookimpl(wrapper=True)

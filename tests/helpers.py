@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-BRAMBLE = Path(os.environ.get("BRAMBLE") or ROOT / "target" / "release" / "bramble").absolute()
+BRAMBLE = Path(os.environ.get("BRAMBLE") or ROOT / "target" / "debug" / "bramble").absolute()
 
 DEADLINE_S = 60
 """No run in this suite may take longer; most take milliseconds."""

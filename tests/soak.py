@@ -44,6 +44,8 @@ SOURCES = {
     "leaks": [*ENGINE, "crates/arrays/*", "crates/client/*", "crates/cluster/*", "crates/kernel/*", "python/*", "tests/test_python_leaks.py"],
     "losses": [*ENGINE, "crates/arrays/*", "crates/client/*", "crates/cluster/*", "crates/record/*", "crates/lab/*", "tests/test_digests.py",
                "tests/test_lab_faults.py", "tests/test_journal.py", "tests/test_loss.py"],
+    "release": ["README.md", "crates/kernel/*", "tests/test_release.py"],
+    "simulator": ["sim/*", "crates/schedule/*", "crates/arrays/*", "crates/plan/*", "crates/wire/*", "crates/lu/*", "tests/test_simulator.py"],
     "stress": [*ENGINE, "crates/record/*", "crates/cluster/*", "tests/test_stress.py"],
     "verification": ["crates/verify/*", "crates/kernel/*", "crates/matrix/*", "crates/primary/*", "crates/base/*", "tests/faulty.py",
                      "tests/faulty_blas/*", "tests/test_faulty_kernels.py"],
@@ -216,8 +218,6 @@ def main():
         return 0
     if unknown := sorted(set(getattr(told, "parts", [])) - set(SOURCES)):
         parser.error(f"there is no part {', '.join(unknown)}; the parts are {', '.join(SOURCES)}")
-    # A shell without job control starts its background processes with SIGINT ignored, and the tests would inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     return run_parts(told) if told.verb == "run" else run_rounds(told)
 
 

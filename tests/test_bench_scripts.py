@@ -43,7 +43,7 @@ def test_a_quick_look(tmp_path, script, heads):
         needs("distributed", "mpi4py")
     attacker = BRAMBLE.parent / "examples" / "attacker"
     if script == "under_attack" and not attacker.is_file():
-        skip("attacker", "it is not built: cargo build --release -p bramble-link --example attacker")
+        skip("attacker", "it is not built: make build-for-tests")
     command = [sys.executable, ROOT / "bench" / f"{script}.py", "--quick", "--no-record",
                "--bramble", BRAMBLE, "--dir", tmp_path]
     if script == "startup":

@@ -32,7 +32,7 @@ def test_every_pattern_matches_a_file():
 @pytest.mark.parametrize("paths, parts", [
     (["docs/solve.md", "crates/solve/README.md"], ["bench-scripts"]),
     (["docs/solve.md"], []),
-    (["crates/kernel/src/simd/float.rs"], ["arm", "leaks", "verification"]),
+    (["crates/kernel/src/simd/float.rs"], ["arm", "leaks", "release", "verification"]),
     (["crates/link/src/tcp/mod.rs"], ["arm", "leaks", "losses", "stress"]),
     (["bench/soak.py"], ["bench-scripts"]),
     (["Cargo.lock"], list(soak.SOURCES)),

@@ -55,9 +55,10 @@ const ROOMS: [(&str, &[&str]); 25] = [
     ),
     (
         "python",
+        // `link` only for the features that it has in tests.
         &[
-            "cli", "client", "cluster", "kernel", "lu", "matrix", "plan", "primary", "report", "verify",
-            "worker",
+            "cli", "client", "cluster", "kernel", "link", "lu", "matrix", "plan", "primary", "report",
+            "verify", "worker",
         ],
     ),
     ("sim", &["arrays", "matrix", "plan", "schedule", "wire"]),

@@ -1,8 +1,11 @@
 //! Many small products over one open cluster: nothing of this process grows.
+//!
+//! Method: counts threads and descriptors of the process, so no other test may run in it.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // A test may panic.
 
+#[path = "suite/machines/mod.rs"]
 mod machines;
 
 use bramble_matrix::DType;

@@ -1,0 +1,18 @@
+//! The tests of the simulator in one program, so that what they share is compiled and linked once.
+
+#![allow(clippy::unwrap_used)] // A test may panic.
+
+mod again;
+mod any_order;
+mod arrays;
+mod drawn;
+mod faults;
+mod losses;
+mod lu;
+mod lu_timing;
+mod mutants;
+mod products;
+mod resume;
+mod seeds;
+mod swarm;
+mod waiting_sums;
