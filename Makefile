@@ -21,11 +21,11 @@ FREE_THREADED_PROFILE ?= release
 TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_CRATE := --locked -p bramble-fuzz
 
-.PHONY: help build dist build-for-tests python python-for-tests python-free-threaded aarch64 armv7 arm-workers arm-wheel macos check test checks tests environments format lint doc unit \
+.PHONY: help build dist build-for-tests python python-for-tests python-free-threaded aarch64 armv7 arm-workers arm-wheel macos check test checks environments format lint doc unit \
 	fuzz-replay fuzz mutants end-to-end smoke soak soak-rounds needs deny \
 	bench demo clean
 .DELETE_ON_ERROR:
-# But for the two lines of work of `test`.
+# But where `test` has two lines of work.
 ifndef TWO_LINES
 .NOTPARALLEL:
 endif
@@ -105,19 +105,18 @@ macos:
 
 check: lint unit smoke
 
-# Most tests wait part of their time, which is enough for what only compiles. Both lines go on if the other fails.
+# Two lines of work where one of them waits part of its time: for packages, or in tests. Nothing runs beside the end-to-end tests, of
+# which some need the processor at a certain moment. Both lines go on if the other fails.
 test: needs format
 	$(MAKE) --no-print-directory --jobs=2 TWO_LINES=1 build-for-tests environments
-	$(MAKE) --no-print-directory --jobs=2 --keep-going TWO_LINES=1 checks tests
+	$(MAKE) --no-print-directory --jobs=2 --keep-going TWO_LINES=1 checks unit
+	$(MAKE) --no-print-directory end-to-end
 
 environments:
 	$(MAKE) --no-print-directory TWO_LINES= $(VENV)/tests.stamp $(VENV)/bench.stamp $(VENV)/examples.stamp
 
 checks:
 	nice -n 19 $(MAKE) --no-print-directory TWO_LINES= lint doc macos deny
-
-tests:
-	$(MAKE) --no-print-directory TWO_LINES= unit end-to-end
 
 format:
 	$(CARGO) fmt --all --check

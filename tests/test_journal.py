@@ -1,6 +1,7 @@
 """A primary that dies: complete tiles are on the disk, and a resumed run computes the very same C."""
 
 import contextlib
+import functools
 import os
 import re
 import shlex
@@ -70,6 +71,11 @@ def start():
 def digest(*args, **options):
     """The digest of an undisturbed product."""
     return succeed("multiply", *args, "--json", **options).report["digest"]
+
+
+@functools.cache
+def digest_of_smaller():
+    return digest(*SMALLER)
 
 
 def digest_of(path):
@@ -364,7 +370,7 @@ def wait_for_tiles(run, folder, deadline_s=60):
     pytest.fail("nothing comes into the journal")
 
 
-SMALLER = "random:1700x1700:f64:1", "random:1700x1700:f64:2", *SLOW
+SMALLER = "random:1400x1400:f64:1", "random:1400x1400:f64:2", *SLOW
 """A few seconds of work: when the first tiles are in the journal, more remains than can land in the second after a signal."""
 
 
@@ -389,7 +395,7 @@ def signalled(start, folder, *args, numbers):
 @pytest.mark.parametrize("where", [[], ["--local", "2"]], ids=["in process", "local 2"])
 def test_a_signal_keeps_what_is_complete_and_says_how_to_go_on(tmp_path, start, where, number):
     product = *SMALLER, "-o", tmp_path / "C.npy", "--json"
-    expected = digest(*SMALLER)
+    expected = digest_of_smaller()
     run = signalled(start, tmp_path, "multiply", *product, *where, numbers=[number])
     result = run.finish(deadline_s=20)
     assert result.code == 128 + number, result
@@ -408,7 +414,7 @@ def test_a_signal_keeps_what_is_complete_and_says_how_to_go_on(tmp_path, start, 
 
 def test_a_second_signal_ends_at_once_and_what_is_kept_stays_valid(tmp_path, start):
     product = *SMALLER, "-o", tmp_path / "C.npy", "--json"
-    expected = digest(*SMALLER)
+    expected = digest_of_smaller()
     run = signalled(start, tmp_path, "multiply", *product, numbers=[signal.SIGINT] * 2)
     result = run.finish(deadline_s=20)
     assert result.code == 130, result
@@ -516,7 +522,7 @@ def test_under_nohup_a_closed_terminal_ends_nothing(tmp_path, start):
         run.send_signal(signal.SIGHUP)
         out, err = run.communicate(timeout=120)
     assert run.returncode == 0, err
-    assert digest(*SMALLER) in out
+    assert digest_of_smaller() in out
 
 
 def test_smaller_tiles_are_gone_on_with(tmp_path):

@@ -13,12 +13,16 @@ import pytest
 from helpers import Run, assert_gone, assert_product, assert_refused, bramble, cpu_seconds, matrix, save, succeed, workers
 
 SIMD = "--kernel", "simd"
-MIDDLE = "random:4500x4500:f64:1", "random:4500x4500:f64:2"
-"""A few seconds of work."""
-LONG = "random:9000x9000:f64:1", "random:9000x9000:f64:2"
-"""Some tens of seconds of processor time."""
-SEVEN_LOSSES = "random:7000x7000:f64:1", "random:7000x7000:f64:2"
-"""Enough for seven losses, of which the last leaves one thread alone: a minute on a slow machine."""
+SLOW = "--kernel", "reference", "--tile", "128"
+"""The kernel that takes nearly the same time on every machine, so that the middle of a product is where a test expects it."""
+MIDDLE = "random:1300x1300:f64:1", "random:1300x1300:f64:2"
+"""A few seconds of processor time, if SLOW."""
+LONG = "random:2000x2000:f64:1", "random:2000x2000:f64:2"
+"""About ten seconds."""
+FAST = "random:4500x4500:f64:1", "random:4500x4500:f64:2"
+"""A few seconds with the kernel that a machine takes."""
+SEVEN_LOSSES = "random:1900x1900:f64:1", "random:1900x1900:f64:2"
+"""Enough for seven losses, of which the last leaves one thread alone."""
 
 
 def wait_for_work(pids, run, seconds, deadline_s=60):
@@ -68,14 +72,14 @@ CUTS = {
     "squares, relayed": (*MIDDLE, "--strategy", "square:2", "--relay", "on"),
     "mesh, relayed": (*MIDDLE, "--strategy", "summa:1x3", "--relay", "on"),
     "reproducible": (*MIDDLE, "--strategy", "cuboid", "--reproducible"),
-    "integers cut in depth": ("random:2500x2500:i64:1", "random:2500x2500:i64:2", "--strategy", "cuboid:1x1x3"),
+    "integers cut in depth": ("random:1300x1300:i64:1", "random:1300x1300:i64:2", "--strategy", "cuboid:1x1x3"),
     "Strassen": (*MIDDLE, "--strategy", "strassen:1"),
 }
 
 
 @pytest.mark.parametrize("cut", CUTS)
 def test_one_of_three_is_killed(tmp_path, cut):
-    options = *CUTS[cut], "-o", tmp_path / "C.npy", *SIMD
+    options = *CUTS[cut], "-o", tmp_path / "C.npy", *SLOW
     with workers(3, "--threads", "1") as (addresses, runs):
         team = "-w", ",".join(addresses)
         victim = [runs[1].process.pid]
@@ -92,7 +96,7 @@ def test_one_of_three_is_killed(tmp_path, cut):
 
 def test_all_are_killed_and_this_machine_ends_alone(tmp_path):
     with workers(2, "--threads", "1") as (addresses, runs):
-        options = *MIDDLE, "-o", tmp_path / "C.npy", *SIMD, "--strategy", "reuse", "-w", ",".join(addresses)
+        options = *MIDDLE, "-o", tmp_path / "C.npy", *SLOW, "--strategy", "reuse", "-w", ",".join(addresses)
         undisturbed = succeed("multiply", *options, "--json").report
         with running(*options) as run:
             for victim in runs:
@@ -106,7 +110,7 @@ def test_all_are_killed_and_this_machine_ends_alone(tmp_path):
 def test_killed_one_after_the_other_down_to_one_of_eight(tmp_path):
     rng = random.Random(8)
     with workers(8, "--threads", "1") as (addresses, runs):
-        options = *SEVEN_LOSSES, "-o", tmp_path / "C.npy", *SIMD, "--strategy", "reuse", "-w", ",".join(addresses)
+        options = *SEVEN_LOSSES, "-o", tmp_path / "C.npy", *SLOW, "--strategy", "reuse", "-w", ",".join(addresses)
         left, killed = dict(zip(addresses, runs)), []
         with running(*options) as run:
             while len(left) > 1 and wait_for_work(pids_of(left.values()), run, 0.6):
@@ -114,7 +118,7 @@ def test_killed_one_after_the_other_down_to_one_of_eight(tmp_path):
                 left.pop(killed[-1]).process.kill()
             assert len(left) == 1, f"the product ended before: {run.finish()}"
             report = assert_lost(run.finish(240), killed)
-        alone = succeed("multiply", *SEVEN_LOSSES, "-o", tmp_path / "D.npy", *SIMD, "--strategy", "reuse", "--json").report
+        alone = succeed("multiply", *SEVEN_LOSSES, "-o", tmp_path / "D.npy", *SLOW, "--strategy", "reuse", "--json").report
         assert report["digest"] == alone["digest"]
 
 
@@ -146,7 +150,8 @@ def said_meanwhile(run):
 @pytest.mark.parametrize("cut, after", [("reuse", 0.2), ("squares, relayed", 0.6), ("reproducible", 1)])
 def test_one_that_stands_still_for_a_moment_is_waited_for(tmp_path, cut, after):
     with workers(2, "--threads", "1") as (addresses, runs):
-        options = *CUTS[cut], "-o", tmp_path / "C.npy", *SIMD
+        # Long: at the end of a product other machines would make the part of one that is late.
+        options = *LONG, *CUTS[cut][len(MIDDLE):], "-o", tmp_path / "C.npy", *SLOW
         alone = succeed("multiply", *options, "--json").report["digest"]
         with running(*options, "-w", ",".join(addresses)) as run:
             assert wait_for_work(pids_of(runs), run, after)
@@ -221,7 +226,7 @@ def share_of(report, name):
 
 def test_one_that_is_started_again_is_dialled_again_and_takes_part(tmp_path):
     with workers(2, "--threads", "1") as (addresses, runs):
-        options = *LONG, "-o", tmp_path / "C.npy", *SIMD, "--strategy", "reuse", "-w", ",".join(addresses)
+        options = *LONG, "-o", tmp_path / "C.npy", *SLOW, "--strategy", "reuse", "-w", ",".join(addresses)
         with running(*options) as run:
             assert wait_for_work(pids_of(runs), run, 1)
             runs[1].process.kill()
@@ -241,8 +246,8 @@ def test_one_that_is_started_again_is_dialled_again_and_takes_part(tmp_path):
 
 def test_one_that_dials_in_late_takes_part(tmp_path):
     port = free_port()
-    options = *LONG, "-o", tmp_path / "C.npy", *SIMD, "--strategy", "reuse"
-    alone = succeed("multiply", *LONG, *SIMD, "--strategy", "reuse", "--json").report
+    options = *LONG, "-o", tmp_path / "C.npy", *SLOW, "--strategy", "reuse"
+    alone = succeed("multiply", *LONG, *SLOW, "--strategy", "reuse", "--json").report
     with running(*options, "--await", 1, "--listen", f"127.0.0.1:{port}") as run:
         first = late = None
         try:
@@ -283,7 +288,7 @@ def join(port, run, deadline_s=10):
 
 def test_another_kernel_is_turned_away_where_bits_must_be_the_same(tmp_path):
     port = free_port()
-    with running(*MIDDLE, "-o", tmp_path / "C.npy", "--reproducible", "-v", "--strategy", "reuse", "--await", 1,
+    with running(*FAST, "-o", tmp_path / "C.npy", "--reproducible", "-v", "--strategy", "reuse", "--await", 1,
                  "--listen", f"127.0.0.1:{port}") as run:
         first = late = None
         try:

@@ -243,7 +243,7 @@ def test_a_lost_worker_ends_a_factorisation_and_the_cluster_goes_on(capfd):
 
 @pytest.mark.parametrize("call", ["solve", "lu"])
 def test_a_call_outlives_lost_workers(call, capfd):
-    n = 3200
+    n = 2600
     with workers(3, "--threads", 1, "--kernel", "reference") as (addresses, runs):
         with Cluster(",".join(addresses), insecure=True) as c:
             a, b = system(n, 1)

@@ -10,7 +10,7 @@ from helpers import ROOT
 pytestmark = pytest.mark.soak("simulator")
 
 SEEDS = 10_000
-"""For each. The unit tests take 1,500 to 2,000."""
+"""For each. The unit tests take 1,500 to 5,000."""
 
 
 @pytest.mark.parametrize("module", ["swarm", "arrays", "lu"])
