@@ -21,6 +21,8 @@ LONG = "random:2000x2000:f64:1", "random:2000x2000:f64:2"
 """About ten seconds."""
 FAST = "random:4500x4500:f64:1", "random:4500x4500:f64:2"
 """A few seconds with the kernel that a machine takes."""
+LONG_AND_FAST = "random:9000x9000:f64:1", "random:9000x9000:f64:2"
+"""Some tens of seconds of processor time with that kernel: time for one that comes late."""
 SEVEN_LOSSES = "random:1900x1900:f64:1", "random:1900x1900:f64:2"
 """Enough for seven losses, of which the last leaves one thread alone."""
 
@@ -246,8 +248,8 @@ def test_one_that_is_started_again_is_dialled_again_and_takes_part(tmp_path):
 
 def test_one_that_dials_in_late_takes_part(tmp_path):
     port = free_port()
-    options = *LONG, "-o", tmp_path / "C.npy", *SLOW, "--strategy", "reuse"
-    alone = succeed("multiply", *LONG, *SLOW, "--strategy", "reuse", "--json").report
+    options = *LONG_AND_FAST, "-o", tmp_path / "C.npy", *SIMD, "--strategy", "reuse"
+    alone = succeed("multiply", *LONG_AND_FAST, *SIMD, "--strategy", "reuse", "--json").report
     with running(*options, "--await", 1, "--listen", f"127.0.0.1:{port}") as run:
         first = late = None
         try:
