@@ -21,12 +21,13 @@ FREE_THREADED_PROFILE ?= release
 TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_CRATE := --locked -p bramble-fuzz
 
-.PHONY: help build dist build-for-tests python python-for-tests python-free-threaded aarch64 armv7 arm-workers arm-wheel macos check test checks environments format lint doc unit \
+.PHONY: help build dist build-for-tests python python-for-tests python-free-threaded aarch64 armv7 \
+	arm-workers arm-wheel macos check test checks environments format lint doc unit \
 	fuzz-replay fuzz mutants end-to-end smoke soak soak-rounds needs deny \
 	bench demo clean
 .DELETE_ON_ERROR:
-# But where `test` has two lines of work.
-ifndef TWO_LINES
+# Targets run one after the other, but for the pairs that `test` runs at the same time.
+ifndef IN_PAIRS
 .NOTPARALLEL:
 endif
 
@@ -65,7 +66,8 @@ python: $(VENV)/tests.stamp
 	cd python && $(VENV)/bin/maturin build --quiet --release --locked --out $(CURDIR)/target/wheels
 	$(INSTALL_WHEEL)
 
-# The same from the compilation of `build-for-tests`: with its features, and without its own (cargo would build everything again).
+# The package from the compilation of `build-for-tests`: `as-tested` gives the dependencies the features that they have there
+# (python/Cargo.toml). With others cargo would compile everything again.
 python-for-tests: build-for-tests $(VENV)/tests.stamp
 	cd python && $(VENV)/bin/maturin build --quiet --profile dev --features as-tested --locked --out $(CURDIR)/target/wheels
 	$(INSTALL_WHEEL)
@@ -78,7 +80,7 @@ aarch64 armv7:
 	dist/arm-worker $@
 
 # The workers of tests/test_arm.py and the wheel of tests/test_python_wheels.py, under QEMU.
-# With one set of features, as in build-for-tests.
+# With the features that the dependencies have in the Python package, so that program and package share one compilation.
 arm-workers: $(VENV)/tests.stamp
 	@for board in aarch64 armv7; do \
 		dist/arm-worker $$board --release -p bramble-python --bin bramble || \
@@ -96,7 +98,7 @@ python-free-threaded: $(VENV)/tests.stamp
 arm-wheel: $(VENV)/tests.stamp
 	MATURIN=$(VENV)/bin/maturin dist/arm-wheel
 
-# Needs `rustup target add aarch64-apple-darwin` and no SDK, since no C is compiled. 
+# Needs `rustup target add aarch64-apple-darwin` and no SDK, since no C is compiled.
 macos:
 	@if rustup target list --installed 2>/dev/null | grep -q aarch64-apple-darwin; then \
 		CC_aarch64_apple_darwin=$(CURDIR)/tests/no-sdk/cc AR_aarch64_apple_darwin=$(CURDIR)/tests/no-sdk/ar \
@@ -105,18 +107,18 @@ macos:
 
 check: lint unit smoke
 
-# Two lines of work where one of them waits part of its time: for packages, or in tests. Nothing runs beside the end-to-end tests, of
-# which some need the processor at a certain moment. Both lines go on if the other fails.
+# Two targets at the same time where one of them waits part of its time: for packages, or in unit tests. Nothing runs beside the
+# end-to-end tests, since some of them expect the processor at a certain moment. If checks or unit tests fail, the others still finish.
 test: needs format
-	$(MAKE) --no-print-directory --jobs=2 TWO_LINES=1 build-for-tests environments
-	$(MAKE) --no-print-directory --jobs=2 --keep-going TWO_LINES=1 checks unit
+	$(MAKE) --no-print-directory --jobs=2 IN_PAIRS=1 build-for-tests environments
+	$(MAKE) --no-print-directory --jobs=2 --keep-going IN_PAIRS=1 checks unit
 	$(MAKE) --no-print-directory end-to-end
 
 environments:
-	$(MAKE) --no-print-directory TWO_LINES= $(VENV)/tests.stamp $(VENV)/bench.stamp $(VENV)/examples.stamp
+	$(MAKE) --no-print-directory IN_PAIRS= $(VENV)/tests.stamp $(VENV)/bench.stamp $(VENV)/examples.stamp
 
 checks:
-	nice -n 19 $(MAKE) --no-print-directory TWO_LINES= lint doc macos deny
+	nice -n 19 $(MAKE) --no-print-directory IN_PAIRS= lint doc macos deny
 
 format:
 	$(CARGO) fmt --all --check

@@ -2,7 +2,6 @@
 //! operations in the same order.
 
 use crate::drawn;
-
 use bramble_matrix::Digest128;
 use bramble_plan::{Base, PlanOptions, Problem, Strategy as Cutting, TileSize};
 use bramble_schedule::primary::{

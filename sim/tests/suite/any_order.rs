@@ -3,7 +3,6 @@
 //! more than its grant; no two workers write the same part of C at once.
 
 use crate::drawn;
-
 use bramble_matrix::Layout;
 use bramble_plan::{
     Base, LinkRate, Machine, OperandSource, PlanOptions, Problem, Strategy as Cutting, Sums, TileSize, decide,

@@ -1,7 +1,6 @@
 //! Thousands of sequences of operations on placed matrices, with faults (docs/simulator.md).
 
 use crate::seeds;
-
 use bramble_sim::{ArrayRareEvents, array_sequence_outcome, run_array_sequence};
 
 /// Number of sequences, if BRAMBLE_SIM_SEEDS names no other.

@@ -2,7 +2,6 @@
 //! order as without losses.
 
 use crate::drawn;
-
 use bramble_matrix::Layout;
 use bramble_plan::{Base, OperandSource, Plan, PlanOptions, Problem, Strategy as Cutting, TileSize};
 use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryAction, PrimaryEvent, Referred};

@@ -2,7 +2,6 @@
 //! product, by the same operations in the same order as in one run.
 
 use crate::drawn;
-
 use bramble_plan::{Base, PlanOptions, Problem, Strategy as Cutting, TileSize};
 use bramble_sim::{ChosenOrder, OrderSetting};
 use drawn::{calm, check_complete, cutting, problem, shuffled};

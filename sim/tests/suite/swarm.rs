@@ -1,7 +1,6 @@
 //! Thousands of products with faults, and all trials that once failed (docs/simulator.md).
 
 use crate::seeds;
-
 use bramble_sim::{Faults, Outcome, PLACED_SEEDS, Scenario, TrialResult, outcome, shrunk};
 use std::fmt::Write;
 use std::ops::Range;

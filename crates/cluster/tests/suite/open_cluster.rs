@@ -1,7 +1,6 @@
 //! Several products, one after another, over one open cluster.
 
 use crate::machines;
-
 use bramble_link::{Link, LocalKind, NoBodies, Reach, Security, tcp_link, thread_pair};
 use bramble_matrix::DType;
 use bramble_plan::{Relay, TileSize};

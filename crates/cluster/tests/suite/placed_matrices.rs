@@ -2,7 +2,6 @@
 //! and a lost part is put again.
 
 use crate::machines;
-
 use bramble_link::{Link, LocalKind, tcp_connect, tcp_link};
 use bramble_matrix::{Buffer, DType, Layout, Matrix, Shape};
 use bramble_plan::{LayoutError, Placement, PlanOptions, Preference, ShardAxis, ShardUnits, TileSize};

@@ -1,6 +1,6 @@
 //! The bits of `simd`: the exact sums and their order, unchanged by any cut or stride.
-use crate::common;
 
+use crate::common;
 use bramble_kernel::factors::multiply_in_slices;
 use bramble_kernel::{Kernel, KernelElement, KernelName, Product, open, part};
 use bramble_matrix::{View, ViewMut};

@@ -1,6 +1,6 @@
 //! Sums and differences, compared with plain loops: every layout, every type, gaps and poison.
-use crate::common;
 
+use crate::common;
 use bramble_kernel::{KernelElement, Sign, combine};
 use common::{Float, Layout, Operand};
 

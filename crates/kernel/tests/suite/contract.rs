@@ -1,6 +1,6 @@
 //! Every kernel on this machine, checked against the contract with plain loops.
-use crate::common;
 
+use crate::common;
 use std::sync::Arc;
 
 use bramble_kernel::{Choice, Kernel, KernelElement, KernelName, Product, factors, open, open_on};

@@ -1,6 +1,6 @@
 //! The kernels of LU, checked against their definition on all small sizes, layouts and kernels.
-use crate::common;
 
+use crate::common;
 use bramble_kernel::lu::{LuElement, PackedPanel, Triangle, exchange_rows, solve_triangle};
 use bramble_kernel::{Kernel, KernelName, open};
 use bramble_matrix::{View, ViewMut};

@@ -1,7 +1,7 @@
 //! Strassen's method and block multiplication with other kernels: errors of floats, bits, and the parsing of names.
 //! (`contract.rs` tests integers, and accesses outside the operands.)
-use crate::common;
 
+use crate::common;
 use bramble_kernel::{
     Choice, Kernel, KernelElement, KernelName, Product, open, open_on, pick, workspace_bytes,
 };

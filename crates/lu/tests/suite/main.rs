@@ -1,4 +1,4 @@
-//! The tests of LU in one program, so that what they share is compiled and linked once.
+//! The integration tests of LU as one program: common code is compiled and linked once.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 

@@ -1,7 +1,6 @@
 //! Several products over one connection, one after another, and the time between them.
 
 use crate::client;
-
 use bramble_link::Body;
 use bramble_matrix::DType;
 use bramble_wire::limits::PRIMARY_SILENCE_MAX;

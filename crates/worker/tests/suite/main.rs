@@ -1,4 +1,4 @@
-//! The tests of the worker against clients by hand in one program, so that what they share is compiled and linked once.
+//! The integration tests of the worker against clients by hand as one program: common code is compiled and linked once.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 

@@ -2,7 +2,6 @@
 //! memory.
 
 use crate::client;
-
 use bramble_link::{ArrivedBody, Body, SharedRegion, clock_ns};
 use bramble_matrix::{DType, Digest128, Generator, Rect, Span};
 use bramble_wire::message::{
