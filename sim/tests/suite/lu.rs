@@ -12,7 +12,7 @@ fn with_any_faults_the_factors_are_right_or_losses_end_the_run() {
     let found = seeds::all(many, "lu_trials", |seed| lu_trial_outcome(seed, false).0);
     let seen = found.iter().fold(LuRareEvents::default(), |sum, one| sum.plus(&one.seen));
     println!("{seen:?}");
-    // Rare events must have occurred: exclusive minima, in the order of `fields`. More seeds need no more of them than the usual ones.
+    // Rare events must have occurred: exclusive minima, in the order of `fields`, for at most the usual number of seeds.
     let many = many.min(USUAL);
     let least = [
         many / 10,
