@@ -19,10 +19,10 @@ from test_solve import backward_error
 from test_solve_workers import wait_until_it_computes
 from wire_worker import NEIGHBOUR, PING
 
-# A slow kernel on one thread: an elimination of 3200 columns takes some seconds. `losing` needs every worker to take part; wide blocks,
+# A slow kernel on one thread: an elimination of 2600 columns takes some seconds. `losing` needs every worker to take part; wide blocks,
 # which a worker that has measured itself as slow holds up, let the plan leave that one out, so the tests take blocks of 32 columns.
 SLOW = "--threads", 1, "--kernel", "reference"
-N = 3200
+N = 2600
 
 
 @contextmanager
@@ -77,11 +77,11 @@ def test_a_system_is_solved_without_the_worker_that_was_lost(tmp_path, how, with
 
 def test_factors_come_without_the_worker_that_was_lost(tmp_path):
     # Longer than the other eliminations: the second loss has to come before its end.
-    a = matrix(4400, 4400, "f64", 3)
+    a = matrix(3400, 3400, "f64", 3)
     words = "lu", save(tmp_path, "A.npy", a), "-o", tmp_path / "LU.npy", "--json", "--survive", 2, "--block", 32
     with losing(4, 0, signal.SIGKILL, words) as (addresses, runs, run):
         told_at_once(run, addresses[0], "3 workers")
-        wait_until_it_computes(runs[1:], 4)
+        wait_until_it_computes(runs[1:], 2)
         runs[2].process.kill()
         result = run.finish(deadline_s=120)
         assert result.code == 0, result
@@ -114,7 +114,7 @@ def test_one_loss_more_ends_the_run_with_its_name(tmp_path):
     words = "solve", "random:8000x8000:f64:1", "random:8000x1:f64:2", "-o", tmp_path / "x.npy", "--survive", 1, "--block", 32
     with losing(3, 1, signal.SIGKILL, words) as (addresses, runs, run):
         told_at_once(run, addresses[1], "2 workers")
-        wait_until_it_computes([runs[0], runs[2]], 5)
+        wait_until_it_computes([runs[0], runs[2]], 2)
         runs[2].process.kill()
         result = run.finish(deadline_s=30)
         told = result.err.splitlines()[-1]

@@ -227,7 +227,7 @@ def test_a_lost_worker_ends_a_factorisation_and_the_cluster_goes_on(capfd):
         with Cluster(",".join(addresses), insecure=True) as c:
             a, b = system(100, 2)
             W = c.put(a, Shard(0, units=(0, 1, 1)))
-            dying = threading.Thread(target=lambda: (wait_until_it_computes(runs), runs[1].process.kill()))
+            dying = threading.Thread(target=lambda: (wait_until_it_computes(runs, 3), runs[1].process.kill()))
             dying.start()
             with pytest.raises(Unreachable, match="columns are lost"):
                 c.lu("random:6000x6000:f64:1")
