@@ -1,6 +1,6 @@
 """The soak tier: tests that are slow or rare. Which of them a change needs, how they are run, and where their results are kept.
 
-    tests/soak.py parts [--base COMMIT]     the parts whose sources a change touches, one a line
+    tests/soak.py parts [--base COMMIT]     the parts that a change needs, one a line
     tests/soak.py run [--rounds N] [PART …] runs parts (default: all), and records each that passes
     tests/soak.py rounds [--rounds N] -- -n 2 tests   any tests, N times beside a busy process on each core
 
@@ -78,10 +78,21 @@ def changed_paths(base=None):
     return None if differing is None else sorted({*differing.splitlines(), *(unknown or "").splitlines()})
 
 
+def has_passed(part):
+    """Whether the part has passed with its sources as they are here, as far as the files of results say."""
+    path = RESULTS / f"{part}.json"
+    if not path.exists():
+        return False
+    result = json.loads(path.read_text())
+    paths = None if result["has_changes"] else changed_paths(result["commit"])
+    return paths is not None and part not in parts_of(paths)
+
+
 def selected_parts(base=None):
-    """The parts that a change needs; all where its paths are not known."""
+    """The parts that a change needs: those whose sources it touches (all where its paths are not known), less those that have passed
+    since."""
     paths = changed_paths(base)
-    return list(SOURCES) if paths is None else parts_of(paths)
+    return [part for part in (SOURCES if paths is None else parts_of(paths)) if not has_passed(part)]
 
 
 # Running
@@ -167,7 +178,9 @@ def round_of(name, words, told, load):
 def record(part, counts, took_s):
     """Writes the file that says when a part last passed."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    result = {"part": part, "commit": git("rev-parse", "HEAD"), "has_changes": bool(git("status", "--porcelain")),
+    # Results of other parts are no change.
+    changes = git("status", "--porcelain", "--", ".", f":!{RESULTS.relative_to(ROOT)}")
+    result = {"part": part, "commit": git("rev-parse", "HEAD"), "has_changes": changes != "",
               "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}", "seconds": round(took_s),
               "passed": counts["passed"], "skipped": counts["skipped"], "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     (RESULTS / f"{part}.json").write_text(json.dumps(result, indent=2) + "\n")
@@ -202,7 +215,7 @@ def run_rounds(told):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     verbs = parser.add_subparsers(dest="verb", required=True)
-    shown = verbs.add_parser("parts", help="print the parts whose sources a change touches")
+    shown = verbs.add_parser("parts", help="print the parts that a change needs")
     shown.add_argument("--base", metavar="COMMIT", default=os.environ.get("BRAMBLE_TEST_BASE") or None)
     ran, again = verbs.add_parser("run", help="run parts and record them"), verbs.add_parser("rounds", help="run tests beside busy processes")
     for verb, count in ((ran, 1), (again, 10)):

@@ -46,6 +46,24 @@ def test_without_history_every_part_is_selected(monkeypatch):
     assert soak.selected_parts() == list(soak.SOURCES)
 
 
+@pytest.mark.parametrize("since, has_changes, needed", [
+    ("", False, False),
+    ("docs/solve.md", False, False),
+    ("crates/kernel/src/simd/float.rs", False, True),
+    ("", True, True),
+    (None, False, True),
+])
+def test_a_part_that_has_passed_with_these_sources_is_not_needed(monkeypatch, tmp_path, since, has_changes, needed):
+    """`since`: the path that differs from the commit at which it has passed; `None`: that commit is not known."""
+    def git(*words):
+        return {"ls-files": "", "diff": since if words[-1] == "passed" else "crates/kernel/src/lib.rs"}[words[0]]
+    monkeypatch.setattr(soak, "git", git)
+    monkeypatch.setattr(soak, "RESULTS", tmp_path)
+    (tmp_path / "release.json").write_text(json.dumps({"commit": "passed", "has_changes": has_changes}))
+    selected = soak.selected_parts("base")
+    assert ("release" in selected) == needed and {"arm", "leaks", "verification"} <= set(selected)
+
+
 def behind(part, latest):
     """Commits since a part last passed, 0 if its sources are the same; `None` where it is not known."""
     changed = soak.git("diff", "--name-only", latest, "HEAD")
