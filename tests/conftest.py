@@ -1,12 +1,22 @@
 """Stops early without a binary to test, names the tested binary, hides the user's own key, leaves out the tests of other tiers,
-turns forbidden skips into failures, and takes SIGINT back where a shell without job control has switched it off."""
+turns forbidden skips into failures, and takes back the signals that `nohup` or a shell without job control has switched off."""
 
 import os
 import signal
 
-import pytest
+# NumPy's own threads would wait busily beside the programs that are tested. These do not inherit the variable.
+threads_before = os.environ.get("OPENBLAS_NUM_THREADS")
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+import numpy  # noqa: E402, F401
+import scipy.linalg  # noqa: E402, F401  (it has a BLAS of its own)
 
-from helpers import BRAMBLE
+del os.environ["OPENBLAS_NUM_THREADS"]
+if threads_before is not None:
+    os.environ["OPENBLAS_NUM_THREADS"] = threads_before
+
+import pytest  # noqa: E402
+
+from helpers import BRAMBLE  # noqa: E402
 from lacking import checked
 
 
@@ -29,9 +39,10 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_configure():
-    """The tests interrupt programs, which inherit whether SIGINT is ignored."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """The tests send signals to programs, which inherit whether these are ignored."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 def pytest_report_header():

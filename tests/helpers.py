@@ -109,6 +109,18 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def wait_for_work(pids, run, seconds, deadline_s=60):
+    """Waits until these processes have this much processor time together. False if the product ends before."""
+    end, pids = time.monotonic() + deadline_s, list(pids)
+    before = sum(map(cpu_seconds, pids))
+    while sum(map(cpu_seconds, pids)) < before + seconds:
+        if run.process.poll() is not None:
+            return False
+        assert time.monotonic() < end, "the product does not go on"
+        time.sleep(0.02)
+    return True
+
+
 def processes_of(tag):
     """Ids of all live processes of the run with this tag."""
     found, mark = [], f"{TAG}={tag}".encode()

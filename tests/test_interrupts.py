@@ -12,11 +12,11 @@ from test_unreachable import free_port
 
 LONG = "random:9000x9000:f64:1", "random:9000x9000:f64:2"
 """More than ten seconds of work, so that every signal falls into the middle of it."""
-MIDDLE = "random:4500x4500:f64:1", "random:4500x4500:f64:2"
-"""A few seconds of work."""
-TOGETHER = "--strategy", "reuse", "--kernel", "simd"
-"""Uses the workers even where this machine alone would be faster, and gives the same bits everywhere: `auto` may choose another
-kernel in each run."""
+MIDDLE = "random:1400x1400:f64:1", "random:1400x1400:f64:2"
+"""A few seconds of work, if TOGETHER."""
+TOGETHER = "--strategy", "reuse", "--kernel", "reference", "--tile", "128", "--panel", "64"
+"""Uses the workers even where this machine alone would be faster, takes as long on every machine, and gives the same bits: `auto`
+may choose another kernel in each run."""
 
 
 def wait_until_busy(pids, run, seconds=0.5, deadline_s=20):

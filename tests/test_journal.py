@@ -50,8 +50,8 @@ def tmp_path(tmp_path):
 
 @pytest.fixture
 def operands(tmp_path):
-    """Two matrices whose product takes the kernel SLOW a second or two."""
-    return save(tmp_path, "A.npy", matrix(420, 3200, "f64", 1)), save(tmp_path, "B.npy", matrix(3200, 440, "f64", 2))
+    """Two matrices whose product takes the kernel SLOW a second."""
+    return save(tmp_path, "A.npy", matrix(420, 1800, "f64", 1)), save(tmp_path, "B.npy", matrix(1800, 440, "f64", 2))
 
 
 @pytest.fixture
@@ -451,26 +451,27 @@ DEFAULT = "--kernel", "reference", "--threads", "1", "--elementwise"
 cells."""
 
 
-@pytest.mark.parametrize("percent", [30, 60])
-def test_a_default_run_that_is_killed_keeps_nearly_all_that_it_has_done(tmp_path, start, percent):
-    a, b = save(tmp_path, "A.npy", matrix(1792, 1792, "f64", 1)), save(tmp_path, "B.npy", matrix(1792, 1792, "f64", 2))
+def test_a_default_run_that_is_killed_keeps_nearly_all_that_it_has_done(tmp_path, start):
+    a, b = save(tmp_path, "A.npy", matrix(1536, 1536, "f64", 1)), save(tmp_path, "B.npy", matrix(1536, 1536, "f64", 2))
     product = a, b, "-o", tmp_path / "C.npy", *DEFAULT
-    expected = digest(a, b, *DEFAULT)
+    undisturbed = start("multiply", *product, "--json")
     # In processor time, since the machine may be busy: one thread's time measures the work done.
-    whole = cpu_of(start("multiply", *product, "--verify", "off", "-q"))
+    whole = cpu_of(undisturbed)
+    expected = undisturbed.finish().report["digest"]
     (tmp_path / "C.npy").unlink()
-    run = start("multiply", *product, "--verify", "off", "-q")
-    while cpu_seconds(run.process.pid) < whole * percent / 100:
-        assert run.process.poll() is None
-        time.sleep(0.01)
-    done = cpu_seconds(run.process.pid) / whole
-    run.process.kill()
-    run.process.wait()
-    kept = len(set(tiles_recorded(tmp_path))) / 49
-    assert kept >= 0.8 * (done - 0.05), f"{kept:.0%} kept of {done:.0%}"
-    resumed = bramble("multiply", *product, "--resume", "--json")
-    assert resumed.report["decision"].startswith("resumes")
-    assert_finished(tmp_path, resumed, expected)
+    for percent in (30, 60):
+        run = start("multiply", *product, "-q")
+        while cpu_seconds(run.process.pid) < whole * percent / 100:
+            assert run.process.poll() is None
+            time.sleep(0.01)
+        done = cpu_seconds(run.process.pid) / whole
+        run.process.kill()
+        run.process.wait()
+        kept = len(set(tiles_recorded(tmp_path))) / 36
+        assert kept >= 0.8 * (done - 0.05), f"{kept:.0%} kept of {done:.0%}"
+        resumed = bramble("multiply", *product, "--resume", "--json")
+        assert resumed.report["decision"].startswith("resumes")
+        assert_finished(tmp_path, resumed, expected)
 
 
 def cpu_of(run):
@@ -526,7 +527,7 @@ def test_under_nohup_a_closed_terminal_ends_nothing(tmp_path, start):
 
 
 def test_smaller_tiles_are_gone_on_with(tmp_path):
-    small = "random:1700x1700:f64:1", "random:1700x1700:f64:2", "--memory", "62M", "--kernel", "reference", "--threads", "1"
+    small = "random:1200x1200:f64:1", "random:1200x1200:f64:2", "--memory", "62M", "--kernel", "reference", "--threads", "1"
     product = *small, "-o", tmp_path / "C.npy"
     expected = digest(*small)
     some_tiles(tmp_path, *product)

@@ -5,12 +5,14 @@ import time
 
 import numpy as np
 import pytest
-from helpers import DTYPES, assert_product, assert_refused, bramble, matrix, save, succeed, workers
+from helpers import DTYPES, assert_product, assert_refused, bramble, matrix, save, succeed, wait_for_work, workers
 from test_batch import Stream, batch_file, objects
 from test_batch_placed import MACHINES, PLACEMENTS, TEAMS, overwrite_last
 from wire_worker import WireWorker
 
 M, K, N = 90, 700, 530
+SLOW = "--strategy", "reuse", "--kernel", "reference"
+"""A kernel that takes seconds for a product that others finish at once, on every machine."""
 
 
 def operands(at, dtype):
@@ -216,20 +218,20 @@ def test_parts_of_two_lost_workers_are_made_again_at_once(tmp_path):
 
 @pytest.mark.parametrize("lost", [0, 2])
 def test_a_worker_that_dies_while_an_array_is_made(tmp_path, lost):
-    with workers(3, "--threads", 1) as (addresses, runs), Stream("-w", ",".join(addresses), *MACHINES) as stream:
-        stream.task("W = put random:6000x6000:f64:1 shard=0")
-        stream.task("V = put random:6000x4000:f64:2 shard=0")
+    with workers(3, "--threads", 1, "--kernel", "reference") as (addresses, runs), Stream("-w", ",".join(addresses), *SLOW) as stream:
+        stream.task("W = put random:1200x1200:f64:1 shard=0")
+        stream.task("V = put random:1200x900:f64:2 shard=0")
         stream.process.stdin.write("P = W @ V\n")
         stream.process.stdin.flush()
-        time.sleep(0.7)
+        assert wait_for_work([runs[lost].process.pid], stream, 0.3), "it has ended"
         runs[lost].process.kill()
         kept = json.loads(stream.process.stdout.readline())
         assert kept["kind"] == "kept" and kept["checked"] is True, kept
         assert {part["machine"] for part in kept["parts"]} == {address for address in addresses if address != addresses[lost]}
-        digest = stream.task(f"{tmp_path}/p.npy = random:1x6000:f64:3 @ P")["digest"]
-        stream.task("Q = put random:6000x4000:f64:2 replicate")
+        digest = stream.task(f"{tmp_path}/p.npy = random:1x1200:f64:3 @ P")["digest"]
+        stream.task("Q = put random:1200x900:f64:2 replicate")
         stream.task("P = W @ Q")
-        assert stream.task(f"{tmp_path}/p.npy = random:1x6000:f64:3 @ P")["digest"] == digest
+        assert stream.task(f"{tmp_path}/p.npy = random:1x1200:f64:3 @ P")["digest"] == digest
         assert stream.finish()[0] == 3
 
 

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from helpers import BRAMBLE, Run, matrix, save, succeed
+from helpers import BRAMBLE, Run, matrix, save, succeed, wait_for_work
 from lacking import unless
 from test_lab import inside, lab, why_not
-from test_loss import wait_for_work
 
 pytestmark = unless(why_not(), "lab")
 

@@ -10,33 +10,20 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from helpers import Run, assert_gone, assert_product, assert_refused, bramble, cpu_seconds, matrix, save, succeed, workers
+from helpers import Run, assert_gone, assert_product, assert_refused, bramble, cpu_seconds, matrix, save, succeed, wait_for_work, workers
 
 SIMD = "--kernel", "simd"
-SLOW = "--kernel", "reference", "--tile", "128"
-"""The kernel that takes nearly the same time on every machine, so that the middle of a product is where a test expects it."""
-MIDDLE = "random:1300x1300:f64:1", "random:1300x1300:f64:2"
+SLOW = "--kernel", "reference", "--tile", "128", "--panel", "64"
+"""The kernel that takes nearly the same time on every machine, so that the middle of a product is where a test expects it. Of
+generated operands two steps are sent at once, and what was sent stays where it is: many steps leave work for others."""
+MIDDLE = "random:1100x1100:f64:1", "random:1100x1100:f64:2"
 """A few seconds of processor time, if SLOW."""
 LONG = "random:1600x1600:f64:1", "random:1600x1600:f64:2"
 """About ten seconds on one worker, if SLOW."""
 FAST = "random:4500x4500:f64:1", "random:4500x4500:f64:2"
 """A few seconds with the kernel that a machine takes."""
-LONG_AND_FAST = "random:9000x9000:f64:1", "random:9000x9000:f64:2"
-"""Some tens of seconds of processor time with that kernel: time for one that comes late."""
-SEVEN_LOSSES = "random:1900x1900:f64:1", "random:1900x1900:f64:2"
+SEVEN_LOSSES = "random:1500x1500:f64:1", "random:1500x1500:f64:2"
 """Enough for seven losses, of which the last leaves one thread alone."""
-
-
-def wait_for_work(pids, run, seconds, deadline_s=60):
-    """Waits until these processes have this much processor time together. False if the product ends before."""
-    end, pids = time.monotonic() + deadline_s, list(pids)
-    before = sum(map(cpu_seconds, pids))
-    while sum(map(cpu_seconds, pids)) < before + seconds:
-        if run.process.poll() is not None:
-            return False
-        assert time.monotonic() < end, "the product does not go on"
-        time.sleep(0.02)
-    return True
 
 
 @contextmanager
@@ -74,7 +61,7 @@ CUTS = {
     "squares, relayed": (*MIDDLE, "--strategy", "square:2", "--relay", "on"),
     "mesh, relayed": (*MIDDLE, "--strategy", "summa:1x3", "--relay", "on"),
     "reproducible": (*MIDDLE, "--strategy", "cuboid", "--reproducible"),
-    "integers cut in depth": ("random:1300x1300:i64:1", "random:1300x1300:i64:2", "--strategy", "cuboid:1x1x3"),
+    "integers cut in depth": ("random:1100x1100:i64:1", "random:1100x1100:i64:2", "--strategy", "cuboid:1x1x3"),
     "Strassen": (*MIDDLE, "--strategy", "strassen:1"),
 }
 
@@ -165,7 +152,7 @@ def test_one_that_stands_still_for_a_moment_is_waited_for(tmp_path, cut, after):
         assert result.report["digest"] == alone
 
 
-@pytest.mark.parametrize("after", [0.3, 1, 2])
+@pytest.mark.parametrize("after", [0.3, pytest.param(1, marks=pytest.mark.soak("losses")), pytest.param(2, marks=pytest.mark.soak("losses"))])
 def test_one_that_stands_still_is_lost_and_what_it_says_later_counts_no_more(tmp_path, after):
     with workers(3, "--threads", "1") as (addresses, runs):
         product = "random:5500x5500:f64:1", "random:5500x5500:f64:2", "-o", tmp_path / "C.npy", *SIMD, "--strategy", "reuse"
@@ -228,8 +215,7 @@ def share_of(report, name):
 
 def test_one_that_is_started_again_is_dialled_again_and_takes_part(tmp_path):
     with workers(2, "--threads", "1") as (addresses, runs):
-        # Of generated operands two steps are sent at once, and what was sent stays where it is: many steps leave work for a newcomer.
-        options = *LONG, "-o", tmp_path / "C.npy", *SLOW, "--panel", "64", "--strategy", "reuse", "-w", ",".join(addresses)
+        options = *LONG, "-o", tmp_path / "C.npy", *SLOW, "--strategy", "reuse", "-w", ",".join(addresses)
         with running(*options) as run:
             assert wait_for_work(pids_of(runs), run, 1)
             runs[1].process.kill()
@@ -251,8 +237,8 @@ def test_one_that_is_started_again_is_dialled_again_and_takes_part(tmp_path):
 
 def test_one_that_dials_in_late_takes_part(tmp_path):
     port = free_port()
-    options = *LONG_AND_FAST, "-o", tmp_path / "C.npy", *SIMD, "--strategy", "reuse"
-    alone = succeed("multiply", *LONG_AND_FAST, *SIMD, "--strategy", "reuse", "--json").report
+    options = *LONG, "-o", tmp_path / "C.npy", *SLOW, "--strategy", "reuse"
+    alone = succeed("multiply", *LONG, *SLOW, "--strategy", "reuse", "--json").report
     with running(*options, "--await", 1, "--listen", f"127.0.0.1:{port}") as run:
         first = late = None
         try:

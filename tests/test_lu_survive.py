@@ -19,18 +19,19 @@ from test_solve import backward_error
 from test_solve_workers import wait_until_it_computes
 from wire_worker import NEIGHBOUR, PING
 
-# A slow kernel on one thread: an elimination of 2600 columns takes some seconds. `losing` needs every worker to take part; wide blocks,
+# A slow kernel on one thread: an elimination of 2200 columns takes some seconds. `losing` needs every worker to take part; wide blocks,
 # which a worker that has measured itself as slow holds up, let the plan leave that one out, so the tests take blocks of 32 columns.
 SLOW = "--threads", 1, "--kernel", "reference"
-N = 2600
+N = 2200
 
 
 @contextmanager
-def losing(count, victim, how, words):
-    """A run on workers, of which one is lost when all compute: the addresses, the workers, and the run."""
+def losing(count, victim, how, words, seconds=0.5):
+    """A run on workers, of which one is lost when all compute: the addresses, the workers, and the run. `seconds`: of processor
+    time that each has used then."""
     with workers(count, *SLOW) as (addresses, runs):
         run = Run(*words, "-w", ",".join(addresses))
-        wait_until_it_computes(runs)
+        wait_until_it_computes(runs, seconds)
         os.kill(runs[victim].process.pid, how)
         yield addresses, runs, run
         if how == signal.SIGSTOP:
@@ -77,11 +78,11 @@ def test_a_system_is_solved_without_the_worker_that_was_lost(tmp_path, how, with
 
 def test_factors_come_without_the_worker_that_was_lost(tmp_path):
     # Longer than the other eliminations: the second loss has to come before its end.
-    a = matrix(3400, 3400, "f64", 3)
+    a = matrix(2800, 2800, "f64", 3)
     words = "lu", save(tmp_path, "A.npy", a), "-o", tmp_path / "LU.npy", "--json", "--survive", 2, "--block", 32
     with losing(4, 0, signal.SIGKILL, words) as (addresses, runs, run):
         told_at_once(run, addresses[0], "3 workers")
-        wait_until_it_computes(runs[1:], 2)
+        wait_until_it_computes(runs[1:], 1.2)
         runs[2].process.kill()
         result = run.finish(deadline_s=120)
         assert result.code == 0, result
@@ -112,9 +113,9 @@ def test_the_benchmark_says_what_a_loss_has_cost_and_begins_no_further_run():
 
 def test_one_loss_more_ends_the_run_with_its_name(tmp_path):
     words = "solve", "random:8000x8000:f64:1", "random:8000x1:f64:2", "-o", tmp_path / "x.npy", "--survive", 1, "--block", 32
-    with losing(3, 1, signal.SIGKILL, words) as (addresses, runs, run):
+    with losing(3, 1, signal.SIGKILL, words, 2) as (addresses, runs, run):
         told_at_once(run, addresses[1], "2 workers")
-        wait_until_it_computes([runs[0], runs[2]], 2)
+        wait_until_it_computes([runs[0], runs[2]], 4)
         runs[2].process.kill()
         result = run.finish(deadline_s=30)
         told = result.err.splitlines()[-1]

@@ -247,7 +247,7 @@ def test_a_call_outlives_lost_workers(call, capfd):
     with workers(3, "--threads", 1, "--kernel", "reference") as (addresses, runs):
         with Cluster(",".join(addresses), insecure=True) as c:
             a, b = system(n, 1)
-            dying = threading.Thread(target=lambda: (wait_until_it_computes(runs), runs[1].process.kill()))
+            dying = threading.Thread(target=lambda: (wait_until_it_computes(runs, 0.7), runs[1].process.kill()))
             dying.start()
             x = c.solve(a, b, survive=1) if call == "solve" else c.lu(a, survive=1).solve(b)
             dying.join()

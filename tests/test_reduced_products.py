@@ -118,8 +118,8 @@ def test_a_worker_that_is_killed_has_its_part_put_again(tmp_path):
 
 def test_a_worker_that_dies_while_it_reduces(tmp_path):
     with workers(2, "--threads", 1, "--kernel", "reference") as (addresses, runs), Stream("-w", ",".join(addresses), "--strategy", "reuse") as stream:
-        stream.task("W = put random:900x4096:f64:1 shard=1 units=1:1")
-        stream.process.stdin.write("I, V = topk(random:800x900:f64:2 @ W, 5)\n")
+        stream.task("W = put random:500x4096:f64:1 shard=1 units=1:1")
+        stream.process.stdin.write("I, V = topk(random:500x500:f64:2 @ W, 5)\n")
         stream.process.stdin.flush()
         runs[0].process.kill()
         assert '"kind":"reduction"' in stream.process.stdout.readline().replace(" ", "")

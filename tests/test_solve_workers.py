@@ -232,9 +232,9 @@ def test_a_benchmark_that_loses_a_worker_reports_what_it_has_measured():
     assert_gone(run.tag)
 
 
-def wait_until_it_computes(runs, seconds=0.8):
+def wait_until_it_computes(runs, seconds=2):
     """Waits until the workers have used that much processor time on average: before a long elimination each measures its tasks for
-    less, about a tenth of a second. One that has seemed slow for a moment has few columns, and uses less."""
+    less, before a short one for far less. One that has seemed slow for a moment has few columns, and uses less."""
     end = time.monotonic() + 120
     while sum(cpu_seconds(run.process.pid) for run in runs) < seconds * len(runs):
         assert time.monotonic() < end, "the workers do not compute"

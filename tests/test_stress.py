@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers import assert_gone, succeed, workers
+from helpers import assert_gone, succeed, wait_for_work, workers
 from lacking import skip
-from test_loss import pids_of, running, wait_for_work
+from test_loss import pids_of, running
 
 MIB = 2**20
 BESIDE = 64 * MIB
