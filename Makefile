@@ -8,8 +8,8 @@ BRAMBLE ?= $(CURDIR)/target/release/bramble
 TESTED ?= $(CURDIR)/target/debug/bramble
 VENV := $(CURDIR)/.venv
 BENCH_ARGS ?=
-# More tests at once than most boards have free cores, since many wait: for deadlines, a link of 1 Gbit/s, a silent end.
-TEST_ARGS ?= -n 3 --dist worksteal
+# Two tests at once, since most of them wait: for deadlines, a link of 1 Gbit/s, a silent end. Three make the computing ones late.
+TEST_ARGS ?= -n 2 --dist worksteal
 # What `make test` and `make end-to-end` run: `test`, and parts of the soak tier (tests/soak.py).
 TIERS ?= test
 # What `make soak` runs: nothing named is every part.
