@@ -6,8 +6,8 @@ use crate::client::{Client, config, hello, run};
 use bramble_link::{Body, SharedRegion};
 use bramble_matrix::{DType, Generator, Rect, Shape, Span};
 use bramble_wire::message::{
-    FetchHead, Generated, GetHead, Kind, LuBegin, LuFill, LuOrigin, LuRing, MakeHead, MakeStepForm, PartSource, PlacedHead,
-    PutHead, PutOutcome, ReduceHead, ReducedFactor, ResidentView, encode_number,
+    FetchHead, Generated, GetHead, Kind, LuBegin, LuFill, LuOrigin, LuRing, MakeHead, MakeStepForm,
+    PartSource, PlacedHead, PutHead, PutOutcome, ReduceHead, ReducedFactor, ResidentView, encode_number,
 };
 use bramble_worker::SessionLedger;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -65,8 +65,7 @@ fn view(array: u64) -> ResidentView {
 
 fn forms(array: u64) -> [Option<MakeStepForm>; 5] {
     let (left, right, alpha) = (view(array), view(HELD), 1.0);
-    let product =
-        |depth, adds| Some(MakeStepForm::Product { left, right, depth, alpha, adds });
+    let product = |depth, adds| Some(MakeStepForm::Product { left, right, depth, alpha, adds });
     [
         product(1, false),
         product(Shape::SIDE_MAX, true),
@@ -84,18 +83,37 @@ fn messages() -> Vec<(Kind, Vec<u8>)> {
             for (at, step) in forms(array).into_iter().enumerate() {
                 for rect in [part, rect(1, 1)] {
                     let rect = if step.is_none() { part } else { rect };
-                    let head = MakeHead { number: at as u64 + 10, array, dtype, part, rect, step, is_last: step.is_some() };
+                    let head = MakeHead {
+                        number: at as u64 + 10,
+                        array,
+                        dtype,
+                        part,
+                        rect,
+                        step,
+                        is_last: step.is_some(),
+                    };
                     all.push((Kind::Make, head.encode()));
                 }
             }
             for right in [None, Some(ReducedFactor { view: view(HELD), depth: 1, alpha: 1.0 })] {
                 for reduction in 0..8 {
-                    let head = ReduceHead { number: 5, reduction, count: 64, dtype, rect: part, left: view(array), right };
+                    let head = ReduceHead {
+                        number: 5,
+                        reduction,
+                        count: 64,
+                        dtype,
+                        rect: part,
+                        left: view(array),
+                        right,
+                    };
                     all.push((Kind::Reduce, head.encode()));
                 }
             }
             all.push((Kind::Get, GetHead { array, rect: part }.encode()));
-            all.push((Kind::Fetch, FetchHead { array: array + 10, peer: 1, from: array, dtype, rect: part }.encode()));
+            all.push((
+                Kind::Fetch,
+                FetchHead { array: array + 10, peer: 1, from: array, dtype, rect: part }.encode(),
+            ));
         }
         all.push((Kind::Free, encode_number(array)));
     }
@@ -154,7 +172,11 @@ fn messages_of_the_largest_sizes_take_no_memory_and_no_time() {
             client.send(kind, head.clone(), Body::Empty).await;
             // The pings are answered in order, so the message has been handled then, or has ended its session.
             for session in [&mut client, &mut honest] {
-                let ping = session.link.sender.send(bramble_link::Frame::new(Kind::Ping.code(), encode_number(7), Body::Empty));
+                let ping = session.link.sender.send(bramble_link::Frame::new(
+                    Kind::Ping.code(),
+                    encode_number(7),
+                    Body::Empty,
+                ));
                 let _ = ping.await;
                 while let Ok(arrived) = session.link.receiver.receive(&mut crate::client::Anywhere).await {
                     if [Kind::Pong.code(), Kind::Error.code()].contains(&arrived.kind) {
@@ -180,7 +202,15 @@ fn steps_into_a_part_that_was_refused_are_passed_over() {
         for number in 20..120 {
             let part = rect(1 << 20, 1 << 20);
             let step = Some(MakeStepForm::Scaled { x: view(UNKNOWN), alpha: 1.0 });
-            let head = MakeHead { number, array: REFUSED, dtype: DType::F64, part, rect: part, step, is_last: false };
+            let head = MakeHead {
+                number,
+                array: REFUSED,
+                dtype: DType::F64,
+                part,
+                rect: part,
+                step,
+                is_last: false,
+            };
             client.send(Kind::Make, head.encode(), Body::Empty).await;
         }
         client.send(Kind::Ping, encode_number(7), Body::Empty).await;
