@@ -1,6 +1,7 @@
 """`W = put …` in a batch: placed matrices against NumPy, their memory, lost machines, and a worker written from docs/wire-format.md."""
 
 import json
+import os
 import re
 import signal
 import time
@@ -160,6 +161,51 @@ def test_a_source_that_was_changed_is_not_put_again(tmp_path):
         rows = f"rows {lost['row']} to {lost['row'] + lost['rows'] - 1}"
         assert rows in message and "was changed since it was placed" in message and str(w) in message, failed
         assert stream.finish()[0] == 1
+
+
+def appended(path):
+    with open(path, "ab") as file:
+        file.write(b"more")
+
+
+CHANGES = {
+    "saved again": lambda path: np.save(path, matrix(900, 60, "f64", 7)),
+    "one element": lambda path: overwrite_last(path),
+    "smaller": lambda path: os.truncate(path, 1000),
+    "empty": lambda path: os.truncate(path, 0),
+    "larger": appended,
+    "replaced": lambda path: os.replace(save(path.parent, "other.npy", matrix(900, 60, "f64", 7)), path),
+    "removed": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_who_reads_a_source_reads_it_as_it_was_placed_or_says_that_it_changed(tmp_path, how):
+    a = matrix(900, 60, "f64", 2)
+    w = save(tmp_path, "w.npy", a)
+    os.utime(w, (1e9, 1e9))
+    x = save(tmp_path, "x.npy", matrix(5, 900, "f64", 1))
+    with workers(2, "--threads", 1) as (addresses, _), Stream("-w", ",".join(addresses), *MACHINES, "--keep-going") as stream:
+        stream.task(f"W = put {w} shard=0")
+        stream.task(f"K = {x} @ W")
+        CHANGES[how](w)
+        # A file that was replaced or removed is still open as it was.
+        is_kept = how in ("replaced", "removed")
+        for number, (line, want) in enumerate({
+            "W": a, "2 * W": 2 * a, "W.T": a.T, "W[7:300, 2:50]": a[7:300, 2:50], "rowsum(W)": a.sum(1), "max(W)": a.max(),
+            f"rowsum({x} @ W)": (np.load(x) @ a).sum(1), f"{x} @ W": np.load(x) @ a,
+        }.items()):
+            out = tmp_path / f"{number}.npy"
+            done = stream.task(f"{line} -> {out}" if "[" in line or line == "W" else f"{out} = {line}")
+            if is_kept:
+                np.testing.assert_allclose(np.load(out).ravel(), np.asarray(want).ravel(), rtol=1e-12)
+            else:
+                message = done["error"]["message"]
+                assert str(w) in message and "changed" in message and "check the memory" not in message, done
+                assert not list(tmp_path.glob(f"{out.name}*")), done
+        stream.task(f"K -> {tmp_path}/k.npy")
+        np.testing.assert_allclose(np.load(tmp_path / "k.npy"), np.load(x) @ a, rtol=1e-12)
+        assert stream.finish()[0] == (0 if is_kept else 1)
 
 
 def test_a_file_that_is_written_while_it_is_put_is_not_placed(tmp_path):

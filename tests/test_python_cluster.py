@@ -3,11 +3,12 @@
 import json
 import re
 
+import bramble
 import numpy as np
 import pytest
 from bramble import Cluster, DistArray, Replicate, Shard
 from helpers import DTYPES, assert_product, matrix, save, succeed
-from scipy.sparse.linalg import cg, eigsh, lobpcg, svds
+from scipy.sparse.linalg import LinearOperator, aslinearoperator, bicgstab, cg, eigsh, gmres, lobpcg, minres, svds
 
 PLACEMENTS = {"rows": Shard(0), "columns": Shard(1), "units": Shard(1, (2, 1)), "copies": Replicate(), "auto": "auto",
               "none": None}
@@ -353,14 +354,54 @@ def test_scipy_solves_with_placed_matrices(c):
     np.testing.assert_allclose(R @ r[0], r @ r[0], rtol=1e-11)
 
 
-def test_an_operator_converts_no_number_into_a_lesser_one(c):
-    whole = c.put(np.arange(9).reshape(3, 3)).as_linear_operator()
-    same(whole @ np.array([1, 2, 3]), np.array([8, 26, 44]))
-    single = c.put(np.eye(3, dtype="f4")).as_linear_operator()
-    same(single @ np.full(3, 0.5), np.full(3, 0.5, "f4"))
-    for operator, vector in ((whole, np.full(3, 0.5)), (single, np.full(3, 1j))):
-        with pytest.raises(TypeError, match="same_kind"):
-            operator @ vector
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "i8"])
+@pytest.mark.parametrize("of_vectors", ["f4", "f8", "i4", "i8", "?", "c8", "c16"])
+def test_an_operator_promotes_as_scipys_own(c, dtype, of_vectors):
+    a = (matrix(30, 20, "f64") * 90).astype(dtype)
+    placed, own = c.put(a, Shard(0)).as_linear_operator(), aslinearoperator(a)
+    vectors = (matrix(30, 7, "f64", 2) * 90).astype(of_vectors)
+    if vectors.dtype.kind == "c":
+        vectors = vectors + 1j * vectors[::-1]
+    pairs = [(placed.T, own.T, vectors), (placed.H, own.H, vectors), (placed, own, vectors[:20]), (placed.H.T, own.H.T, vectors[:20])]
+    for ours, theirs, x in pairs:
+        for operand in (x, x[:, 0], x[:, :1]):
+            got, want = ours @ operand, theirs @ operand
+            assert got.dtype == want.dtype and got.shape == want.shape
+            np.testing.assert_allclose(got, want, rtol=4e-5 if want.dtype in ("f4", "c8") else 1e-11, atol=1e-2 if want.dtype in ("f4", "c8") else 1e-9)
+    np.testing.assert_allclose(placed.rmatvec(vectors[:, 0]), own.rmatvec(vectors[:, 0]), rtol=4e-5, atol=1e-2)
+
+
+@pytest.mark.parametrize("method", [cg, minres, gmres, bicgstab])
+@pytest.mark.parametrize("dtype", ["f4", "i4"])
+def test_solvers_reach_in_f64_what_they_promise(c, method, dtype):
+    """Of a matrix of f32 they multiply vectors of f64: rounded to f32, 1e-8 would be said and not reached."""
+    q = matrix(90, 90, "f64")
+    a = np.rint((q @ q.T + 15 * np.eye(90)) * 64).astype(dtype)
+    b = matrix(90, 1, "f64", 3)[:, 0]
+    operator, scale = c.put(a).as_linear_operator(), np.abs(a).max()
+    preconditioner = LinearOperator(a.shape, matvec=lambda x: x / scale, dtype="f8")
+    absolute = {} if method is minres else {"atol": 0}
+    x, info = method(operator, b, rtol=1e-10, maxiter=2000, M=preconditioner, **absolute)
+    assert info == 0 and x.dtype == np.float64
+    assert np.linalg.norm(a.astype("f8") @ x - b) <= 1e-8 * np.linalg.norm(b)
+
+
+def test_masks_are_refused_and_classes_kept(c):
+    w, x = small(K, N), small(M, K)
+    W = c.put(w)
+    masked = np.ma.masked_array(x, x > 3)
+    for refused in (lambda: c.put(masked), lambda: masked @ W, lambda: W.T @ masked.T, lambda: c.topk(masked, W, 2),
+                    lambda: c.solve(np.ma.masked_array(np.eye(3)), np.ones(3)), lambda: c.solve(np.eye(3), np.ma.masked_array(np.ones(3))),
+                    lambda: bramble.solve(np.ma.masked_array(np.eye(3)), np.ones(3)), lambda: bramble.lu(np.ma.masked_array(np.eye(3))),
+                    lambda: bramble.lu(np.eye(3)).solve(np.ma.masked_array(np.ones(3))), lambda: W + np.ma.masked_array(w)):
+        with pytest.raises(TypeError, match=r"masked arrays .* \.filled"):
+            refused()
+    product = np.matrix(x) @ W
+    assert type(product) is np.matrix and (product == x @ w).all()
+    for solved in (c.solve(np.eye(3) * 2, np.matrix([[2.0], [4], [6]])), bramble.lu(np.eye(3) * 2).solve(np.matrix([[2.0], [4], [6]])),
+                   bramble.solve(np.matrix(np.eye(3) * 2), np.matrix([[2.0], [4], [6]]))):
+        assert type(solved) is np.matrix and solved.tolist() == [[1], [2], [3]]
+    assert type(bramble.solve(np.matrix(np.eye(3)), np.ones(3))) is np.ndarray
 
 
 # Reports.

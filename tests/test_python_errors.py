@@ -2,6 +2,9 @@
 
 import os
 import re
+import subprocess
+import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -135,6 +138,28 @@ def test_placements_that_do_not_exist(c, placed):
                 call()
     with pytest.raises(TypeError, match="Cluster.put"):
         DistArray()
+
+
+@pytest.mark.parametrize("state", ["sys.frozen = True", "sys.executable = None", "sys.executable = ''"])
+def test_a_program_that_names_no_interpreter_starts_no_worker(state):
+    """A frozen application would start itself, which opens the cluster again, for ever."""
+    text = f"""
+        import sys
+        interpreter = sys.executable
+        {state}
+        import bramble
+        import numpy as np
+        assert (bramble.matmul(np.eye(3), np.eye(3)) == np.eye(3)).all()
+        with bramble.Cluster(threads=1) as c:
+            assert (np.eye(3) @ c.put(np.eye(3)) == np.eye(3)).all()
+        try:
+            bramble.Cluster(local=2)
+        except bramble.BrambleError as e:
+            assert "bramble worker" in str(e) and "hosts=" in str(e), e
+            print("refused")
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "refused\n" and done.returncode == 0, done
 
 
 def test_a_freed_matrix_is_gone_and_so_is_its_transpose(c):

@@ -1,7 +1,9 @@
 """`Cluster.solve` and `Cluster.lu`: systems of equations on local workers, against NumPy."""
 
 import threading
+import warnings
 
+import bramble
 import numpy as np
 import pytest
 from bramble import BrambleError, Cluster, Replicate, Shard, Unreachable, VerificationError
@@ -47,6 +49,43 @@ def solves(c, a, b, as_given=None):
     unit = np.finfo(wide).eps
     assert backward_error(a, x, b) <= 4 * len(a) * unit
     np.testing.assert_allclose(x, want, rtol=0, atol=np.linalg.cond(a.astype("f8")) * 8 * unit * np.abs(want).max())
+
+
+def warned(call):
+    """The warnings of a call about the matrix."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [warning for warning in caught if issubclass(warning.category, bramble.LinAlgWarning)]
+
+
+@pytest.mark.parametrize("dtype, n, is_bad", [("f8", 12, True), ("f8", 8, False), ("f4", 8, True), ("f4", 4, False)])
+def test_an_ill_conditioned_matrix_is_warned_of(c, dtype, n, is_bad):
+    hilbert = 1 / (np.arange(n)[:, None] + np.arange(n) + 1.0)
+    a, b = hilbert.astype(dtype), np.ones(n, dtype)
+    for call in (lambda: bramble.solve(a, b), lambda: bramble.lu(a).solve(b)):
+        told = warned(call)
+        assert len(told) == is_bad and all(warning.filename == __file__ and "condition about" in str(warning.message) for warning in told)
+    # The workers factor in f64.
+    assert len(warned(lambda: c.lu(a).solve(b))) == (n == 12)
+
+
+def test_one_warning_for_each_matrix_and_none_for_a_tiny_one():
+    factors = bramble.lu(1 / (np.arange(12)[:, None] + np.arange(12) + 1.0))
+    assert [len(warned(lambda: factors.solve(np.ones(12)))) for _ in range(3)] == [1, 0, 0]
+    assert warned(lambda: bramble.solve(np.eye(3) * 5e-324, np.zeros(3))) == []
+
+
+def test_factors_solve_the_system_that_they_were_made_from():
+    """Also if the matrix changes afterwards, as in a loop that builds the next one in place."""
+    for a in (system(90, 1)[0], system(90, 1)[0].T, np.asfortranarray(system(90, 1)[0]), system(90, 1, "f4")[0]):
+        b, before = system(90, 1)[1], a.copy()
+        factors = bramble.lu(a)
+        a[:] = 0
+        x = factors.solve(b)
+        assert backward_error(before, x, b) <= 360 * np.finfo(a.dtype).eps
+        shared = bramble.lu(before, copy=False)
+        assert backward_error(before, shared.solve(b), b) <= 360 * np.finfo(a.dtype).eps
 
 
 @pytest.mark.parametrize("k", [0, 1, 3])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 import numpy as np
 
 from bramble._native import module
-from bramble._operands import _NAMES, as_array, as_result, check_dtype, readable
+from bramble._operands import _NAMES, as_result, check_dtype, readable, unmasked
 from bramble._placement import Placement, Replicate, Shard, native
 from bramble._report import Report, picture
 
@@ -245,8 +245,10 @@ class DistArray:
     def as_linear_operator(self) -> Any:
         """A ``scipy.sparse.linalg.LinearOperator``, m × n, for ``svds``, ``eigsh``, ``lobpcg``, ``cg`` and the like.
 
-        Blocks of vectors travel at once. Raises ``ImportError`` without SciPy; its products raise ``TypeError`` for vectors that the
-        matrix's type does not hold, such as complex ones.
+        Blocks of vectors travel at once. A product has the type to which NumPy promotes matrix and vectors, as with SciPy's own
+        operators: for vectors of a wider type than the matrix (float64 for float32, floats for integers) the first product places
+        the matrix a second time, in that type, for as long as the operator lives; ``OutOfClusterMemory`` if it does not fit. Raises
+        ``ImportError`` without SciPy.
         """
         from bramble._operator import operator
 
@@ -371,7 +373,7 @@ def operand(value: Any, is_left: bool) -> Operand:
     if isinstance(value, (str, os.PathLike)):
         source = module.Source(os.fspath(value))
         return Operand(source, source.shape, _NAMES[source.dtype], is_placed=False, was_vector=False)
-    array = as_array(value)
+    array = unmasked(value, "a product with a placed matrix")
     was_vector = array.ndim == 1
     if was_vector:
         array = array[np.newaxis, :] if is_left else array[:, np.newaxis]

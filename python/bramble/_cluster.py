@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bramble import _array, _solve
-from bramble._native import module
-from bramble._operands import as_array, as_result, check_dtype, readable
+from bramble._native import module, program
+from bramble._operands import as_result, check_dtype, in_class, readable, unmasked
 from bramble._placement import Placement, native
 from bramble._progress import ProgressLine
 from bramble._report import Plan, Report
+from bramble.errors import BrambleError
 
 
 class Node(NamedTuple):
@@ -141,6 +142,11 @@ class Cluster:
             "insecure": insecure,
             "i-trust-this-network": trust_network,
         }
+        if local is not None and program() is None:
+            raise BrambleError(
+                "local=: this program names no Python interpreter (sys.executable) that could run a worker, as in a frozen application: "
+                "start workers with the command `bramble worker`, and name them in hosts="
+            )
         words = [f"--{name}={value}" for name, value in values.items() if value is not None]
         words += [f"--{name}" for name, is_set in flags.items() if is_set]
         module.guest()
@@ -244,7 +250,7 @@ class Cluster:
         if isinstance(source, (str, os.PathLike)):
             operand: Any = os.fspath(source)
         else:
-            array = as_array(source)
+            array = unmasked(source, "put")
             if array.ndim != 2:
                 raise ValueError(f"put: a matrix has 2 dimensions, and this array has {array.ndim}; reshape it")
             dtype = check_dtype(array.dtype, "put")
@@ -294,7 +300,7 @@ class Cluster:
         memory, self._last = self._native.multiply(left.native, right.native)
         result = as_result(memory)
         shape = (() if left.was_vector else result.shape[:1]) + (() if right.was_vector else result.shape[1:])
-        return result.reshape(shape)[()]
+        return in_class(result.reshape(shape), a, b, None)
 
     def plan(self, a: Factor, b: Factor, *, keep: bool | None = None) -> Plan:
         """How the cluster would compute ``c.matmul(a, b, keep=keep)`` now; nothing is computed, and the elements do not travel.

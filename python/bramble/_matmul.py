@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bramble._native import module
-from bramble._operands import DTYPES, as_array, check_dtype, has_contiguous_lines, readable
+from bramble._operands import DTYPES, as_array, check_dtype, has_contiguous_lines, in_class, readable
 
 _multiply = module.multiply
 _threads: int | None = None
@@ -108,7 +108,7 @@ def _general(a: Any, b: Any, out: Any, threads: int | None) -> Any:
     _each(lefts, rights, result.reshape(matrices), threads)
     if out is not None and not is_direct:
         np.copyto(out, result, casting="same_kind")
-    return _in_class(result, a, b, out)
+    return in_class(result, a, b, out)
 
 
 def _has_own_ufuncs(value: Any) -> bool:
@@ -166,15 +166,3 @@ def _spread(matrices: np.ndarray, dtype: np.dtype, stack: tuple[int, ...]) -> np
     if matrices.dtype != dtype:
         matrices = matrices.astype(dtype)
     return matrices if matrices.shape[:-2] == stack else np.broadcast_to(matrices, (*stack, *matrices.shape[-2:]))
-
-
-def _in_class(result: np.ndarray, a: Any, b: Any, out: np.ndarray | None) -> Any:
-    """What NumPy returns: ``out``, a scalar, or an array of the subclass that an operand has."""
-    if out is not None:
-        return out if type(out) is np.ndarray else out.__array_wrap__(out, (np.matmul, (a, b, out), 0))
-    # NumPy's order: by priority, then a subclass before a plain array, then the left before the right one.
-    arrays = [value for value in (a, b) if isinstance(value, np.ndarray)]
-    owner = max(arrays, key=lambda array: (array.__array_priority__, type(array) is not np.ndarray), default=result)
-    if type(owner) is not np.ndarray:
-        result = owner.__array_wrap__(result, (np.matmul, (a, b), 0))
-    return result[()] if type(result) is np.ndarray and result.ndim == 0 else result

@@ -28,6 +28,25 @@ def as_array(value: Any) -> np.ndarray:
     return np.asarray(value)
 
 
+def unmasked(value: Any, what: str) -> np.ndarray:
+    """The value as an array; an error if it has a mask, which the result would not have."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{what}: masked arrays are not supported; give the masked elements a value with .filled, as in x.filled(0)")
+    return as_array(value)
+
+
+def in_class(result: np.ndarray, a: Any, b: Any, out: np.ndarray | None) -> Any:
+    """What ``numpy.matmul`` returns for these operands: ``out``, a scalar, or an array of the subclass that an operand has."""
+    if out is not None:
+        return out if type(out) is np.ndarray else out.__array_wrap__(out, (np.matmul, (a, b, out), 0))
+    # NumPy's order: by priority, then a subclass before a plain array, then the left before the right one.
+    arrays = [value for value in (a, b) if isinstance(value, np.ndarray)]
+    owner = max(arrays, key=lambda array: (array.__array_priority__, type(array) is not np.ndarray), default=result)
+    if type(owner) is not np.ndarray:
+        result = owner.__array_wrap__(result, (np.matmul, (a, b), 0))
+    return result[()] if type(result) is np.ndarray and result.ndim == 0 else result
+
+
 def readable(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """The two-dimensional array with contiguous rows or columns; copied only if it has other strides, or another dtype."""
     if array.dtype != dtype:

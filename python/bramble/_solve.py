@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +14,8 @@ from numpy.typing import ArrayLike
 from bramble import _matmul
 from bramble._array import DistArray
 from bramble._native import module
-from bramble._operands import as_array, as_result, readable
-from bramble.errors import VerificationError
+from bramble._operands import as_result, readable, unmasked
+from bramble.errors import LinAlgWarning, VerificationError
 
 if TYPE_CHECKING:
     from bramble._cluster import Cluster
@@ -31,8 +33,8 @@ class LU:
     of matrix and right-hand side for which it is exact (Rigal & Gaches 1967).
     """
 
-    def __init__(self, a: ArrayLike, *, threads: int | None = None) -> None:
-        array = as_array(a)
+    def __init__(self, a: ArrayLike, *, threads: int | None = None, copy: bool = True) -> None:
+        array = unmasked(a, "lu")
         if array.ndim != 2:
             raise np.linalg.LinAlgError(f"{array.ndim}-dimensional array given. A matrix has two dimensions")
         if array.shape[0] != array.shape[1]:
@@ -42,7 +44,12 @@ class LU:
         self.backward_error = 0.0
         self._size = array.shape[0]
         count = _matmul._count(threads)
-        self._native = module.Lu(readable(array, self.dtype), count) if self._size else None
+        matrix = readable(array, self.dtype)
+        # The check of each solution reads the matrix.
+        if copy and np.may_share_memory(matrix, array):
+            matrix = matrix.copy(order="K")
+        self._native = module.Lu(matrix, count) if self._size else None
+        self._rounding, self._is_warned_of = np.finfo(self.dtype).eps, False
 
     @classmethod
     def _of(cls, native: module.Lu, size: int, dtype: np.dtype) -> LU:
@@ -50,11 +57,16 @@ class LU:
         made = cls.__new__(cls)
         made.dtype, made.shape, made.backward_error = dtype, (size, size), 0.0
         made._size, made._native = size, native
+        # Workers compute in f64, whatever the type of the matrix.
+        made._rounding, made._is_warned_of = np.finfo("f8").eps, False
         return made
 
     def solve(self, b: ArrayLike) -> np.ndarray:
-        """X with A X = B; ``b`` is a vector, or has a right-hand side in each column. The solution's residual is checked."""
-        right = as_array(b)
+        """X with A X = B; ``b`` is a vector, or has a right-hand side in each column. The solution's residual is checked.
+
+        The first call warns (``LinAlgWarning``) if the matrix is so ill-conditioned that no digit of X may be right.
+        """
+        right = unmasked(b, "solve")
         if right.ndim not in (1, 2):
             raise ValueError(f"solve: b has {right.ndim} dimensions; it is a vector or has right-hand sides in its columns")
         if right.shape[0] != self._size:
@@ -64,7 +76,7 @@ class LU:
             )
         dtype = _float_type(right.dtype)
         if self._native is None or right.size == 0:
-            return np.zeros(right.shape, self.dtype)
+            return _in_class(np.zeros(right.shape, self.dtype), b)
         columns = right if right.ndim == 2 else right[:, np.newaxis]
         memory, self.backward_error = self._native.solve(readable(columns, dtype))
         accepted = _TOLERANCE * self._size * np.finfo(self.dtype).eps / 2
@@ -73,7 +85,16 @@ class LU:
                 f"the solution has a backward error of {self.backward_error:.1e}, and {accepted:.1e} is accepted: elements grew "
                 f"too much during elimination, or the machine computes wrongly"
             )
-        return as_result(memory).reshape(right.shape)
+        self._warn_if_ill_conditioned()
+        return _in_class(as_result(memory).reshape(right.shape), b)
+
+    def _warn_if_ill_conditioned(self) -> None:
+        if not self._is_warned_of:
+            self._is_warned_of = True
+            condition = self.condition()
+            if condition * self._rounding >= 1:
+                text = f"the matrix is ill-conditioned (condition about {condition:.1e}): no digit of the solution may be right"
+                warnings.warn(text, LinAlgWarning, stacklevel=_callers())
 
     def condition(self) -> float:
         """An estimate of the condition number in the 1-norm, almost always within a factor of 3 (Higham 1988)."""
@@ -83,13 +104,16 @@ class LU:
         return f"<bramble.LU {self.shape[0]}x{self.shape[1]} {self.dtype}>"
 
 
-def lu(a: ArrayLike, *, threads: int | None = None) -> LU:
+def lu(a: ArrayLike, *, threads: int | None = None, copy: bool = True) -> LU:
     """Factors a square matrix of float32 or float64 (integers as float64) for many right-hand sides.
+
+    ``copy=False`` saves the memory of a copy of the matrix, whose product with each solution is compared with the right-hand side:
+    the matrix must not change then as long as the factors are used.
 
     Raises ``numpy.linalg.LinAlgError`` if it is not square or is singular (the message names the column), ``ValueError`` if an
     element is infinite or NaN, ``MemoryError`` if the factors do not fit.
     """
-    return LU(a, threads=threads)
+    return LU(a, threads=threads, copy=copy)
 
 
 def solve(a: ArrayLike, b: ArrayLike, *, threads: int | None = None) -> np.ndarray:
@@ -98,24 +122,24 @@ def solve(a: ArrayLike, b: ArrayLike, *, threads: int | None = None) -> np.ndarr
     ``a``: n × n; ``b``: a vector of n elements, or n × k. float32 with float32 is solved in float32, everything else in float64.
     Errors as for ``lu``.
     """
-    left, right = as_array(a), as_array(b)
+    left, right = unmasked(a, "solve"), unmasked(b, "solve")
     dtype = np.result_type(_float_type(left.dtype), _float_type(right.dtype))
-    return LU(left.astype(dtype, copy=False), threads=threads).solve(right)
+    return _in_class(LU(left.astype(dtype, copy=False), threads=threads, copy=False).solve(right), b)
 
 
 def on_cluster(cluster: Cluster, a: Any, b: ArrayLike, survive: int) -> np.ndarray:
     """``Cluster.solve``."""
     survive = _survive(cluster, survive)
-    right = as_array(b)
+    right = unmasked(b, "solve")
     if right.ndim not in (1, 2):
         raise ValueError(f"solve: b has {right.ndim} dimensions; it is a vector or has right-hand sides in its columns")
     shape, native = _matrix(a)
     if not cluster._has_workers or shape is not None and (0 in shape or right.size == 0):
-        return solve(_here(cluster, a), right, threads=cluster._threads)
+        return solve(_here(cluster, a), b, threads=cluster._threads)
     columns = right if right.ndim == 2 else right[:, np.newaxis]
     columns = readable(columns, _float_type(right.dtype))
     memory, cluster._last = cluster._native.solve(native, columns, _matmul._count(None), survive)
-    return as_result(memory).reshape(right.shape)
+    return _in_class(as_result(memory).reshape(right.shape), b)
 
 
 def lu_on_cluster(cluster: Cluster, a: Any, survive: int) -> LU:
@@ -144,7 +168,7 @@ def _matrix(a: Any) -> tuple[tuple[int, ...] | None, Any]:
         return a.shape, a._native
     if isinstance(a, (str, os.PathLike)):
         return None, os.fspath(a)
-    array = as_array(a)
+    array = unmasked(a, "a system of equations")
     if array.ndim != 2:
         raise np.linalg.LinAlgError(f"{array.ndim}-dimensional array given. A matrix has two dimensions")
     return array.shape, readable(array, _float_type(array.dtype))
@@ -154,6 +178,19 @@ def _here(cluster: Cluster, a: Any) -> Any:
     """A matrix as an array of this process."""
     here = cluster.put(a) if isinstance(a, (str, os.PathLike)) else a
     return here.numpy() if isinstance(here, DistArray) else here
+
+
+def _callers() -> int:
+    """The level of the first function outside this package, for a warning of the function that asks."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("bramble."):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _in_class(x: np.ndarray, b: Any) -> np.ndarray:
+    """The solution in the class of the right-hand side, as of ``numpy.linalg.solve``."""
+    return b.__array_wrap__(x) if isinstance(b, np.ndarray) and type(b) is not np.ndarray else x
 
 
 def _float_type(dtype: np.dtype) -> np.dtype:

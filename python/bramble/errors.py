@@ -25,5 +25,9 @@ class ForkedProcess(BrambleError):
     """The cluster belongs to the process that this one was forked from."""
 
 
+class LinAlgWarning(RuntimeWarning):
+    """A solution may have no right digit: the condition number of the matrix is larger than 1 over the rounding of its type."""
+
+
 class VerificationError(BrambleError):
     """A result did not pass its check, and was not kept."""

@@ -8,6 +8,7 @@
 
 use crate::elementwise::{ScaledMatrix, scaled_sum};
 use crate::here::reduced;
+use crate::unchanged::unchanged;
 use crate::{Client, ClientError};
 use bramble_arrays::{GivesUp, LossRetries, UnfinishedArray};
 use bramble_matrix::{DType, Matrix, Output, Rect, ReducedMatrix, Reduction, Sealed, Shape};
@@ -224,7 +225,8 @@ impl Client {
     ) -> LocalFuture<'f, Result<Vec<ReducedMatrix>, ClientError>> {
         Box::pin(async move {
             let threads = self.threads;
-            Ok(off_loop("reducing a matrix", move || reduced(&matrix, reduction, threads)).await??)
+            let reduce = move || unchanged(&[&matrix], || reduced(&matrix, reduction, threads));
+            Ok(off_loop("reducing a matrix", reduce).await??)
         })
     }
 
@@ -238,7 +240,8 @@ impl Client {
         Box::pin(async move {
             let threads = self.threads;
             let sealed = off_loop("adding matrices", move || -> Result<Sealed, Failure> {
-                scaled_sum(&x, y.as_ref(), &output, threads)?;
+                let sources: Vec<&Matrix> = std::iter::once(&x).chain(&y).map(|(_, matrix)| matrix).collect();
+                unchanged(&sources, || scaled_sum(&x, y.as_ref(), &output, threads))?;
                 Ok(output.seal()?)
             });
             Ok(sealed.await??)

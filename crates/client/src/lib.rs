@@ -18,6 +18,7 @@ mod error;
 mod here;
 mod kernels;
 mod product;
+mod unchanged;
 
 pub use calls::{NewArray, UNNAMED};
 pub use elementwise::ScaledMatrix;

@@ -42,13 +42,9 @@ impl HeldStore {
         Ok(PartInMaking { part: make.part, dtype: make.dtype, output, grant })
     }
 
-    /// Lends disjoint rectangles of the array. `None` if the part was refused, or freed meanwhile; an error if it is not being
-    /// made, or an earlier step still runs.
-    pub(crate) fn lend(
-        &self,
-        make: &MakeHead,
-        rects: &[Rect],
-    ) -> Result<Option<Vec<TileLease>>, ProtocolError> {
+    /// The part that a step writes into, which has the step's rectangle. `None` if the part was refused, or freed meanwhile; an
+    /// error if it is not being made, or an earlier step still runs.
+    pub(crate) fn step_target(&self, make: &MakeHead) -> Result<Option<StepTarget<'_>>, ProtocolError> {
         let slot = match self.slots.get(&make.array) {
             Some(HeldSlot::Making(slot)) => slot,
             Some(HeldSlot::Refused(_)) => return Ok(None),
@@ -58,13 +54,7 @@ impl HeldStore {
         if slot.part != make.part || slot.dtype != make.dtype || slot.output.lent() > 0 {
             return Err(wrong_step(make));
         }
-        let moved = |span: Span, by: u64| Span::new(span.start - by, span.end - by);
-        let lend = |rect: &Rect| {
-            let (rows, cols) =
-                (moved(rect.rows, slot.part.rows.start), moved(rect.cols, slot.part.cols.start));
-            slot.output.lease(Rect::new(rows, cols))
-        };
-        Ok(Some(rects.iter().map(lend).collect()))
+        Ok(Some(StepTarget { part: slot }))
     }
 
     /// Ends the making of a part, which is visible from now on; `None` if it was freed meanwhile.
@@ -82,6 +72,20 @@ impl HeldStore {
         let whole = Arc::new(HeldPart { rect: part, dtype, memory, _grant: grant });
         self.slots.insert(make.array, HeldSlot::Complete(whole.clone()));
         Ok(Some(whole))
+    }
+}
+
+/// A part that a step may write into.
+pub(crate) struct StepTarget<'a> {
+    part: &'a PartInMaking,
+}
+
+impl StepTarget<'_> {
+    /// Lends a rectangle of the array; those of one step are disjoint.
+    pub(crate) fn lend(&self, rect: Rect) -> TileLease {
+        let moved = |span: Span, by: u64| Span::new(span.start - by, span.end - by);
+        let Rect { rows, cols } = self.part.part;
+        self.part.output.lease(Rect::new(moved(rect.rows, rows.start), moved(rect.cols, cols.start)))
     }
 }
 

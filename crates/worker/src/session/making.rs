@@ -12,11 +12,11 @@
 use super::WorkerError;
 use super::core::{Core, TaskResult};
 use super::held_messages::placed_frame;
-use super::reductions::pieces;
+use super::reductions::{PIECES_MAX, piece_sides, pieces};
 use crate::memory::Operand;
 use bramble_kernel::{Kernel, KernelElement, factors};
 use bramble_link::{Arrived, ArrivedBody};
-use bramble_matrix::{DType, Digest128, Rect, Shape, Span, TileLease};
+use bramble_matrix::{DType, Digest128, Rect, Shape, TileLease};
 use bramble_schedule::worker::{Priority, TaskLength};
 use bramble_wire::ProtocolError;
 use bramble_wire::limits::{MAKINGS_MAX, SLICE_DEPTH};
@@ -81,17 +81,10 @@ impl Core {
     /// Starts the first step that waits.
     fn start_step(&mut self) -> Result<(), WorkerError> {
         while let Some(head) = self.arrays.making.steps.front().copied() {
-            let rects = step_pieces(&head);
-            let lent = self.held.borrow().lend(&head, &rects)?;
-            let Some(targets) = lent else {
+            let Some(tasks) = self.piece_tasks(&head)? else {
                 self.arrays.making.steps.pop_front();
                 continue;
             };
-            let tasks: Vec<PieceTask> = targets
-                .into_iter()
-                .zip(&rects)
-                .map(|(target, rect)| self.piece_task(&head, *rect, target))
-                .collect::<Result<_, ProtocolError>>()?;
             self.arrays.making.missing = tasks.len();
             for task in tasks {
                 let work = move || {
@@ -105,13 +98,26 @@ impl Core {
         Ok(())
     }
 
-    fn piece_task(&self, head: &MakeHead, rect: Rect, target: TileLease) -> Result<PieceTask, ProtocolError> {
+    /// The pieces of a step; `None` if its part was refused, or freed meanwhile. Part and operands are looked up before anything
+    /// is cut: sizes that a message states are only bounded by what this worker holds.
+    fn piece_tasks(&self, head: &MakeHead) -> Result<Option<Vec<PieceTask>>, ProtocolError> {
+        let held = self.held.borrow();
+        let Some(target) = held.step_target(head)? else { return Ok(None) };
+        self.piece_work(head, head.rect)?;
+        let task = |rect: Rect| {
+            let (work, kernel) = (self.piece_work(head, rect)?, self.kernel.clone());
+            Ok(PieceTask { work, target: target.lend(rect), kernel })
+        };
+        step_pieces(head).map(task).collect::<Result<_, ProtocolError>>().map(Some)
+    }
+
+    fn piece_work(&self, head: &MakeHead, rect: Rect) -> Result<PieceWork, ProtocolError> {
         let held = self.held.borrow();
         let (down, across) = (rect.rows.start - head.rect.rows.start, rect.cols.start - head.rect.cols.start);
         let (m, n) = (rect.rows.len(), rect.cols.len());
         let whole =
             |view: ResidentView| held.operand(&view.moved(down, across), Shape::new(m, n), head.dtype);
-        let work = match head.step {
+        Ok(match head.step {
             Some(MakeStepForm::Product { left, right, depth, alpha, adds }) => {
                 let a = held.operand(&left.moved(down, 0), Shape::new(m, depth), head.dtype)?;
                 let b = held.operand(&right.moved(0, across), Shape::new(depth, n), head.dtype)?;
@@ -122,8 +128,7 @@ impl Core {
                 PieceWork::Sum { x: (alpha, whole(x)?), y: Some((beta, whole(y)?)) }
             }
             None => return Err(ProtocolError::new("a step without a form")),
-        };
-        Ok(PieceTask { work, target, kernel: self.kernel.clone() })
+        })
     }
 
     /// A compute thread has done something for the first step.
@@ -154,17 +159,15 @@ impl Core {
 }
 
 /// The pieces of a step: at least a few for each thread, if there are enough rows or columns.
-fn step_pieces(head: &MakeHead) -> Vec<Rect> {
+fn step_pieces(head: &MakeHead) -> impl Iterator<Item = Rect> + use<> {
     let is_product = matches!(head.step, Some(MakeStepForm::Product { .. }));
     let Rect { rows, cols } = head.rect;
-    if !is_product || cols.len() > THIN_COLS {
-        return pieces(head.rect, is_product);
-    }
-    let band = |at: u64| {
-        let start = rows.start + at * THIN_ROWS;
-        Rect::new(Span::new(start, rows.end.min(start + THIN_ROWS)), cols)
+    let sides = if is_product && cols.len() <= THIN_COLS {
+        (THIN_ROWS.max(rows.len().div_ceil(PIECES_MAX)), cols.len().max(1))
+    } else {
+        piece_sides(head.rect, is_product)
     };
-    (0..rows.len().div_ceil(THIN_ROWS)).map(band).collect()
+    pieces(head.rect, sides)
 }
 
 /// The answer to a step.

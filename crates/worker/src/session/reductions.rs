@@ -35,6 +35,11 @@ const BAND_ROWS_MIN: u64 = 64;
 const BANDS_WANTED: u64 = 16;
 const COLS_MIN: u64 = 256;
 
+/// Most bands of a rectangle, since each is a task in memory.
+pub(super) const PIECES_MAX: u64 = 1 << 16;
+/// Bytes that a piece takes until it is done: its task, its place in the queue, and its rectangle.
+const TASK_BYTES: u64 = 512;
+
 /// A step of a reduction that a compute thread has done.
 pub(in crate::session) enum ReductionStep {
     /// A band of the reduction of that number, and its bytes.
@@ -83,9 +88,9 @@ impl Core {
         {
             return Err(ProtocolError::new(format!("reduction {} comes too early", head.number)).into());
         }
-        let tasks = self.band_tasks(&head, reduction)?;
-        let threads = to_u64(self.pool.threads_max());
-        let bytes = memory_of(&head, reduction, threads);
+        // What this worker holds bounds the rectangle, and its room the pieces, before anything is cut.
+        self.check_operands(&head)?;
+        let bytes = memory_of(&head, reduction, to_u64(self.pool.threads_max()));
         let grant = match self.held.borrow().room(bytes) {
             Ok(grant) => grant,
             Err(why) => {
@@ -94,6 +99,7 @@ impl Core {
                 return Ok(());
             }
         };
+        let tasks = self.band_tasks(&head, reduction)?;
         let bands: Vec<_> = tasks.iter().map(|task| (task.rect, Vec::new())).collect();
         let missing = bands.len();
         self.arrays.reductions.push(RunningReduction { head, reduction, bands, missing, _grant: grant });
@@ -104,14 +110,20 @@ impl Core {
         Ok(())
     }
 
+    /// Whether this worker holds the operands of a reduction.
+    fn check_operands(&self, head: &ReduceHead) -> Result<(), ProtocolError> {
+        let held = self.held.borrow();
+        let (left, right) = head.operands(head.rect);
+        for (view, shape) in [Some(left), right].into_iter().flatten() {
+            held.operand(&view, shape, head.dtype)?;
+        }
+        Ok(())
+    }
+
     /// The pieces of a reduction, with their operands.
     fn band_tasks(&self, head: &ReduceHead, reduction: Reduction) -> Result<Vec<BandTask>, ProtocolError> {
         let held = self.held.borrow();
         let operand = |(view, shape): (ResidentView, Shape)| held.operand(&view, shape, head.dtype);
-        // Checked as a whole before anything is cut.
-        let (left, right) = head.operands(head.rect);
-        operand(left)?;
-        right.map(operand).transpose()?;
         let alpha = head.right.map_or(1.0, |right| right.alpha);
         let scratch = Scratch::default();
         let task = |rect: Rect| {
@@ -126,7 +138,8 @@ impl Core {
                 scratch: scratch.clone(),
             })
         };
-        pieces(head.rect, head.right.is_some()).into_iter().map(task).collect()
+        let sides = piece_sides(head.rect, head.right.is_some());
+        pieces(head.rect, sides).map(task).collect()
     }
 
     /// A compute thread has done a step.
@@ -164,36 +177,34 @@ impl Core {
 }
 
 /// Rows of a band, and columns of a piece of it.
-fn piece_sides(rect: Rect, is_product: bool) -> (u64, u64) {
+pub(super) fn piece_sides(rect: Rect, is_product: bool) -> (u64, u64) {
     let (rows, cols) = (rect.rows.len(), rect.cols.len().max(1));
     let least = if is_product { BAND_ROWS_MIN } else { 1 };
-    let each = (BAND_ELEMENTS / cols).max(least);
+    let each = (BAND_ELEMENTS / cols).max(least).max(rows.div_ceil(PIECES_MAX));
     let across = (BANDS_WANTED / rows.div_ceil(each).max(1)).max(1);
     (each, cols.div_ceil(across).max(COLS_MIN.min(cols)))
 }
 
-/// The pieces of a rectangle, band after band.
-pub(super) fn pieces(rect: Rect, is_product: bool) -> Vec<Rect> {
-    let cut = |span: Span, each: u64| {
+/// The pieces of a rectangle with these sides, band after band.
+pub(super) fn pieces(rect: Rect, (each, across): (u64, u64)) -> impl Iterator<Item = Rect> + use<> {
+    fn cut(span: Span, each: u64) -> impl Iterator<Item = Span> {
         (0..span.len().div_ceil(each)).map(move |at| {
             let start = span.start + at * each;
-            Span::new(start, span.end.min(start + each))
+            Span::new(start, span.end.min(start.saturating_add(each)))
         })
-    };
-    let (each, across) = piece_sides(rect, is_product);
-    let band = |rows: Span| cut(rect.cols, across).map(move |cols| Rect::new(rows, cols));
-    cut(rect.rows, each).flat_map(band).collect()
+    }
+    cut(rect.rows, each).flat_map(move |rows| cut(rect.cols, across).map(move |cols| Rect::new(rows, cols)))
 }
 
-/// Bytes that a reduction takes: its result in pieces and joined, and the elements of one piece for each thread.
+/// Bytes that a reduction takes: its result in pieces and joined, the pieces' tasks, and the elements of one piece for each thread.
 fn memory_of(head: &ReduceHead, reduction: Reduction, threads: u64) -> u64 {
     let of = |rect: Rect| {
         let sums = if head.right.is_some() { Reduction::RowSum.bytes_of(rect, head.dtype) } else { 0 };
         reduction.bytes_of(rect, head.dtype).saturating_add(sums)
     };
-    let results =
-        pieces(head.rect, head.right.is_some()).into_iter().map(of).fold(of(head.rect), u64::saturating_add);
     let (rows, cols) = piece_sides(head.rect, head.right.is_some());
+    let with_piece = |sum: u64, piece: Rect| sum.saturating_add(of(piece)).saturating_add(TASK_BYTES);
+    let results = pieces(head.rect, (rows, cols)).fold(of(head.rect), with_piece);
     let size = to_u64(head.dtype.size_bytes());
     let piece = rows.min(head.rect.rows.len()).saturating_mul(cols).saturating_mul(size);
     let scratch = if head.right.is_some() { piece.saturating_mul(threads) } else { 0 };

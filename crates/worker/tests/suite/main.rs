@@ -4,6 +4,7 @@
 
 mod client;
 mod connections;
+mod huge;
 mod relay;
 mod sessions;
 mod strassen;
