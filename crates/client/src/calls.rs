@@ -8,7 +8,7 @@
 
 use crate::elementwise::{ScaledMatrix, scaled_sum};
 use crate::here::reduced;
-use crate::unchanged::unchanged;
+use crate::unchanged::{long_enough, unchanged};
 use crate::{Client, ClientError};
 use bramble_arrays::{GivesUp, LossRetries, UnfinishedArray};
 use bramble_matrix::{DType, Matrix, Output, Rect, ReducedMatrix, Reduction, Sealed, Shape};
@@ -87,6 +87,7 @@ impl Client {
         placement: Option<Placement>,
         unfinished: &mut Option<UnfinishedArray>,
     ) -> Result<NewArray, ClientError> {
+        long_enough(subject.operands().into_iter().map(|operand| &operand.matrix))?;
         let kernel = self.kernels.name(subject.dtype(), subject.flops())?;
         let mut retries = LossRetries::default();
         loop {
@@ -196,6 +197,9 @@ impl Client {
         reduction: Reduction,
         subject: ReduceSubject,
     ) -> Result<(Vec<ReducedMatrix>, ReduceReport), ClientError> {
+        if let ReduceSubject::Product { a, b, .. } = &subject {
+            long_enough([&a.matrix, &b.matrix])?;
+        }
         let kernel = self.kernels.name(subject.dtype(), subject.flops())?;
         let mut retries = LossRetries::default();
         loop {

@@ -1,5 +1,6 @@
 //! A product whose result is sent to this process, and its plan.
 
+use crate::unchanged::long_enough;
 use crate::{Client, ClientError};
 use bramble_arrays::LossRetries;
 use bramble_matrix::{DType, Matrix, Output, Shape};
@@ -44,6 +45,8 @@ impl Client {
         (began, stop): (Instant, &'f Rc<Stop>),
     ) -> LocalFuture<'f, Result<Finished, ClientError>> {
         Box::pin(async move {
+            let plus = product.plus.as_ref().map(|(_, matrix)| matrix);
+            long_enough([&product.a.matrix, &product.b.matrix].into_iter().chain(plus))?;
             let mut retries = LossRetries::default();
             let finished = loop {
                 let request = self.request(product, output, (began, stop))?;

@@ -6,7 +6,7 @@
 //! Invariants: a shorter file is refused before it is read, since reading beyond its end would end the process. What was read from a
 //! file that changed meanwhile is not returned.
 //!
-//! Deliberately absent: products, whose check does the same (`crates/primary`, `crates/arrays`), and changes that the system does
+//! Deliberately absent: other changes of the operands of products, which their checks notice (`crates/primary`, `crates/arrays`), and changes that the system does
 //! not record (`crates/matrix/src/file/state.rs`).
 
 use bramble_matrix::{Change, Matrix};
@@ -23,9 +23,22 @@ pub(crate) fn unchanged<T>(
     Ok(done)
 }
 
+/// An error if a file has become shorter, for what compares everything else itself: reading beyond the end would end the process.
+pub(crate) fn long_enough<'a>(matrices: impl IntoIterator<Item = &'a Matrix>) -> Result<(), Failure> {
+    without(matrices, |change| matches!(change, Change::Length { was, is } if is < was))
+}
+
 fn as_opened(matrices: &[&Matrix]) -> Result<(), Failure> {
-    let change = |matrix: &&&Matrix| matrix.change().filter(|change: &Change| change.is_of_contents());
-    match matrices.iter().find_map(|matrix| Some((matrix, change(&matrix)?))) {
+    without(matrices.iter().copied(), Change::is_of_contents)
+}
+
+/// An error that names the first matrix with such a change.
+fn without<'a>(
+    matrices: impl IntoIterator<Item = &'a Matrix>,
+    is_wrong: impl Fn(Change) -> bool,
+) -> Result<(), Failure> {
+    let change = |matrix: &Matrix| matrix.change().filter(|change| is_wrong(*change));
+    match matrices.into_iter().find_map(|matrix| Some((matrix, change(matrix)?))) {
         None => Ok(()),
         Some((matrix, change)) => Err(Failure::failed(format!(
             "{} was changed since it was opened ({change}): open or place it again",
@@ -55,5 +68,8 @@ mod tests {
         file.set_len(100).unwrap();
         let text = unchanged::<()>(&[&matrix], || panic!("it is read")).err().unwrap().text;
         assert!(text.contains("has 100 now"), "{text}");
+        assert!(long_enough([&matrix]).is_err());
+        file.set_len(1 << 20).unwrap();
+        assert!(long_enough([&matrix]).is_ok() && unchanged(&[&matrix], || Ok(())).is_err());
     }
 }

@@ -234,6 +234,9 @@ impl Matrix {
     /// The difference between the state of its file at the opening and now; `None` without a difference, and for
     /// matrices that read no file.
     pub fn change(&self) -> Option<Change> {
+        if let Store::Part { of, .. } = &self.store {
+            return of.change();
+        }
         let now = self.mapped.file.as_ref().and_then(|file| FileState::of(file));
         self.mapped.state?.change(now?)
     }

@@ -116,6 +116,7 @@ mod tests {
             [matrix.clone(), matrix.clone().transposed(), matrix.clone().converted(DType::F64).unwrap()]
         {
             assert_eq!(seen.change(), Some(Change::Contents));
+            assert_eq!(seen.part(seen.shape().rect()).change(), Some(Change::Contents));
         }
         let length = File::open(&path).unwrap().metadata().unwrap().len();
         OpenOptions::new().append(true).open(&path).unwrap().set_len(length + 1).unwrap();
