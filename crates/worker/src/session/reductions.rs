@@ -196,7 +196,8 @@ pub(super) fn pieces(rect: Rect, (each, across): (u64, u64)) -> impl Iterator<It
     cut(rect.rows, each).flat_map(move |rows| cut(rect.cols, across).map(move |cols| Rect::new(rows, cols)))
 }
 
-/// Bytes that a reduction takes: its result in pieces and joined, the pieces' tasks, and the elements of one piece for each thread.
+/// Bytes that a reduction takes: its result in pieces and joined, the pieces' tasks, and the elements of one piece for each
+/// thread.
 fn memory_of(head: &ReduceHead, reduction: Reduction, threads: u64) -> u64 {
     let of = |rect: Rect| {
         let sums = if head.right.is_some() { Reduction::RowSum.bytes_of(rect, head.dtype) } else { 0 };

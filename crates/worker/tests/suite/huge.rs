@@ -1,5 +1,5 @@
-//! Messages of the largest sizes that decode, for arrays that are not there, refused, open, or held: each is answered at once, and takes
-//! no memory for what it states.
+//! Messages of the largest sizes that decode, for arrays that are not there, refused, open, or held: each is answered at once,
+//! and takes no memory for what it states.
 #![allow(unsafe_code)] // An allocator is unsafe by nature: it hands every call on to the system's.
 
 use crate::client::{Client, config, hello, run};
