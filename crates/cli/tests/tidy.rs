@@ -88,8 +88,8 @@ const IMPURE: [&str; 14] = [
 
 /// Where `unsafe` may be: the kernels, the memory maps with their views and leases, memory that two processes share,
 /// descriptors on the event loop, two calls on sockets, one that returns free memory, one that asks for huge pages, MPI's
-/// functions with the memory that they use between two calls, a stand-in for it in tests, the buffers of Python, and an
-/// allocator that counts, in an example.
+/// functions with the memory that they use between two calls, a stand-in for it in tests, the buffers of Python, and two
+/// allocators that count, in an example and in a test.
 const UNSAFE: [&str; 16] = [
     "crates/kernel/src/",
     "crates/link/src/local/watch.rs",

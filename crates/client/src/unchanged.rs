@@ -3,8 +3,8 @@
 //! Place in the flow: around everything that this process computes from sources alone: sums of elements, copies to files, and
 //! reductions. A placed matrix keeps its source open, perhaps for hours, while its machines hold the elements as they were.
 //!
-//! Invariants: a shorter file is refused before it is read, since reading beyond its end would end the process. What was read from
-//! a file that changed meanwhile is not returned.
+//! Invariants: a shorter file is refused before it is read, since reading beyond its end would end the process. What was read
+//! from a file that changed meanwhile is not returned.
 //!
 //! Deliberately absent: other changes of the operands of products, which their checks notice (`crates/primary`, `crates/arrays`),
 //! and changes that the system does not record (`crates/matrix/src/file/state.rs`).
