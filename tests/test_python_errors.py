@@ -145,7 +145,6 @@ def test_a_program_that_names_no_interpreter_starts_no_worker(state):
     """A frozen application would start itself, which opens the cluster again, for ever."""
     text = f"""
         import sys
-        interpreter = sys.executable
         {state}
         import bramble
         import numpy as np
